@@ -23,7 +23,11 @@ POPULAR = {
         *("ernie4_5", "hunyuan_v1_dense", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon"),
         *("gptj", "lfm2", "qwen3_next", "mamba", "mamba2", "deepseek_v3"),
     ),
-    "Mixtures of experts": ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"),
+    "Mixtures of experts": (
+        *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "glm4_moe", "glm4_moe_lite"),
+        *("dots1", "ernie4_5_moe", "hunyuan_v1_moe", "granitemoe", "granitemoeshared"),
+        *("granitemoehybrid", "phimoe", "lfm2_moe", "minimax_m2"),
+    ),
     "Images": (
         *("resnet", "mobilenet_v1", "mobilenet_v2", "convnext", "convnextv2", "efficientnet"),
         *("regnet", "bit", "swin", "vit", "deit", "dinov2", "dinov3_vit", "clip", "siglip"),
@@ -34,7 +38,7 @@ POPULAR = {
     "The texts of models that also see or hear": (
         *("gemma3", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next"),
         *("llava_onevision", "internvl", "idefics2", "lfm2_vl", "aya_vision", "cohere2_vision"),
-        *("deepseek_vl", "qwen2_audio", "voxtral"),
+        *("deepseek_vl", "qwen2_audio", "voxtral", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe"),
     ),
 }
 """Kinds that people download most, by what they are for."""

@@ -13,6 +13,7 @@ import gptrs
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_models.text_parts import TEXT_KINDS
 from models import (
+    more_decoders,
     test_bert_kinds,
     test_clip,
     test_convnext,
@@ -104,6 +105,8 @@ def _saves() -> dict[str, Save]:
         **test_recurrent_kinds.KINDS,
     }.items():
         found[name] = partial(save_llama, kind=kind, **settings)
+    kind, settings = more_decoders.CASES["granitemoehybrid"]
+    found["granitemoehybrid"] = partial(save_llama, kind=kind, **settings)
     found |= _hearers()
     for name in SEQ2SEQ:
         found[name] = partial(save_seq2seq, case=name)
@@ -142,8 +145,8 @@ def _saves() -> dict[str, Save]:
 SAVES = _saves()
 CASES = sorted({name.split()[0]: name for name in reversed(SAVES)}.values())
 """The first case of each kind."""
-ALIKE = frozenset(TEXT_KINDS)
-"""Kinds whose programs are those of others: the language models of what also sees or hears."""
+ALIKE = frozenset(name.split()[0] for name in [*TEXT_KINDS, *more_decoders.CASES])
+"""Kinds whose programs are made of the layers of others; they differ in switches."""
 HEADS = ("bert of texts", "bert of tokens", "bert of words", "gte of words", "deberta-v2 of texts")
 """Cases of encoders with a head."""
 

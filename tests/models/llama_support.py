@@ -143,8 +143,8 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+        for name, buffer in [*model.named_buffers(), *model.named_parameters()]:
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.add_(torch.randn_like(buffer) * 0.3)
     model.to(getattr(torch, str(dtype))).save_pretrained(folder, max_shard_size=shard)
     return folder

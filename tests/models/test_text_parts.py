@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError
@@ -41,6 +42,10 @@ AUDIO = {
 RESAMPLER = {
     **{"resampler_n_latents": 2, "resampler_depth": 1, "resampler_n_heads": 2},
     **{"resampler_head_dim": 8, "num_key_value_heads": 2, "hidden_size": 32},
+}
+DELTA: dict[str, object] = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6},
+    **{"linear_value_head_dim": 10, "linear_conv_kernel_dim": 3},
 }
 AXES = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
 
@@ -113,6 +118,28 @@ CASES: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
     "qwen3_vl": (
         "Qwen3VL",
         text(head_dim=8, rope_parameters={**AXES, "mrope_interleaved": True}),
+        {"vision_config": QWEN},
+    ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoe",
+        text(
+            **{"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2},
+            **{"moe_intermediate_size": 20, "norm_topk_prob": True},
+            rope_parameters={**AXES, "mrope_interleaved": True},
+        ),
+        {"vision_config": QWEN},
+    ),
+    "qwen3_5": (
+        "Qwen3_5",
+        text(**DELTA, head_dim=8, rope_parameters={**AXES, "partial_rotary_factor": 0.5}),
+        {"vision_config": QWEN},
+    ),
+    "qwen3_5_moe": (
+        "Qwen3_5Moe",
+        text(
+            **{**DELTA, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2},
+            **{"moe_intermediate_size": 20, "shared_expert_intermediate_size": 12},
+        ),
         {"vision_config": QWEN},
     ),
     "qwen2_audio": (
@@ -203,6 +230,20 @@ def test_settings_of_texts_beside_those_of_other_parts(tmp_path, caplog):
     with torch.no_grad():
         wanted = theirs(input_ids=torch.from_numpy(tokens)).logits
     assert_close(model.forward(tokens), wanted.numpy())
+
+
+def test_experts_with_turned_axes(tmp_path):
+    theirs = save(tmp_path / "m", "qwen3_vl_moe")
+    path = tmp_path / "m" / "model.safetensors"
+    stored = load_file(path)
+    for name, weight in stored.items():
+        if ".experts." in name:
+            stored[name] = np.ascontiguousarray(weight.swapaxes(1, 2))
+    save_file(stored, path)
+    tokens = np.random.default_rng(3).integers(0, 90, (1, 12))
+    with torch.no_grad():
+        wanted = theirs(input_ids=torch.from_numpy(tokens)).logits
+    assert_close(gptrs.load_model(tmp_path / "m", backend="ref").forward(tokens), wanted.numpy())
 
 
 def test_texts_of_an_unknown_kind_are_refused(tmp_path):

@@ -133,6 +133,8 @@ def test_everything_that_relatives_of_llama_do_otherwise_in_attention_is_among_t
 _NEEDED = {
     "gpt_neo": {"attention_layers": ["global", "local"] * 12},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "glm4_moe": {"head_dim": 128},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
 }
 """What a kind does not do without."""
 

@@ -1,4 +1,4 @@
-"""Gated delta nets (Yang et al. 2024) in the place of attention: Qwen3-Next.
+"""Gated delta nets (Yang et al. 2024) in the place of attention: Qwen3-Next and Qwen3.5.
 
 The state of a text is a map from keys to values for each head. A token lets it decay, and brings
 what it gives for the key of the token nearer to the value of the token.
@@ -27,7 +27,10 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Delta:
-    """The layers with a delta net, and its sizes: of K heads of keys, each for R of values."""
+    """The layers with a delta net, and its sizes: of K heads of keys, each for R of values.
+
+    What goes in is `joined` in two matrices by heads (Qwen3-Next), or in four (Qwen3.5).
+    """
 
     layers: tuple[int, ...]
     key_heads: int
@@ -35,6 +38,7 @@ class Delta:
     key_dim: int
     value_dim: int
     kernel: int
+    joined: bool = True
 
     @property
     def keys(self) -> int:
@@ -61,8 +65,14 @@ class DeltaNet(Module):
         self, delta: Delta, params: Params, width: int, activation: str, epsilon: float
     ) -> None:
         keys, values, heads = delta.keys, delta.values, delta.value_heads
-        self.in_proj_qkvz = Linear(params / "in_proj_qkvz", width, 2 * (keys + values), bias=False)
-        self.in_proj_ba = Linear(params / "in_proj_ba", width, 2 * heads, bias=False)
+        self.joined = delta.joined
+        sizes = {"qkv": 2 * keys + values, "z": values, "b": heads, "a": heads}
+        if delta.joined:
+            sizes = {"qkvz": 2 * (keys + values), "ba": 2 * heads}
+        self.into = [
+            Linear(params / f"in_proj_{name}", width, size, bias=False)
+            for name, size in sizes.items()
+        ]
         self.conv1d = CausalConvolution(
             params / "conv1d", 2 * keys + values, delta.kernel, bias=False
         )
@@ -76,14 +86,10 @@ class DeltaNet(Module):
     def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
-        width = heads * value_dim
-        mixed = F.reshape(self.in_proj_qkvz(x), (rows, groups, 2 * (key_dim + width)))
-        *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
-        flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
+        flat, gate, rate, time = self._projected(x)
         flat = self.activation(self.conv1d(flat, recent))
         keys = groups * key_dim
-        query, key, value = F.split(flat, [keys, keys, groups * width])
-        rate, time = F.split(F.reshape(self.in_proj_ba(x), (rows, groups, 2 * heads)), 2)
+        query, key, value = F.split(flat, [keys, keys, groups * heads * value_dim])
         time = F.softplus(time + F.reshape(self.time_bias, (groups, heads)))
         kept = F.exp(time * -F.exp(F.reshape(self.log_decay, (groups, heads))))
         one = (rows, groups, heads, 1, 1)
@@ -97,7 +103,20 @@ class DeltaNet(Module):
         found = states.recurrent(_advance, inputs, self.shape)  # (N, K, R, 1, V)
         found = self.norm(F.reshape(found, (rows, groups * heads, value_dim)))
         found = found * F.silu(F.reshape(gate, found.shape))
-        return self.out_proj(F.reshape(found, (rows, groups * width)))
+        return self.out_proj(F.reshape(found, (rows, groups * heads * value_dim)))
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return keys, queries and values in a row, gates, rates [N, K, R] and times alike."""
+        rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
+        width, one = heads * value_dim, (rows, groups, heads)
+        if not self.joined:
+            flat, gate, rate, time = (each(x) for each in self.into)
+            return flat, gate, F.reshape(rate, one), F.reshape(time, one)
+        mixed = F.reshape(self.into[0](x), (rows, groups, 2 * (key_dim + width)))
+        *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
+        flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
+        rate, time = F.split(F.reshape(self.into[1](x), (rows, groups, 2 * heads)), 2)
+        return flat, gate, rate, time
 
 
 def _unit(x: Tensor, heads: int) -> Tensor:

@@ -36,6 +36,7 @@ from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
 from gptrs_models.llama_kinds import read_config
+from gptrs_models.mamba2 import Mixer
 from gptrs_models.short_convolution import ShortConvolution
 
 _UP = ("embed", "mlp")
@@ -218,8 +219,10 @@ class MLP(Module):
 
 def _attention(
     config: LlamaConfig, params: Params, layer: int
-) -> Attention | LatentAttention | ShortConvolution | DeltaNet:
+) -> Attention | LatentAttention | ShortConvolution | DeltaNet | Mixer:
     """Return the attention of a layer, or what stands in its place."""
+    if config.mamba is not None and layer in config.mamba.layers:
+        return Mixer(config.mamba.mixer, params / "mamba")
     if config.delta is not None and layer in config.delta.layers:
         scope, width = params / "linear_attn", config.hidden_size
         return DeltaNet(config.delta, scope, width, config.hidden_act, config.rms_norm_eps)
@@ -241,7 +244,7 @@ def _mlp(config: LlamaConfig, params: Params, layer: int) -> MLP | Mixture | Cla
         if experts.clamp is not None:
             scope = params / experts.scope
             return ClampedMixture(experts, experts.clamp, scope, config.hidden_size)
-        return Mixture(experts, params / experts.scope, config.hidden_size, config.hidden_act)
+        return Mixture(experts, params, config.hidden_size, config.hidden_act)
     return MLP(config, params if own is None else params / own)
 
 
@@ -264,7 +267,7 @@ class Block(Module):
         self.norm_after_sum = config.norm_after_sum
         self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
         self.self_attn = _attention(config, params, layer)
-        self.keeps_state = isinstance(self.self_attn, DeltaNet)
+        self.keeps_state = isinstance(self.self_attn, DeltaNet | Mixer)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
         self.mlp = _mlp(config, params, layer)
@@ -278,10 +281,10 @@ class Block(Module):
         cache: Attends,
         states: LayerCache | None = None,
     ) -> Tensor:
-        """[N, C] -> [N, C]; `states` is the second cache of a layer with a delta net."""
+        """[N, C] -> [N, C]; `states` is the second cache of a layer that has a state."""
 
         def attend(x: Tensor) -> Tensor:
-            if isinstance(self.self_attn, DeltaNet):
+            if isinstance(self.self_attn, DeltaNet | Mixer):
                 assert isinstance(cache, LayerCache)
                 assert states is not None
                 return self.self_attn(x, cache, states)
@@ -360,11 +363,12 @@ class Llama(CausalLMModule):
         if config.convolution is not None:
             for layer in config.convolution.layers:
                 found[layer] = convolution_cache(config.hidden_size, config.convolution.size)
-        if config.delta is not None:
-            recent, states = config.delta.caches
-            for layer in config.delta.layers:
+        stateful = config.delta or config.mamba
+        if stateful is not None:
+            recent, states = stateful.caches
+            for layer in stateful.layers:
                 found[layer] = recent
-            found += [states] * len(config.delta.layers)
+            found += [states] * len(stateful.layers)
         return found
 
     @override

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gptrs.nn import RopeSettings
+from gptrs.nn import CacheSpec, RopeSettings
 from gptrs_models.delta_net import Delta
 from gptrs_models.latent_attention import Latent
 from gptrs_models.llama_experts import Experts
+from gptrs_models.mamba2 import Mamba2Config
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
 """A norm: RMS, or mean and variance. `_offset` stores its weights less 1 (Gemma, Nemotron),
@@ -64,6 +65,19 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class MambaLayers:
+    """The layers with a mixer of Mamba 2 in the place of attention, and its sizes."""
+
+    layers: tuple[int, ...]
+    mixer: Mamba2Config
+
+    @property
+    def caches(self) -> list[CacheSpec]:
+        """The two caches of a layer, which share their pages."""
+        return self.mixer.sizes.caches
+
+
+@dataclass(frozen=True)
 class LlamaConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
@@ -112,6 +126,7 @@ class LlamaConfig:
     latent: Latent | None = None
     convolution: Convolution | None = None
     delta: Delta | None = None
+    mamba: MambaLayers | None = None
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0

@@ -24,6 +24,13 @@ NAMES = Names(
 
 def lfm2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch short convolutions, the norm of heads, and the width of MLPs."""
+    return replace(
+        lfm2_layers(fields, config), intermediate_size=_width(fields, config.intermediate_size)
+    )
+
+
+def lfm2_layers(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch short convolutions and the norm of heads."""
     layers = config.num_hidden_layers
     if config.hidden_size % 2:
         raise fields.error("hidden_size", "must be even")
@@ -37,7 +44,6 @@ def lfm2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         names=NAMES,
         head_norm="rms",
         hidden_act="silu",
-        intermediate_size=_width(fields, config.intermediate_size),
         tie_word_embeddings=fields.boolean("tie_embedding", config.tie_word_embeddings),
         convolution=short,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
 from gptrs_models.grouped_routing import GroupedRouter, Routing
 
@@ -29,7 +29,10 @@ class Experts:
     Each token goes to the `chosen` experts with the largest scores, softmax of all; `normalized`
     makes these add up to 1. The `layers` listed have a mixture. `shared` is the width of an expert
     that every token goes to, None without one, weighted by a gate of its own where there is one
-    (`shared_gate`). With `clamp` the mixture is a `ClampedMixture`.
+    (`shared_gate`), and lies at `shared_scope` of the layer. Its gate and `up` are one matrix where
+    `shared_joined` names that and the last one. Those of the experts are, all together, in files
+    that have `joined`: [E, 2 I, C] and [E, C, I], or perhaps with axes 1 and 2 `turned`. With
+    `clamp` the mixture is a `ClampedMixture`.
     """
 
     count: int
@@ -46,25 +49,33 @@ class Experts:
     routing: Routing | None = None
     shared_gate: bool = True
     shared_bias: bool = False
+    shared_scope: str | None = None
+    shared_joined: tuple[str, str] | None = None
+    router: str = "gate"
+    joined: tuple[str, str] = ("experts.gate_up_proj", "experts.down_proj")
+    turned: bool = False
 
 
 class Mixture(Module):
     """The weighted sum of the MLPs of the chosen experts; only their weights are read."""
 
-    def __init__(self, experts: Experts, params: Params, width: int, activation: str) -> None:
-        inner = experts.width
-        gate = params / "gate"
+    def __init__(self, experts: Experts, layer: Params, width: int, activation: str) -> None:
+        inner, params = experts.width, layer / experts.scope
         self.gate = (
-            Linear(gate, width, experts.count, bias=False)
+            Linear(params / experts.router, width, experts.count, bias=False)
             if experts.routing is None
-            else GroupedRouter(experts.routing, gate, width, experts.count)
+            else GroupedRouter(experts.routing, params, experts.router, width, experts.count)
         )
-        self.gate_proj = _matrices(experts, params, experts.gate, width, inner, _UP)
-        self.up_proj = _matrices(experts, params, experts.up, width, inner, _UP)
-        self.down_proj = _matrices(experts, params, experts.down, inner, width, _DOWN)
-        self.shared = (
-            None if experts.shared is None else _Shared(params, width, experts, activation)
-        )
+        self.joined = experts.joined[0] in params
+        if self.joined:
+            up, down = experts.joined
+            self.gate_up_proj = _joined(experts, params, up, width, 2 * inner)
+            self.down_proj = _joined(experts, params, down, inner, width)
+        else:
+            self.gate_proj = _matrices(experts, params, experts.gate, width, inner, _UP)
+            self.up_proj = _matrices(experts, params, experts.up, width, inner, _UP)
+            self.down_proj = _matrices(experts, params, experts.down, inner, width, _DOWN)
+        self.shared = None if experts.shared is None else _Shared(layer, width, experts, activation)
         self._activation = ACTIVATIONS[activation]
         self._chosen, self._normalized = experts.chosen, experts.normalized
 
@@ -75,9 +86,11 @@ class Mixture(Module):
         scores, experts = self._route(x)  # (N, k) twice
         groups = F.reshape(experts, (rows * chosen,))
         repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
-        inner = self._activation(self.gate_proj(repeated, groups))
-        inner = inner * self.up_proj(repeated, groups)
-        outputs = self.down_proj(inner, groups)
+        if self.joined:
+            gate, up = F.split(self.gate_up_proj(repeated, groups), 2)
+        else:
+            gate, up = self.gate_proj(repeated, groups), self.up_proj(repeated, groups)
+        outputs = self.down_proj(self._activation(gate) * up, groups)
         outputs = F.reshape(outputs, (rows, chosen, width)) * F.reshape(scores, (rows, chosen, 1))
         mixed = F.sum(outputs, axis=1)
         return mixed if self.shared is None else mixed + self.shared(x)
@@ -95,21 +108,29 @@ class Mixture(Module):
 class _Shared(Module):
     """The expert of all tokens, weighted by a number for each token where there is a gate."""
 
-    def __init__(self, params: Params, width: int, experts: Experts, activation: str) -> None:
-        own = params / ("shared_expert" if experts.shared_gate else "shared_experts")
-        inner = experts.shared or 0
-        bias = experts.shared_bias
-        self.gate_proj = Linear(own / "gate_proj", width, inner, bias, axes=_UP)
-        self.up_proj = Linear(own / "up_proj", width, inner, bias, axes=_UP)
-        self.down_proj = Linear(own / "down_proj", inner, width, bias, axes=_DOWN)
-        gate = params / "shared_expert_gate"
+    def __init__(self, layer: Params, width: int, experts: Experts, activation: str) -> None:
+        usual = "shared_expert" if experts.shared_gate else "shared_experts"
+        own = layer / (experts.shared_scope or f"{experts.scope}.{usual}")
+        inner, bias = experts.shared or 0, experts.shared_bias
+        down, self.joined = "down_proj", experts.shared_joined is not None
+        if experts.shared_joined is not None:
+            up, down = experts.shared_joined
+            self.gate_up_proj = Linear(own / up, width, 2 * inner, bias, axes=_UP)
+        else:
+            self.gate_proj = Linear(own / "gate_proj", width, inner, bias, axes=_UP)
+            self.up_proj = Linear(own / "up_proj", width, inner, bias, axes=_UP)
+        self.down_proj = Linear(own / down, inner, width, bias, axes=_DOWN)
+        gate = layer / f"{experts.scope}.shared_expert_gate"
         self.weight = Linear(gate, width, 1, bias=False) if experts.shared_gate else None
         self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, C]."""
-        inner = self._activation(self.gate_proj(x)) * self.up_proj(x)
-        found = self.down_proj(inner)
+        if self.joined:
+            gate, up = F.split(self.gate_up_proj(x), 2)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        found = self.down_proj(self._activation(gate) * up)
         return found if self.weight is None else found * F.sigmoid(self.weight(x))
 
 
@@ -121,6 +142,18 @@ def _matrices(
     return ExpertMatrices.of_each(params / "experts", names, inputs, outputs, axes[::-1])
 
 
+def _joined(
+    experts: Experts, params: Params, name: str, inputs: int, outputs: int
+) -> ExpertMatrices:
+    """Return the matrices that are one weight; `turned` ones are so in some files only."""
+    if experts.turned:
+        try:
+            return ExpertMatrices.joined(params, name, experts.count, inputs, outputs)
+        except ModelError:
+            pass  # transformers saves them in its own form
+    return ExpertMatrices.whole(params, name, experts.count, inputs, outputs)
+
+
 def read_experts(
     fields: ConfigFields,
     layers: int,
@@ -130,6 +163,7 @@ def read_experts(
     chosen: int,
     width: str,
     inner: int,
+    chosen_name: str = "num_experts_per_tok",
 ) -> Experts:
     """Read the settings that kinds have in common.
 
@@ -138,9 +172,9 @@ def read_experts(
     """
     name = next((name for name in names if name in fields.settings), names[0])
     count = fields.integer(name, count)
-    wanted = fields.integer("num_experts_per_tok", chosen)
+    wanted = fields.integer(chosen_name, chosen)
     if wanted > count:
-        raise fields.error("num_experts_per_tok", f"must be at most {count}, the experts there are")
+        raise fields.error(chosen_name, f"must be at most {count}, the experts there are")
     return Experts(
         count, wanted, fields.integer(width, inner), tuple(range(layers)), normalized=True
     )

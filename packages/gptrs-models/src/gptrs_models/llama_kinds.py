@@ -11,6 +11,7 @@ from gptrs_models import llama_gpt_switches as gpt
 from gptrs_models import llama_latent_switches as latent
 from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_parallel_switches as parallel
+from gptrs_models import llama_shared_moe_switches as shared
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_settings import KindDefaults, read_shared
@@ -365,6 +366,77 @@ KINDS: dict[str, Kind] = {
             50304, 2048, 16, None, 4096, epsilon=1e-5, hidden_size=2048, heads=16, mixture=True
         ),
         moe.olmoe,
+    ),
+    "qwen3_5_text": Kind(
+        KindDefaults(
+            248320, 12288, 32, 4, 32768, head_dim=256, heads=16, rotated=0.25, reads_types=True
+        ),
+        moe.qwen3_5,
+    ),
+    "qwen3_5_moe_text": Kind(
+        KindDefaults(
+            248320, 5632, 40, 2, 32768, head_dim=256, hidden_size=2048, heads=16, rotated=0.25,
+            mixture=True, reads_types=True,
+        ),
+        moe.qwen3_5_moe,
+    ),
+    "glm4_moe": Kind(
+        KindDefaults(
+            151552, 10944, 46, 8, 131072, epsilon=1e-5, heads=96, rotated=0.5, mixture=True
+        ),
+        shared.glm4_moe,
+    ),
+    "glm4_moe_lite": Kind(
+        KindDefaults(
+            154880, 10240, 47, 20, 202752, epsilon=1e-5, head_dim=64, hidden_size=2048, heads=20,
+            mixture=True,
+        ),
+        shared.glm4_moe_lite,
+    ),
+    "dots1": Kind(
+        KindDefaults(
+            152064, 10944, 62, 32, 2048, sliding_window=4096, hidden_size=4608, mixture=True
+        ),
+        shared.dots1,
+    ),
+    "ernie4_5_moe": Kind(
+        KindDefaults(
+            103424, 12288, 28, 4, 131072, epsilon=1e-5, hidden_size=2560, heads=20, theta=5e5,
+            tied=True, mixture=True,
+        ),
+        shared.ernie4_5_moe,
+    ),
+    "hunyuan_v1_moe": Kind(
+        KindDefaults(290943, 11008, 32, None, 2048, epsilon=1e-5, mixture=True),
+        shared.hunyuan_moe,
+    ),
+    "granitemoe": Kind(
+        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), shared.granitemoe
+    ),
+    "granitemoeshared": Kind(
+        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), shared.granitemoeshared
+    ),
+    "granitemoehybrid": Kind(
+        KindDefaults(32000, 11008, 32, None, 2048, mixture=True, reads_types=True),
+        shared.granitemoehybrid,
+    ),
+    "phimoe": Kind(
+        KindDefaults(32064, 6400, 32, 8, 131072, epsilon=1e-5, theta=1e6, mixture=True),
+        shared.phimoe,
+    ),
+    "lfm2_moe": Kind(
+        KindDefaults(
+            65536, 7168, 32, 8, 128000, epsilon=1e-5, hidden_size=2048, theta=1e6, tied=True,
+            mixture=True, reads_types=True, own_names={"rms_norm_eps": "norm_eps"},
+        ),
+        shared.lfm2_moe,
+    ),
+    "minimax_m2": Kind(
+        KindDefaults(
+            200064, 1536, 62, 8, 196608, head_dim=128, hidden_size=3072, heads=48, theta=5e6,
+            rotated=1.0, mixture=True,
+        ),
+        shared.minimax_m2,
     ),
 }  # fmt: skip
 """The kinds by their `model_type`."""

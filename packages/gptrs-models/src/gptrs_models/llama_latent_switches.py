@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields
-from gptrs_models.grouped_routing import Routing
+from gptrs_models.grouped_routing import BIAS, Routing
 from gptrs_models.latent_attention import Latent, scale_of
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Experts, read_experts
@@ -19,14 +19,14 @@ def deepseek_v3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     groups, chosen = fields.integer("n_group", 8), fields.integer("topk_group", 4)
     scale = fields.number("routed_scaling_factor", 2.5)
     dense = fields.integer("first_k_dense_replace", 3, minimum=0)
-    experts = _experts(fields, config, count=256, inner=2048, shared=1, dense=dense, chosen=8)
+    experts = routed_experts(fields, config, count=256, inner=2048, shared=1, dense=dense, chosen=8)
     experts = replace(
         experts,
         normalized=fields.boolean("norm_topk_prob", True),
-        routing=_groups(fields, Routing(groups, chosen, True, scale), experts.count),
+        routing=grouped(fields, Routing(groups, chosen, True, scale, BIAS), experts.count),
     )
     return replace(
-        _latent(fields, config),
+        latent(fields, config),
         experts=experts,
         interleaved=fields.boolean("rope_interleave", True),
     )
@@ -42,18 +42,21 @@ def deepseek_v2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         groups, chosen = fields.integer("n_group"), fields.integer("topk_group")
     scale = fields.number("routed_scaling_factor", 1.0)
     dense = fields.integer("first_k_dense_replace", 0, minimum=0)
-    experts = _experts(fields, config, count=64, inner=1407, shared=2, dense=dense, chosen=None)
+    experts = routed_experts(
+        fields, config, count=64, inner=1407, shared=2, dense=dense, chosen=None
+    )
     experts = replace(
         experts,
         normalized=False,
-        routing=_groups(fields, Routing(groups, chosen, False, scale), experts.count),
+        routing=grouped(fields, Routing(groups, chosen, False, scale), experts.count),
     )
     bias = fields.boolean("mlp_bias", False)
     experts = replace(experts, shared_bias=bias)
-    return replace(_latent(fields, config), experts=experts, interleaved=True, mlp_bias=bias)
+    return replace(latent(fields, config), experts=experts, interleaved=True, mlp_bias=bias)
 
 
-def _latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+def latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch latent attention, with DeepSeek's defaults."""
     rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
     if "q_lora_rank" not in fields.settings:
         rank = 1536
@@ -80,7 +83,7 @@ def _latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
-def _experts(
+def routed_experts(
     fields: ConfigFields,
     config: LlamaConfig,
     *,
@@ -90,6 +93,7 @@ def _experts(
     dense: int,
     chosen: int | None,
 ) -> Experts:
+    """Read experts beside those of all tokens, after `dense` layers without any."""
     fields.require("moe_layer_freq", 1)
     chosen = fields.integer("num_experts_per_tok", chosen)
     experts = read_experts(
@@ -101,12 +105,12 @@ def _experts(
         width="moe_intermediate_size",
         inner=inner,
     )
-    together = fields.integer("n_shared_experts", shared) * experts.width
+    together = fields.integer("n_shared_experts", shared, minimum=0) * experts.width
     layers = tuple(range(min(dense, config.num_hidden_layers), config.num_hidden_layers))
-    return replace(experts, layers=layers, shared=together, shared_gate=False)
+    return replace(experts, layers=layers, shared=together or None, shared_gate=False)
 
 
-def _groups(fields: ConfigFields, routing: Routing, experts: int) -> Routing:
+def grouped(fields: ConfigFields, routing: Routing, experts: int) -> Routing:
     """Return what was read; ModelError for groups that are not alike, or too small."""
     least = 2 if routing.sigmoid else 1
     if experts % routing.groups or experts // routing.groups < least:

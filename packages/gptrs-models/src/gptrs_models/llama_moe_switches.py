@@ -43,6 +43,33 @@ def qwen3_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def qwen3_next(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch mixtures with an expert of all tokens, delta nets, and gates of attention."""
+    config = gated(fields, config, joined=True)
+    shared = fields.integer("shared_expert_intermediate_size", 512)
+    names = ("num_experts",)
+    config = _qwen(fields, config, names, count=512, chosen=10, inner=512, shared=shared)
+    assert config.experts is not None
+    normalized = fields.boolean("norm_topk_prob", True)
+    return replace(config, experts=replace(config.experts, normalized=normalized))
+
+
+def qwen3_5(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch delta nets and gates of attention."""
+    return gated(fields, config, joined=False)
+
+
+def qwen3_5_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch mixtures of all layers with an expert of all tokens, too."""
+    config = gated(fields, config, joined=False)
+    shared = fields.integer("shared_expert_intermediate_size", 512)
+    names = ("num_experts", "num_local_experts")
+    config = _qwen(fields, config, names, count=256, chosen=8, inner=512, shared=shared)
+    assert config.experts is not None
+    layers = tuple(range(config.num_hidden_layers))
+    return replace(config, experts=replace(config.experts, layers=layers, normalized=True))
+
+
+def gated(fields: ConfigFields, config: LlamaConfig, joined: bool) -> LlamaConfig:
+    """Switch delta nets, of `joined` projections or not, and gates of attention."""
     fields.require("use_sliding_window", False)
     layers = config.num_hidden_layers
     words = fields.choices("layer_types", ("linear_attention", "full_attention"))
@@ -54,24 +81,18 @@ def qwen3_next(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     else:
         linear = tuple(layer for layer, word in enumerate(words) if word == "linear_attention")
     bias = fields.boolean("attention_bias", False)
-    config = replace(
+    return replace(
         config,
         norm="rms_offset",
         head_norm="rms_offset",
         qkv_bias=bias,
         output_bias=bias,
         attention_gate=True,
-        delta=_delta(fields, linear),
+        delta=_delta(fields, linear, joined),
     )
-    shared = fields.integer("shared_expert_intermediate_size", 512)
-    names = ("num_experts",)
-    config = _qwen(fields, config, names, count=512, chosen=10, inner=512, shared=shared)
-    assert config.experts is not None
-    normalized = fields.boolean("norm_topk_prob", True)
-    return replace(config, experts=replace(config.experts, normalized=normalized))
 
 
-def _delta(fields: ConfigFields, layers: tuple[int, ...]) -> Delta | None:
+def _delta(fields: ConfigFields, layers: tuple[int, ...], joined: bool) -> Delta | None:
     keys = fields.integer("linear_num_key_heads", 16)
     values = fields.integer("linear_num_value_heads", 32)
     if values % keys:
@@ -88,6 +109,7 @@ def _delta(fields: ConfigFields, layers: tuple[int, ...]) -> Delta | None:
         fields.integer("linear_key_head_dim", 128),
         value_dim,
         fields.integer("linear_conv_kernel_dim", 4),
+        joined,
     )
 
 

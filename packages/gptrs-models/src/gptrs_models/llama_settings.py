@@ -187,8 +187,9 @@ def _sliding_layers(
         types = [SLIDING if (layer + 1) % period else FULL for layer in range(layers)]
         types = types if window is not None else [FULL] * layers
     first = 0 if window is not None else layers
-    if window is not None and kind.startswith("qwen"):
-        first = fields.integer("max_window_layers", 28, minimum=0)
+    if window is not None and kind.startswith(("qwen", "dots1")):
+        most = 28 if kind.startswith("qwen") else 62
+        first = fields.integer("max_window_layers", most, minimum=0)
     if types is None:
         return tuple(range(first, layers))
     own = FULL if window is None else SLIDING

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
+from gptrs import functionals as F
 from gptrs.api import ConfigFields
+from gptrs.nn import RopeSettings
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 
 SANDWICH = Names(
@@ -212,16 +216,28 @@ def nemotron(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def hunyuan(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch a norm of heads after the rotary embedding."""
+    """Switch a norm of heads after the rotary embedding; `alpha` enlarges the base of that."""
     bias = fields.boolean("attention_bias", False)
     return replace(
         config,
         names=Names(query_norm="query_layernorm", key_norm="key_layernorm"),
         head_norm="rms",
         head_norm_after_rope=True,
+        rope=_enlarged(fields, config),
         qkv_bias=bias,
         output_bias=bias,
     )
+
+
+def _enlarged(fields: ConfigFields, config: LlamaConfig) -> RopeSettings:
+    """Return the rotary embedding: with an `alpha` a "dynamic" one is that of a larger base."""
+    rope, size = config.rope, config.head_dim
+    given = fields.get("rope_scaling") or fields.get("rope_parameters")
+    own = ConfigFields(cast("Mapping[str, object]", given or {}), "hunyuan")
+    if not isinstance(rope.scaling, F.DynamicScaling) or not own.get("alpha") or size == 2:
+        return rope
+    theta = rope.theta * own.number("alpha") ** (size / (size - 2))
+    return RopeSettings(theta, None, fields.integer("max_position_embeddings", 2048))
 
 
 def _softcap(fields: ConfigFields, name: str, default: float | None) -> float | None:

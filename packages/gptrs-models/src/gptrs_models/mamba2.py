@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -69,20 +70,21 @@ class Mamba2Config:
             head_dim=head_dim,
             groups=groups,
             state_size=size,
-            limits=_limits(fields),
+            limits=time_limits(fields),
             activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             bias=fields.boolean("use_bias", False),
             convolution_bias=fields.boolean("use_conv_bias", True),
         )
 
 
-def _limits(fields: ConfigFields) -> tuple[float, float | None]:
+def time_limits(fields: ConfigFields) -> tuple[float, float | None]:
+    """Read the limits of the time step; None is an end that is open."""
     found = fields.get("time_step_limit", [0.0, _NO_END])
     ends = cast("list[object]", found) if isinstance(found, list) else []
     if len(ends) != 2:
         raise fields.error("time_step_limit", "must be a list of two numbers")
     low, high = (ConfigFields({"time_step_limit": end}, "mamba2") for end in ends)
-    end = None if ends[1] == _NO_END else high.number("time_step_limit")
+    end = None if ends[1] in (_NO_END, math.inf) else high.number("time_step_limit")
     return low.number("time_step_limit"), end
 
 

@@ -12,14 +12,12 @@ BERT = (
 """Encoders of text."""
 LLAMA = (
     *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek"),
-    *("diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo"),
-    *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "granitemoe", "internlm2"),
+    *("diffllama", "doge", "exaone", "flex_olmo"),
+    *("gemma3n", "gemma3n_text", "gemma4", "internlm2"),
     *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax"),
     *(
         "nemotron_h",
-        "phimoe",
         "qwen",
-        "qwen3_5",
     ),
     *("xverse", "yi", "zamba2"),
 )

@@ -30,7 +30,10 @@ TEXT_KINDS = {
     "qwen2_5_vl": "qwen2",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
     "voxtral": "llama",
 }
 """The kind of the language model where config.json names none."""
@@ -72,9 +75,12 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     bodies = (body for body in BODIES if (f"{body}.{word}" if body else word) in params)
     head = next((head for head in HEADS if f"{head}.weight" in params), HEADS[0])
     names = replace(config.names, body=next(bodies, BODIES[0]), head=head)
+    experts = config.experts
+    if experts is not None and settings["model_type"] == "qwen3_vl_moe":
+        experts = replace(experts, turned=True)
     # transformers leaves Cohere's factor of the logits to the language model that stands alone.
     scale = 1.0 if kind.startswith("cohere") else config.logit_scale
-    return replace(config, names=names, logit_scale=scale)
+    return replace(config, names=names, logit_scale=scale, experts=experts)
 
 
 _ROPES = ("rope_parameters", "rope_scaling")

@@ -49,6 +49,13 @@ class ExpertMatrices(Module):
         return cls(weight, found, turned=True)
 
     @classmethod
+    def whole(
+        cls, params: Params, name: str, experts: int, inputs: int, outputs: int
+    ) -> ExpertMatrices:
+        """Return the matrices that are one weight [G, O, I]. CheckpointError as `Params.tensor`."""
+        return cls(params.stacked_whole(name, (experts, outputs, inputs)), None)
+
+    @classmethod
     def of_each(
         cls,
         params: Params,
