@@ -95,6 +95,18 @@ def test_errors_of_the_server_are_told(page):
     page.locator("#text").fill("hello")
     page.locator("#text").press("Enter")
     playwright.expect(page.locator("body")).to_contain_text("writes 100 tokens at most")
+    playwright.expect(page.locator("#messages > *")).to_have_count(0)  # else each later one fails
+    playwright.expect(page.locator("#text")).to_have_value("hello")
+
+
+def test_a_narrow_page_has_all_within_reach(page):
+    page.set_viewport_size({"width": 320, "height": 600})
+    page.evaluate("at('model').replaceChildren(new Option('a-long-name-of-a-model-'.repeat(3)))")
+    page.locator("summary").click()
+    size = page.evaluate("[document.documentElement.scrollWidth, document.body.scrollHeight]")
+    assert size[0] <= 320
+    assert size[1] <= 600
+    assert page.locator("#send").bounding_box()["y"] < 570
 
 
 def test_events_are_read_however_their_bytes_are_cut(page):

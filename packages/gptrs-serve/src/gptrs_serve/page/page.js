@@ -128,12 +128,23 @@ async function answer() {
     await read(view, running.signal);
   } catch (error) {
     at("status").textContent = error.message;
-    if (!view.text.textContent) view.article.remove();
+    if (!view.text.textContent) {
+      view.article.remove();
+      takeBack();
+    }
   } finally {
     running = null;
     setBusy(false);
     at("text").focus();
   }
+}
+
+/** Put a message that was not answered back to where it was written, to be changed. */
+function takeBack() {
+  if (messages.at(-1)?.role !== "user") return;
+  const text = messages.pop().content;
+  at("messages").lastElementChild.remove();
+  at("text").value ||= text;
 }
 
 function setBusy(busy) {
