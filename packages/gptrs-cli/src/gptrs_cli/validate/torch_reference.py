@@ -5,6 +5,7 @@ The one module of the packages that imports torch and transformers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -94,11 +95,14 @@ class TorchReference:
     def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
         """The logits [N, V] before each of `count` tokens that follow a prompt [T] greedily."""
         rows: list[np.ndarray] = []
-        tokens, past = prompt[np.newaxis], None
+        # transformers has called it `cache` since 5.24, and warns of its old name.
+        takes = inspect.signature(self._model.forward).parameters
+        name = "cache" if "cache" in takes else "past_key_values"
+        tokens, cache = prompt[np.newaxis], None
         for _ in range(count):
-            found = self._run(tokens, past_key_values=past, use_cache=True)
+            found = self._run(tokens, **{name: cache}, use_cache=True)
             rows.append(_array(found.logits)[0, -1])
-            tokens, past = np.array([[rows[-1].argmax()]]), found.past_key_values
+            tokens, cache = np.array([[rows[-1].argmax()]]), getattr(found, name)
         return np.stack(rows)
 
     def image(self, path: Path) -> np.ndarray:
