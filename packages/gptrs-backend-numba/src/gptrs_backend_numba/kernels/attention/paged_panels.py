@@ -12,7 +12,11 @@ from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.kernels.attention.attention_ir import LARGEST_SCORE_ROWS, ROWS
+from gptrs_backend_numba.kernels.attention.attention_ir import (
+    LARGEST_SCORE_ROWS,
+    ROWS,
+    prefetch_row,
+)
 from gptrs_backend_numba.kernels.attention.many_queries import transpose_4
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
     BLOCK,
@@ -233,8 +237,11 @@ def widen_segments(memory, parts, *, ELEMENT, HEAD_DIM, VALUE_DIM, load):
 
 
 @kernel_part
-def score_panel_keys(memory, parts, *, HEAD_DIM, tile_largest, tile_4, tile_1):
-    """Compute scores of the keys of segments, in tiles from the largest to the smallest."""
+def score_panel_keys(memory, parts, *, HEAD_DIM, FETCHED, tile_largest, tile_4, tile_1):
+    """Compute scores of the keys of segments, in tiles from the largest to the smallest.
+
+    Prefetch their values, `FETCHED` bytes a key: the processor alone looks too little ahead.
+    """
     S = pointer(memory.segments, np.int64)
     for part in range(parts):
         key, count = S[4 * part], S[4 * part + 3]
@@ -242,9 +249,11 @@ def score_panel_keys(memory, parts, *, HEAD_DIM, tile_largest, tile_4, tile_1):
         row = np.int64(0)
         if LARGEST_SCORE_ROWS > 4:
             while row + LARGEST_SCORE_ROWS <= count:
+                prefetch_row(S[4 * part + 1] + FETCHED * row, FETCHED * LARGEST_SCORE_ROWS)
                 tile_largest(key + 4 * HEAD_DIM * row, memory.queries, scores + 4 * PANEL * row)
                 row += LARGEST_SCORE_ROWS
         while row + 4 <= count:
+            prefetch_row(S[4 * part + 1] + FETCHED * row, FETCHED * 4)
             tile_4(key + 4 * HEAD_DIM * row, memory.queries, scores + 4 * PANEL * row)
             row += 4
         while row < count:
@@ -320,7 +329,7 @@ def store_panel_results(out, G, panel, memory, *, ELEMENT, VALUE_DIM, WIDE, stor
 
 def attend_panel(query: DType, kind: PageKind) -> SpecializedKernel:
     """Return the kernel for queries of one type and a kind of pages."""
-    wide = query is dtypes.f32
+    wide, narrow = query is dtypes.f32, kind.dtype is not dtypes.f32
     sizes = {"HEAD_DIM": kind.head_dim, "VALUE_DIM": kind.value_dim}
     return attend_panel_kernel.specialize(
         **sizes,
@@ -329,7 +338,7 @@ def attend_panel(query: DType, kind: PageKind) -> SpecializedKernel:
         WINDOWED=kind.windowed,
         CAPPED=kind.capped,
         SUNK=kind.sunk,
-        NARROW=kind.dtype is not dtypes.f32,
+        NARROW=narrow,
         segments_of=find_segments(kind),
         load_queries=load_panel_queries.specialize(
             ELEMENT=memory_of(query), HEAD_DIM=kind.head_dim, WIDE=wide, load=load_of(query)
@@ -339,6 +348,7 @@ def attend_panel(query: DType, kind: PageKind) -> SpecializedKernel:
         ),
         score_keys=score_panel_keys.specialize(
             HEAD_DIM=kind.head_dim,
+            FETCHED=0 if narrow else 4 * kind.value_dim,
             tile_largest=page_score_tile(LARGEST_SCORE_ROWS, kind.head_dim),
             tile_4=page_score_tile(4, kind.head_dim),
             tile_1=page_score_tile(1, kind.head_dim),
