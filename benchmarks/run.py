@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import itertools
+import json
 import platform
 import re
 import subprocess
@@ -71,10 +72,32 @@ def main() -> None:
         "versions": _versions(),
         "rows": [row.as_json() for row in rows],
     }
-    print(markdown(result))
     stem = options.out / f"{now:%Y-%m-%d}-{options.name or _machine_name(result)}"
+    if options.add and (before := stem.with_name(f"{stem.name}.json")).exists():
+        result = joined(json.loads(before.read_text(encoding="utf-8")), result)
+    print(markdown(result))
     for file in write_report(stem, result):
         print(f"written: {file}")
+
+
+def joined(before: dict[str, object], now: dict[str, object]) -> dict[str, object]:
+    """The results of a run with those of another one behind them; exits if machines differ.
+
+    The load is that of the first run. Limits are told once for each number of threads.
+    """
+    processor, other = (each["machine"]["processor"] for each in (before, now))
+    if processor != other:
+        raise SystemExit(f"the results there are of another machine: {processor}, this is {other}")
+    known = {each["threads"] for each in before["limits"]}
+    return {
+        **before,
+        "command": f"{before['command']}; {now['command']}",
+        "limits": [
+            *before["limits"], *(each for each in now["limits"] if each["threads"] not in known)
+        ],
+        "versions": {**before["versions"], **now["versions"]},
+        "rows": [*before["rows"], *now["rows"]],
+    }  # fmt: skip
 
 
 def _options() -> argparse.Namespace:
@@ -91,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--backend", help="ours; the default one without it")
     parser.add_argument("--out", type=Path, default=_HERE / "results")
     parser.add_argument("--name", help="of the machine, for the files")
+    parser.add_argument("--add", action="store_true", help="to the results that lie there")
     every = [*_PARTS, "processes", "demo"]
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="parts of the set")
     return parser.parse_args()
@@ -140,12 +164,14 @@ def _half_rows(
 def _llama_rows(
     folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
 ) -> list[Row]:
-    """Prompts of new lengths and text of a Llama in bf16, which no peer reads here."""
+    """A prompt and text of a Llama in bf16 beside its peers; prompts of new lengths alone.
+
+    Peers without arithmetic of bf16 would take half an hour for the new lengths.
+    """
     size = "tiny" if options.size == "tiny" else "1.2B"
-    model = gptrs.load_model(_llama(folder, size), options.backend, threads)
-    bench = ModelBench(model, threads, options.rounds, limits, step=_say)
+    bench = _beside_peers(_llama(folder, size), threads, limits, options)
     rows = bench.generation(options.prompt_lengths[:1], options.context, options.new_tokens)
-    rows += bench.new_lengths(options.new_lengths)
+    rows += replace(bench, peers={}).new_lengths(options.new_lengths)
     return [_named(row, f"Llama {size} bf16") for row in rows]
 
 
