@@ -2,13 +2,17 @@
 
 Run it as `python benchmarks/torch_compile.py [MODEL ...] [--threads N ...] [--no-inductor]`; it
 needs torch, transformers and, for Inductor, a C++ compiler. Models have random weights and the
-sizes that people use; each is timed in a process of its own. The last lines are geometric means.
+sizes that people use; each is timed in a process of its own. Inductor freezes the weights, as it
+does for inference at its best. The last lines are geometric means. `--out FILE.json` keeps what was
+measured beside what is there, so that a quiet machine is needed for minutes only, and writes a
+table to FILE.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import shutil
 import statistics
 import subprocess
@@ -19,7 +23,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numba
 import torch
+import transformers
 from torch import nn
 from torch_models import MODELS
 
@@ -73,7 +79,8 @@ def times_of(
     model, given = MODELS[name]()
     runners = contestants(model.eval(), threads, inductor=inductor)
     times: dict[str, list[tuple[float, float]]] = {each: [] for each in runners}
-    with torch.inference_mode(), torch._dynamo.config.patch(allow_rnn=True):
+    frozen = cast("Any", torch)._inductor.config.patch(freezing=True)
+    with torch.inference_mode(), torch._dynamo.config.patch(allow_rnn=True), frozen:
         expected = first_tensor(model(**given))
         for each, run in runners.items():
             apart = gap(first_tensor(run(**given)), expected)
@@ -113,18 +120,70 @@ def compare(name: str, threads: int, rounds: int, *, inductor: bool) -> Mapping[
     return {each: figures["median"] for each, figures in found.items()}
 
 
-def summarize(threads: int, found: Mapping[str, Mapping[str, float]]) -> None:
-    """Print geometric means of how many times as fast gptrs is, and the worst of them."""
+def means(threads: int, found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return lines with geometric means of how many times as fast gptrs is, and the worst."""
+    lines: list[str] = []
     for other in ("torch", "inductor"):
         ratios = {
             name: all_[other] / all_["gptrs"] for name, all_ in found.items() if other in all_
         }
         if ratios:
             worst = min(ratios, key=lambda name: ratios[name])
-            print(
+            lines.append(
                 f"{threads} threads: {statistics.geometric_mean(ratios.values()):.2f} times as fast"
                 f" as {other} over {len(ratios)} models, least {worst} {ratios[worst]:.2f}"
             )
+    return lines
+
+
+def keep(path: Path, found: Mapping[int, Mapping[str, Mapping[str, float]]]) -> None:
+    """Put microseconds by threads, model and contestant into a file, and write the table."""
+    kept: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    rows: dict[str, dict[str, dict[str, float]]] = kept.setdefault("median_microseconds", {})
+    for threads, models in found.items():
+        rows.setdefault(str(threads), {}).update({n: dict(r) for n, r in models.items()})
+    kept["date"] = time.strftime("%Y-%m-%d")
+    kept["machine"] = f"{processor()}, {platform.platform()}, Python {platform.python_version()}"
+    kept["versions"] = {
+        module.__name__: str(cast("Any", module).__version__)
+        for module in (torch, transformers, numba)
+    }
+    path.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
+    path.with_suffix(".md").write_text(table(kept), "utf-8")
+
+
+def processor() -> str:
+    """Return the name of the processor and its widest vectors."""
+    text = Path("/proc/cpuinfo").read_text("utf-8")
+    pairs = [line.partition(":") for line in text.splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    flags = fields.get("flags", "").split()
+    wide = next((each for each in ("amx_tile", "avx512f", "avx2") if each in flags), "")
+    return f"{fields.get('model name', platform.machine())} ({wide})"
+
+
+def table(kept: Mapping[str, Any]) -> str:
+    """Return what is in a file as a table, with geometric means."""
+    versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
+    lines = ["# Models of torch at batch 1", "", f"{kept['date']}, {kept['machine']}.", ""]
+    lines += [
+        f"Versions: {versions}.",
+        "",
+        "Medians of turns, in ms; Inductor freezes weights.",
+        "",
+    ]
+    lines += ["| model | threads | torch | Inductor | gptrs | of torch | of Inductor |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for threads, models in kept["median_microseconds"].items():
+        for name, row in models.items():
+            times = [row.get(each) for each in ("torch", "inductor", "gptrs")]
+            ratios = [None if each is None else each / row["gptrs"] for each in times[:2]]
+            cells = ["" if each is None else f"{each / 1000:.3g}" for each in times]
+            cells += ["" if each is None else f"{each:.2f}x" for each in ratios]
+            lines.append(f"| {name} | {threads} | " + " | ".join(cells) + " |")
+    for threads, models in kept["median_microseconds"].items():
+        lines += ["", *means(int(threads), {n: r for n, r in models.items() if n != "tiny"})]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -134,6 +193,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-inductor", action="store_true", help="leave Inductor out")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="keep results there")
     parser.add_argument("--json", action="store_true", help="one model in this process, as JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -145,11 +205,13 @@ def main() -> None:
         found = times_of(names[0], options.threads[0], options.rounds, inductor=inductor)
         print(json.dumps(found))
         return
+    results: dict[int, dict[str, Mapping[str, float]]] = {}
     for threads in options.threads:
-        results = {
-            name: compare(name, threads, options.rounds, inductor=inductor) for name in names
-        }
-        summarize(threads, {n: r for n, r in results.items() if r is not None and n != "tiny"})
+        rows = {name: compare(name, threads, options.rounds, inductor=inductor) for name in names}
+        results[threads] = {name: row for name, row in rows.items() if row is not None}
+        print(*means(threads, {n: r for n, r in results[threads].items() if n != "tiny"}), sep="\n")
+    if options.out is not None:
+        keep(options.out, results)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,14 @@ def test_weights_are_used_where_they_are_and_read_anew_when_torch_changes_them()
         assert not torch.equal(before, fast(x))
 
 
+@pytest.mark.parametrize("asked", ["ref", "numba"])
+def test_a_graph_without_weights_runs_on_the_backend_that_is_asked_for(asked: str) -> None:
+    fast = compiled(lambda x: x.sin() + 1, backend=asked)
+    with torch.no_grad(), tracing(sink := Backends()):
+        torch.testing.assert_close(fast(torch.ones(3)), torch.ones(3).sin() + 1)
+    assert sink.names == [asked]
+
+
 def test_results_belong_to_the_caller() -> None:
     model = nn.Linear(4, 4)
 
@@ -196,6 +204,37 @@ def test_layouts_of_arguments() -> None:
         torch.testing.assert_close(compiled(layer)(image), layer(image))
 
 
+def test_results_lie_in_memory_as_those_of_torch() -> None:
+    """torch makes views of them by strides: here of one in the order of columns."""
+
+    def function(x: Any, y: Any) -> Any:
+        z = x.T + 1
+        windows = y.mT.contiguous().mT.as_strided((3, 2, 4), (4, 2, 1))
+        return z[0], z[1:], z.T, windows * 2
+
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    layer = nn.Conv2d(3, 5, 3)
+    x, y = torch.randn(3, 4), torch.randn(1, 4, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(x, y), function(x, y))
+        found, expected = compiled(layer)(image), layer(image)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
+
+
+def test_memory_is_read_by_strides_where_torch_does_it() -> None:
+    def function(x: Any, n: Any) -> Any:
+        y = x.transpose(1, 2) * 2  # its elements lie as those of x
+        return y.as_strided((n.shape[0], 2, 2), (1, 3, 2)) + 1
+
+    fast = compiled(function)
+    with torch.no_grad():
+        for count in (2, 3, 4):
+            x, n = torch.randn(3, 4, 2), torch.ones(count)
+            torch._dynamo.mark_dynamic(n, 0)
+            torch.testing.assert_close(fast(x, n), function(x, n))
+
+
 def test_a_number_that_changes_is_part_of_the_program() -> None:
     def function(x: Any, n: int) -> Any:
         return x[:, n:] * n
@@ -216,6 +255,66 @@ def test_random_numbers_are_those_of_torch() -> None:
         found = compiled(function)(torch.zeros(3))
         torch.manual_seed(1)
         torch.testing.assert_close(found, function(torch.zeros(3)))
+
+
+def test_sizes_that_torch_does_not_compare_are_one_where_the_graph_needs_it() -> None:
+    """Keys and values in a cache grow alike, and each has a size of its own to torch."""
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        k, v = torch.cat([k, q], 2), torch.cat([v, q], 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v), k, v
+
+    fast = torch.compile(function, backend="gptrs")
+    with torch.no_grad(), tracing(sink := Backends()):
+        for count in (5, 6, 9, 30):
+            q, k, v = torch.randn(1, 2, 1, 8), *torch.randn(2, 1, 2, count, 8)
+            for each in (k, v):
+                torch._dynamo.mark_dynamic(each, 2)
+            torch.testing.assert_close(fast(q, k, v), function(q, k, v))
+    assert sink.names == ["numba"]
+
+
+def test_a_size_that_was_equal_by_chance_may_be_another_one() -> None:
+    def function(x: Any, y: Any) -> Any:
+        return torch.linalg.inv(x @ x.mT + torch.eye(2)), x + 1, y * 2  # the first one is torch's
+
+    fast = compiled(function)
+    with torch.no_grad():
+        for a, b in ((3, 3), (3, 4), (5, 5), (6, 7)):
+            x, y = torch.randn(a, 2, 4), torch.randn(b, 4)
+            for each in (x, y):
+                torch._dynamo.mark_dynamic(each, 0)
+            torch.testing.assert_close(fast(x, y), function(x, y))
+
+
+def test_tensors_on_another_device_stay_with_torch_and_it_is_said() -> None:
+    fast = compiled(mlp().to("meta"))
+    with torch.no_grad(), pytest.warns(UserWarning, match=r"tensors on `meta`.*`\.cpu\(\)`"):
+        assert fast(torch.ones(2, 8, device="meta")).shape == (2, 4)
+
+
+def test_dropout_in_training_mode_names_what_leaves_it_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fast = compiled(nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5)))
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "gptrs"):
+        dropped = fast(torch.randn(4, 8))
+    assert 64 < int((dropped == 0).sum()) < 192
+    assert "`model.eval()`" in caplog.text
+
+
+def test_layers_with_wider_weights_are_converted_under_autocast(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    layers = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(5)
+    model = nn.Sequential(*layers, nn.Linear(5, 3)).eval()
+    x = torch.randn(2, 4, 3, 5)
+    cast = torch.autocast("cpu", torch.bfloat16)
+    with torch.no_grad(), cast, caplog.at_level(logging.WARNING, "gptrs"):
+        found, expected = compiled(model)(x), model(x)
+    assert found.dtype is expected.dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("inside", [False, True])

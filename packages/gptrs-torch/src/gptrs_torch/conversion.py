@@ -43,6 +43,13 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
 WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 """The errors that converters raise for arguments that they did not expect."""
 
+RANDOM: Final = frozenset(
+    {
+        *("rand", "rand_like", "randn", "randn_like", "randint", "randperm", "bernoulli"),
+        *("native_dropout", "uniform", "normal", "multinomial", "exponential"),
+    }
+)
+"""Operators of ATen that give random numbers, which stay those of torch."""
 Weight = Callable[[str], Tensor]
 """Returns a constant of the graph module by name."""
 
@@ -78,7 +85,8 @@ class Conversion:
             if node.op == "output":
                 several = isinstance(node.args[0], (tuple, list))
                 return self._mapped(node.args[0] if several else node.args)
-            if node not in self._values:
+            is_used = node.op != "placeholder" or node.users  # a view brings its offset, say
+            if is_used and node not in self._values:
                 self._values[node] = self._value(node)
         raise AssertionError("a graph has an output")
 
@@ -162,4 +170,11 @@ def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
     for node in module.graph.nodes:
         known = node.op != "call_function" or node.target in NUMERIC
         if not known and converter_of(node.target) is None:
-            yield node, f"`{operator_name(node)}` is not converted"
+            name = operator_name(node)
+            yield node, f"`{name}` {_why_unsupported(name)}"
+
+
+def _why_unsupported(name: str) -> str:
+    if name.partition(".")[0] in RANDOM:
+        return "gives random numbers, which are torch's (of dropout? `model.eval()` leaves it out)"
+    return "is not converted"

@@ -31,20 +31,20 @@ def gptrs_backend(
 ) -> Compiled:
     """Return what runs a graph of torch on a backend of gptrs: its entry point calls this.
 
-    `options` are those of `Settings`. Inference only: with gradients wanted, torch runs the graph,
-    and one warning says so. UsageError for options and modes that there are not.
+    `options` are those of `Settings`. Inference on the CPU only: with gradients wanted, or tensors
+    elsewhere, torch runs the graph, and one warning says so. UsageError for options and modes that
+    there are not.
     """
     settings = Settings.of(options)
     if mode not in (None, "default"):
-        raise UsageError(f"the compile backend `gptrs` has no mode `{mode}`, it has `options`")
-    if torch.is_grad_enabled() and any(
-        isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs
-    ):
-        warnings.warn(
-            "the compile backend `gptrs` does not train: torch runs this graph; for inference call"
-            " the model under `torch.inference_mode()`",
-            stacklevel=2,
+        raise UsageError(
+            f"the compile backend `gptrs` has no mode `{mode}`",
+            hint="leave `mode` out; `options` may name `threads`, `precision` or a `backend`",
         )
+    tensors = [each for each in example_inputs if isinstance(each, torch.Tensor)]
+    declined = _why_not(tensors)
+    if declined is not None:
+        warnings.warn(f"the compile backend `gptrs` {declined}", stacklevel=2)
         return module.forward
     backend = settings.engine()
     keep_layers(module)
@@ -54,6 +54,22 @@ def gptrs_backend(
         decompositions=table(),
     )
     return compiler(module, example_inputs)
+
+
+def _why_not(tensors: Sequence[torch.Tensor]) -> str | None:
+    """Return why torch runs a graph of these inputs, and what to do; None if nothing is against."""
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        return (
+            "does not train: torch runs this graph; for inference call the model under"
+            " `torch.inference_mode()`"
+        )
+    elsewhere = [str(each.device) for each in tensors if each.device.type != "cpu"]
+    if elsewhere:
+        return (
+            f"runs on the CPU, and this graph has tensors on `{elsewhere[0]}`: torch runs it;"
+            " move the model and its inputs with `.cpu()`"
+        )
+    return None
 
 
 def _compiled(

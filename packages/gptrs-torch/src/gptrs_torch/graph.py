@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter, is_
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import sympy
 import torch
 from torch import fx
 
+from gptrs import use_backend
 from gptrs.api import (
     Backend,
     GptrsError,
@@ -22,12 +23,16 @@ from gptrs.api import (
 )
 from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.conversion import Conversion, asks_for_sizes, constants_of
+from gptrs_torch.layouts import laid_out, result_order
 from gptrs_torch.node import NotConvertedError
 from gptrs_torch.symbols import expression_of
 from gptrs_torch.weights import TensorSource
 
 _VERSION = attrgetter("_version")
 """How often torch has changed a tensor in place."""
+Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
+MAX_STEPS: Final = 16
+"""Ways in which free sizes were equal that are kept."""
 
 
 class Step(Protocol):
@@ -64,48 +69,81 @@ class GraphFunction:
         self._numbers = [
             i
             for i, node in enumerate(self._inputs)
-            if not _is_tensor(node) and _size_of(node) not in self._sizes
+            if node.users and not _is_tensor(node) and _size_of(node) not in self._sizes
         ]
         self._outputs: list[object] = list(_output_of(module))
-        self._gives_tensors = all(
+        self._orders = {
+            node: order
+            for node in self._outputs
+            if isinstance(node, fx.Node)
+            and _is_tensor(node)
+            and (order := result_order(node.meta["val"])) is not None
+        }
+        self._is_plain = not self._orders and all(
             isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
         )
         self._weights: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self._step: Step | None = None
+        self._steps: dict[Sizes, Step] = {}
         self._is_static = False
+        self._is_merged = False
 
     def __call__(self, *values: object) -> list[object]:
         """Return the outputs for inputs in order.
 
         NotConvertedError, before anything runs, for an operator that is left to torch.
         """
-        step, tensors, numbers = self._prepared(values)
-        try:
-            made = step(tensors, numbers)
-        except GptrsError as error:
-            if self._is_static or not asks_for_sizes(error):
-                raise
-            self._is_static, self._step = True, None
+        with use_backend(self.backend):  # a graph without weights has no other
             step, tensors, numbers = self._prepared(values)
-            made = step(tensors, numbers)
-        if self._gives_tensors:
+            try:
+                made = step(tensors, numbers)
+            except GptrsError as error:
+                made = self._otherwise(error, values)
+        if self._is_plain:
             return [tensor_of(take_array(each)) for each in made]
         results = iter(made)
         return [self._result(each, values, results) for each in self._outputs]
 
+    def _otherwise(self, error: GptrsError, values: Sequence[object]) -> tuple[Tensor, ...]:
+        """Return the outputs by a program for these sizes alone, or for all that are as equal.
+
+        Raises `error` where neither is what the graph needs.
+        """
+        if self._is_static:
+            raise error
+        if asks_for_sizes(error):
+            self._is_static = True
+        elif isinstance(error, NotConvertedError) and not self._is_merged and self._equal(values):
+            self._is_merged = True
+        else:
+            raise error
+        self._steps.clear()
+        step, tensors, numbers = self._prepared(values)
+        try:
+            return step(tensors, numbers)
+        except NotConvertedError:
+            self._is_merged = False
+            self._steps.clear()
+            raise
+
     def program(self, *values: object) -> Program:
         """Return the program, before it is optimized, for inputs like these."""
-        step, tensors, numbers = self._prepared(values)
-        return step.lower(tensors, numbers)
+        with use_backend(self.backend):
+            step, tensors, numbers = self._prepared(values)
+            return step.lower(tensors, numbers)
 
     def _prepared(
         self, values: Sequence[object]
     ) -> tuple[Step, tuple[Tensor, ...], tuple[int, ...]]:
         weights = [cast("torch.Tensor", values[i]) for i in self._static]
-        step = self._step
-        if step is None or self._changed(weights):
-            step = self._step = self._bound(weights)
+        equal = self._equal(values) if self._is_merged else ()
+        if not self._steps or self._changed(weights):
+            self._steps.clear()
+        step = self._steps.get(equal)
+        if step is None:
+            if len(self._steps) == MAX_STEPS:
+                self._steps.clear()
+            step = self._steps[equal] = self._bound(weights, equal)
         given = tuple(
             [share_array(array_of(cast("torch.Tensor", values[i]))) for i in self._tensors]
         )
@@ -115,8 +153,22 @@ class GraphFunction:
         same = all(map(is_, weights, self._weights))
         return not same or list(map(_VERSION, weights)) != self._versions
 
-    def _bound(self, weights: list[torch.Tensor]) -> Step:
-        """Return the step that computes with these weights as they are now."""
+    def _equal(self, values: Sequence[object]) -> Sizes:
+        """Return the free sizes that are the size of an earlier one in this call, with that one."""
+        first: dict[int, sympy.Expr] = {}
+        found: list[tuple[sympy.Expr, sympy.Expr]] = []
+        for symbol, (place, axis) in self._sizes.items():
+            size = cast("torch.Tensor", values[place]).shape[axis]
+            earlier = first.setdefault(size, symbol)
+            if earlier is not symbol:
+                found.append((symbol, earlier))
+        return tuple(found)
+
+    def _bound(self, weights: list[torch.Tensor], equal: Sizes) -> Step:
+        """Return the step that computes with these weights as they are now.
+
+        Sizes that are `equal` are one: torch has a symbol for each, and no reason to compare them.
+        """
         self._weights, self._versions = weights, list(map(_VERSION, weights))
         named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
         source = TensorSource({**named, **constants_of(self._module)})
@@ -137,7 +189,7 @@ class GraphFunction:
 
         if self._is_static or not self._sizes:
             return cast("Step", jit(torch_graph))
-        axes = tuple(self._axes(self._inputs[i]) for i in self._tensors)
+        axes = tuple(self._axes(self._inputs[i], dict(equal)) for i in self._tensors)
         return cast("Step", jit(torch_graph, dynamic={"tensors": axes}))
 
     def _tensor_outputs(self, values: Sequence[object]) -> tuple[Tensor, ...]:
@@ -150,15 +202,16 @@ class GraphFunction:
                 raise NotConvertedError(node, "does not give a tensor")
         return tuple(found)
 
-    def _axes(self, node: fx.Node) -> tuple[str | None, ...]:
+    def _axes(self, node: fx.Node, same: Mapping[sympy.Expr, sympy.Expr]) -> tuple[str | None, ...]:
         held = cast("torch.Tensor", node.meta["val"])
-        return tuple(_axis_name(size) for size in held.shape)
+        sizes = [expression_of(size) for size in held.shape]
+        return tuple(None if size is None else _axis_name(same.get(size, size)) for size in sizes)
 
     def _result(self, node: object, values: Sequence[object], made: Any) -> object:
         if not isinstance(node, fx.Node):
             return node
         if _is_tensor(node):
-            return tensor_of(take_array(next(made)))
+            return laid_out(tensor_of(take_array(next(made))), self._orders.get(node))
         held = cast("object", node.meta.get("val"))
         expression = expression_of(held)
         return held if expression is None else self._number(expression, values)
@@ -194,13 +247,10 @@ def _size_sources(inputs: Sequence[fx.Node]) -> dict[sympy.Expr, tuple[int, int]
     return found
 
 
-def _axis_name(size: object) -> str | None:
+def _axis_name(size: sympy.Expr) -> str:
     """Return the name of a size as `jit` takes it: letters and digits, one for an expression."""
-    expression = expression_of(size)
-    text = str(expression)
-    if expression is None or text.isidentifier():
-        return text if expression is not None else None
-    return "size_" + text.encode().hex()
+    text = str(size)
+    return text if text.isidentifier() else "size_" + text.encode().hex()
 
 
 def _output_of(module: fx.GraphModule) -> Sequence[object]:

@@ -14,7 +14,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from gptrs import use_backend
 from gptrs.api import (
     Backend,
     ModelInput,
@@ -94,12 +93,11 @@ class TorchModel:
         Its parameters are inputs and changing buffers, in order, and then the weights.
         """
         given = self._given(arrays, named)
-        with use_backend(self.backend):
-            return self._function.program(*self._values([given[name] for name in self.inputs]))
+        return self._function.program(*self._values([given[name] for name in self.inputs]))
 
     def run(self, tensors: Sequence[object]) -> list[object]:
         """Return the outputs for the inputs of `inputs` in order; state is changed."""
-        with self._lock if self._has_state() else nullcontext(), use_backend(self.backend):
+        with self._lock if self._has_state() else nullcontext():
             values = self._values(tensors)
             results = self._function(*values)
             return self._settled(results, tensors)

@@ -10,6 +10,7 @@ import torch
 
 from gptrs.api import Tensor, primitives
 from gptrs.api import functionals as F
+from gptrs_torch.layouts import memory_order
 from gptrs_torch.node import Node
 from gptrs_torch.ops.arithmetic import towards_zero
 from gptrs_torch.ops.comparison import truth
@@ -240,11 +241,12 @@ def roll(node: Node, x: Tensor, shifts: list[int], dims: list[int] | None = None
 def as_strided(
     node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
-    """Return the elements of x in row-major order at the places that strides name."""
+    """Return the elements of x at the places in its memory that strides name."""
     held = node.argument(0)
-    known = all(map(is_number, (*size, *stride, *x.shape)))
-    if not known or not (isinstance(held, torch.Tensor) and held.is_contiguous()):
-        node.refuse("reads memory that is not in row-major order, or of a free size")
+    order = memory_order(held) if isinstance(held, torch.Tensor) else None
+    if order is None or not all(map(is_number, (*size, *stride, *x.shape))):
+        node.refuse("reads memory with gaps, or of a free size")
+    x = F.transpose(x, list(order))
     places = np.full(size, storage_offset or 0, np.int64)
     if places.size > MAX_PLACES:
         node.refuse(f"reads {places.size} places, at most {MAX_PLACES} are listed")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import torch
+
 from gptrs.api import Tensor
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
+from gptrs_torch.values import converted
 
 
 @converts("native_layer_norm")
@@ -18,12 +23,12 @@ def layer_norm(
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x normalized over its last axes, their means, and the reciprocals of deviations."""
-    del node
+    wide = _widened(x, weight, bias)
     axes = list(range(x.rank - len(shape), x.rank))
-    made = F.layer_norm(x, weight, bias, epsilon, axes)
-    mean = F.mean(x, axes, keepdims=True)
-    deviation = F.rsqrt(F.variance(x, axes, 0, keepdims=True) + epsilon)
-    return made, mean, deviation
+    made = F.layer_norm(wide, weight, bias, epsilon, axes)
+    mean = F.mean(wide, axes, keepdims=True)
+    deviation = F.rsqrt(F.variance(wide, axes, 0, keepdims=True) + epsilon)
+    return _typed(node, made, mean, deviation)
 
 
 @converts("native_group_norm")
@@ -39,7 +44,7 @@ def group_norm(
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x normalized over groups of channels, with their means and 1 / deviations."""
-    del node
+    x = _widened(x, weight, bias)
     boxes = F.reshape(x, [batch, groups, channels // groups * size])
     mean = F.mean(boxes, [2], keepdims=True)
     deviation = F.rsqrt(F.variance(boxes, [2], 0, keepdims=True) + epsilon)
@@ -49,7 +54,7 @@ def group_norm(
         made = F.transpose(made, [0, x.rank - 1, *range(1, x.rank - 1)])
     else:
         made = F.group_norm(x, groups, weight, bias, epsilon)
-    return made, F.squeeze(mean, 2), F.squeeze(deviation, 2)
+    return _typed(node, made, F.squeeze(mean, 2), F.squeeze(deviation, 2))
 
 
 @converts("_native_batch_norm_legit_no_training")
@@ -64,7 +69,22 @@ def batch_norm(
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x normalized by statistics that are known, and two empty tensors."""
-    del node, momentum
-    made = F.batch_norm(x, mean, variance, weight, bias, epsilon, 1)
+    del momentum
+    made = F.batch_norm(_widened(x, mean), mean, variance, weight, bias, epsilon, 1)
     empty = F.zeros([0], x.dtype)
-    return made, empty, empty
+    return _typed(node, made, empty, empty)
+
+
+def _widened(x: Tensor, *weights: Tensor | None) -> Tensor:
+    """Return x in the type of its weights: under autocast they are wider, and torch sums in it."""
+    types = [each.dtype for each in weights if each is not None]
+    return converted(x, types[0]) if types else x
+
+
+def _typed(node: Node, *made: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return results in the types that torch gives them."""
+    held = cast("list[torch.Tensor]", node.source.meta["val"])
+    first, second, third = (
+        converted(each, node.dtype_at(like.dtype)) for each, like in zip(made, held, strict=True)
+    )
+    return first, second, third
