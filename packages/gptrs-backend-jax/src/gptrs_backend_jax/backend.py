@@ -37,7 +37,7 @@ from gptrs_backend_jax.devices import (
     join,
 )
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
-from gptrs_backend_jax.grid import GridCall
+from gptrs_backend_jax.grid import Grid, GridCall
 from gptrs_backend_jax.host_values import HostValue, buffer_of
 from gptrs_backend_jax.kept_programs import (
     KeptPrograms,
@@ -46,6 +46,9 @@ from gptrs_backend_jax.kept_programs import (
     keeps_executables,
     read_executable,
 )
+from gptrs_backend_jax.leading.channel import follow, lead
+from gptrs_backend_jax.leading.follower import FollowingBackend
+from gptrs_backend_jax.leading.leader import LeadingBackend
 from gptrs_backend_jax.lowerings import TABLE
 from gptrs_backend_jax.serialized import program_key, unsealed
 
@@ -76,6 +79,12 @@ class JaxBackend(KeptPrograms):
     def flushes_subnormals(self) -> bool:
         """XLA sets its threads on CPUs to flush, and so do TPUs; GPUs keep subnormal numbers."""
         return self.device.platform != "gpu"
+
+    def require_grid(self) -> Grid:
+        """Return the devices of the mesh; UsageError for a single device."""
+        if self._grid is None:
+            raise UsageError(f"{self!r} has no mesh")
+        return self._grid
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices of JAX in this process."""
@@ -164,9 +173,7 @@ class JaxBackend(KeptPrograms):
 
     def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
         """Put `source` on the devices of the mesh, each part on those that need it."""
-        if self._grid is None:
-            raise UsageError(f"{self!r} has no mesh to place a `{source.type}` on")
-        return self._grid.placed(source, sharding)
+        return self.require_grid().placed(source, sharding)
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:
         """Return None for what is in the memory of a device."""
@@ -189,8 +196,16 @@ class JaxBackend(KeptPrograms):
         return np.asarray(buffer if self._grid is None else self._grid.whole(buffer))
 
 
-def create(settings: BackendSettings) -> JaxBackend:
-    """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own."""
+def create(settings: BackendSettings) -> JaxBackend | LeadingBackend | FollowingBackend:
+    """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own.
+
+    Of processes that are led, the first one leads and the others follow.
+    """
     keep_compiled_programs(whole=settings.mesh is None)
     join(settings)
-    return JaxBackend(chosen_device(settings), settings)
+    backend, group = JaxBackend(chosen_device(settings), settings), settings.processes
+    if group is None or not group.led:
+        return backend
+    if group.number == 0:
+        return LeadingBackend(backend, lead(group))
+    return FollowingBackend(backend, follow())

@@ -102,6 +102,15 @@ class JaxExecutable:
         made._was_read = True
         return made
 
+    @property
+    def count(self) -> int:
+        """How many results there are."""
+        return self._recording.count
+
+    def require(self, inputs: Sequence[Buffer], bound: int) -> None:
+        """UsageError unless `inputs` are those of a run with so many `bound` ones after them."""
+        self._require(inputs, bound)
+
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run; see `Executable`. Waits only where the program can fail."""
         return _waited_for(*self._begin(self._values(inputs), inputs))
@@ -170,11 +179,15 @@ class JaxExecutable:
         run = None if failure is None else _Run(failure, self._recording)
         return cast("list[Buffer]", results), run
 
-    def _require(self, inputs: Sequence[Buffer]) -> None:
-        """UsageError unless the inputs are those of the parameters, as buffers of ours."""
-        if len(inputs) != len(self._params):
-            raise UsageError(f"the program takes {len(self._params)} inputs, got {len(inputs)}")
-        for number, (given, (shape, dtype)) in enumerate(zip(inputs, self._types, strict=True)):
+    def _require(self, inputs: Sequence[Buffer], bound: int = 0) -> None:
+        """UsageError unless the inputs are those of the parameters, as buffers of ours.
+
+        The last ones may be `bound`, and are not looked at.
+        """
+        found, wanted = len(inputs) + bound, len(self._params)
+        if found != wanted:
+            raise UsageError(f"the program takes {wanted} inputs, got {found}")
+        for number, (given, (shape, dtype)) in enumerate(zip(inputs, self._types, strict=False)):
             ours = isinstance(given, (Array, HostValue))
             if not ours or given.shape != shape or given.dtype != dtype:
                 raise _wrong_input(number, self._params[number], given)
@@ -223,6 +236,8 @@ class _Recording:
         self.messages: list[Message] = []
         """The errors of the program, by their number from 1 on."""
         body = program.main.body
+        self.count = len(body.results)
+        """How many results there are."""
         kept = [
             value
             for value, role in zip(body.params, roles, strict=True)

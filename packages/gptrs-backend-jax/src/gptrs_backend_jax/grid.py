@@ -41,6 +41,14 @@ class Grid:
         """Return how an array lies on the devices, as JAX says it."""
         return _jax.sharding.NamedSharding(self._grid, _jax.P(*sharding))
 
+    def indices(self, shape: Sequence[int], sharding: Sharding) -> dict[int, list[Index]]:
+        """Return the parts of a tensor that each process needs, each part once."""
+        found: dict[int, dict[str, Index]] = {}
+        named = self.sharding(sharding)
+        for device, index in named.devices_indices_map(tuple(shape)).items():
+            found.setdefault(device.process_index, {})[str(index)] = index
+        return {process: list(parts.values()) for process, parts in found.items()}
+
     def placed(self, source: ShardSource, sharding: Sharding) -> Array:
         """Return an array on the devices of this process; each part is read once, then dropped."""
         type_, named = source.type, self.sharding(sharding)

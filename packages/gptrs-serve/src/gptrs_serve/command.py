@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from gptrs.api import UsageError
+from gptrs.api import Backend, FollowingBackend, ProcessGroup, UsageError
 from gptrs.plugins.manager import get_backend
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
@@ -61,6 +63,22 @@ _Device = Annotated[
 ]
 _Mesh = Annotated[
     str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
+]
+_Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="Split models over the devices of processes that meet here, of which the first"
+        " serves; auto asks Slurm, Open MPI or Kubernetes.",
+    ),
+]
+_Processes = Annotated[
+    int | None, typer.Option("--processes", metavar="N", min=1, help="How many there are.")
+]
+_ProcessId = Annotated[
+    int | None,
+    typer.Option("--process-id", metavar="I", min=0, help="Which of them this is; 0 serves."),
 ]
 _MostRunning = Annotated[
     int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
@@ -122,6 +140,9 @@ def serve(
     threads: _Threads = None,
     device: _Device = None,
     mesh: _Mesh = None,
+    coordinator: _Coordinator = None,
+    processes: _Processes = None,
+    process_id: _ProcessId = None,
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
     most_output: _MostOutput = 2048,
@@ -137,9 +158,17 @@ def serve(
     There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/classify,
     /v1/tag, /v1/models, /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
     """
+    group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
+    made = partial(get_backend, backend, threads, device=device, mesh=mesh, processes=group)
+    if group is not None and group.number:
+        _follow(made(), group)
+        return
     keys = _keys(api_key_file)
     with new_listener(host, port) as listener:
-        runs_on = get_backend(backend, threads, device=device, mesh=mesh)
+        runs_on = made()
+        if group is not None:
+            # The server hands a signal on when it has ended; whoever follows hears of an exit.
+            signal.signal(signal.SIGTERM, _exit)
         loaded = with_adapters(load_models(models or ["demo"], runs_on), adapter or [])
         writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
         engine = None
@@ -159,6 +188,18 @@ def serve(
         app = new_app(Served(loaded, engine, most_output, most_requests), access)
         _tell(listener, loaded, is_open=host not in _LOCAL and not keys)
         run_app(app, listener, drain_seconds)
+
+
+def _exit(number: int, _: object) -> None:
+    raise typer.Exit(128 + number)
+
+
+def _follow(backend: Backend, group: ProcessGroup) -> None:
+    """Do what the first process does, until it ends."""
+    if not isinstance(backend, FollowingBackend):
+        raise UsageError(f"backend `{backend.name}` cannot follow the first of several processes")
+    print(f"process {group.number} follows the first one, which serves", file=sys.stderr)
+    backend.follow()
 
 
 def _tell(listener: socket.socket, names: Iterable[str], *, is_open: bool) -> None:

@@ -7,32 +7,12 @@ import os
 from collections.abc import Generator
 
 from gptrs.api import ProcessGroup
-from gptrs.errors import UsageError
 from gptrs_cli.options.settings import Settings
-
-_AUTO = "auto"
-"""The coordinator of processes that a launcher has started."""
 
 
 def group_of(settings: Settings) -> ProcessGroup | None:
     """Return the processes, None for this one alone; UsageError for a part of the options."""
-    coordinator, count, number = settings.coordinator, settings.processes, settings.process_id
-    if (coordinator, count, number) == (None, None, None):
-        return None
-    if coordinator == _AUTO:
-        if (count, number) != (None, None):
-            raise UsageError(
-                "`--coordinator auto` takes no `--processes` and no `--process-id`",
-                hint="the launcher knows them, leave them out",
-            )
-        return ProcessGroup.launched(os.environ)
-    if coordinator is None or count is None or number is None:
-        raise UsageError(
-            "several processes need `--coordinator`, `--processes` and `--process-id`",
-            hint="the first two are the same for all of them; or `--coordinator auto` alone, under"
-            " Slurm, Open MPI and Kubernetes; docs/distributed.md",
-        )
-    return ProcessGroup(coordinator, count, number)
+    return ProcessGroup.stated(settings.coordinator, settings.processes, settings.process_id)
 
 
 @contextlib.contextmanager

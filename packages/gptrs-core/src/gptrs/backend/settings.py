@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -35,11 +37,46 @@ class ProcessGroup:
     They meet at `coordinator`, HOST:PORT of the first. With `auto` a launcher has started them, and
     the backend asks it where they meet, and how many they are: `count` is None. UsageError for
     numbers that do not fit.
+
+    All of them run the same steps in the same order; with `led` the first one leads, whatever it
+    is asked for, and the others have a `FollowingBackend`.
     """
 
     coordinator: str
     count: int | None
     number: int
+    led: bool = False
+
+    @classmethod
+    def stated(
+        cls,
+        coordinator: str | None,
+        count: int | None,
+        number: int | None,
+        *,
+        led: bool = False,
+        environment: Mapping[str, str] = os.environ,
+    ) -> ProcessGroup | None:
+        """Return the processes of `--coordinator`, `--processes` and `--process-id`.
+
+        None for this process alone; UsageError for a part of the options.
+        """
+        if (coordinator, count, number) == (None, None, None):
+            return None
+        if coordinator == LAUNCHED:
+            if (count, number) != (None, None):
+                raise UsageError(
+                    "`--coordinator auto` takes no `--processes` and no `--process-id`",
+                    hint="the launcher knows them, leave them out",
+                )
+            return dataclasses.replace(cls.launched(environment), led=led)
+        if coordinator is None or count is None or number is None:
+            raise UsageError(
+                "several processes need `--coordinator`, `--processes` and `--process-id`",
+                hint="the first two are the same for all of them; or `--coordinator auto` alone,"
+                " under Slurm, Open MPI and Kubernetes; docs/distributed.md",
+            )
+        return cls(coordinator, count, number, led)
 
     @classmethod
     def launched(cls, environment: Mapping[str, str]) -> ProcessGroup:

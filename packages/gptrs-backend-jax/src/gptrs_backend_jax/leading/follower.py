@@ -1,0 +1,146 @@
+"""The backend of a process that follows: it does what the first one does, until that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+
+import numpy as np
+
+from gptrs.api import (
+    BoundInputs,
+    Buffer,
+    Executable,
+    InputRole,
+    Mesh,
+    Op,
+    Program,
+    TensorType,
+    UsageError,
+    dtypes,
+    parse_program,
+)
+from gptrs_backend_jax.grid import Index
+from gptrs_backend_jax.leading.channel import Leader
+
+if TYPE_CHECKING:
+    from gptrs_backend_jax.backend import JaxBackend
+
+Held: TypeAlias = dict[int, Any]
+"""Buffers, programs and bound weights by the number that the first process gave them."""
+Head: TypeAlias = Mapping[str, Any]
+
+
+class FollowingBackend:
+    """A backend that runs nothing of its own; see `gptrs.api.FollowingBackend`."""
+
+    name = "jax"
+
+    def __init__(self, backend: JaxBackend, leader: Leader) -> None:
+        self._backend = backend
+        self._leader = leader
+        self.ignored = backend.ignored
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh of the devices of all processes."""
+        return self._backend.mesh
+
+    def follow(self) -> None:
+        """Do what the first process does, until it ends; BackendError if it is gone."""
+        held: Held = {}
+        with closing(self._leader):
+            while True:
+                head, parts = self._leader.receive()
+                for number in cast("Sequence[int]", head["forget"]):
+                    held.pop(number, None)
+                if head["do"] == "end":
+                    return
+                _ACTIONS[cast("str", head["do"])](self._backend, held, head, parts)
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        """Return why there is no lowering of `op` on these types, None if there is one."""
+        return self._backend.refusal(op, operands, results)
+
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> Executable:
+        """UsageError: programs come from the first process."""
+        _refuse()
+
+    def to_device(self, array: np.ndarray) -> Buffer:
+        """UsageError: tensors come from the first process."""
+        _refuse()
+
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """UsageError: the first process reads results."""
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise UsageError(
+        "this process follows the first one, and runs nothing of its own",
+        hint="call `follow`, or ask the first one",
+    )
+
+
+@dataclass(frozen=True)
+class _Received:
+    """The parts of a tensor that this process needs, as a `ShardSource`."""
+
+    type: TensorType
+    parts: Mapping[str, np.ndarray]
+
+    def read(self, index: Index) -> np.ndarray:
+        return self.parts[str(index)]
+
+
+def _place(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    type_ = TensorType(dtypes.by_name(head["dtype"]), tuple(head["shape"]))
+    found: dict[str, np.ndarray] = {}
+    for place, part in zip(head["places"], parts, strict=True):
+        index = tuple(slice(start, stop) for start, stop in place)
+        shape = tuple(
+            len(range(*each.indices(size))) for each, size in zip(index, type_.shape, strict=True)
+        )
+        found[str(index)] = np.frombuffer(part, type_.dtype.numpy).reshape(shape)
+    sharding = tuple(head["sharding"])
+    held[head["number"]] = backend.place(_Received(type_, found), sharding)
+
+
+def _compile(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    program = parse_program(parts[0].decode())
+    held[head["number"]] = backend.compile(program, [InputRole(name) for name in head["roles"]])
+
+
+def _bind(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    held[head["number"]] = BoundInputs([held[number] for number in head["inputs"]])
+
+
+def _run(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    inputs = [held[number] for number in head["inputs"]]
+    bound = None if head["bound"] is None else held[head["bound"]]
+    # Whether it fails the first process finds out.
+    results, _ = held[head["program"]].submit(inputs, bound)
+    held.update(zip(head["results"], results, strict=True))
+
+
+def _copy(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    held[head["number"]] = backend.copy(held[head["of"]])
+
+
+def _whole(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
+    backend.require_grid().whole(held[head["of"]])
+
+
+_Action: TypeAlias = Callable[["JaxBackend", Held, Head, Sequence[bytes]], None]
+_ACTIONS: Mapping[str, _Action] = {
+    "place": _place,
+    "compile": _compile,
+    "bind": _bind,
+    "run": _run,
+    "copy": _copy,
+    "whole": _whole,
+}

@@ -1,0 +1,267 @@
+"""The backend of the first process: what it does to its devices it tells the others before."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary, finalize
+
+import numpy as np
+from jax import Array
+
+from gptrs.api import (
+    ArraySource,
+    BackendError,
+    BoundInputs,
+    Buffer,
+    DeviceInfo,
+    InputRole,
+    Mesh,
+    Op,
+    Program,
+    Sharding,
+    ShardSource,
+    SubmittedRun,
+    TensorType,
+    UsageError,
+    print_program,
+)
+from gptrs_backend_jax.leading.channel import Follower
+
+if TYPE_CHECKING:
+    from gptrs_backend_jax.backend import JaxBackend
+    from gptrs_backend_jax.executable import JaxExecutable
+
+
+class LedBuffer:
+    """A tensor on the devices of all processes, by the number under which they know it."""
+
+    __slots__ = ("array", "dtype", "number", "shape", "told")
+
+    def __init__(self, array: Array, number: int, told: Followers) -> None:
+        self.array = array
+        self.number = number
+        self.shape = array.shape
+        self.dtype = cast("np.dtype[np.generic]", array.dtype)
+        self.told = told
+
+    def __del__(self) -> None:
+        self.told.forgotten.append(self.number)
+
+
+class Followers:
+    """The other processes: what they are told, all in the order in which it happens here."""
+
+    def __init__(self, ways: Sequence[Follower]) -> None:
+        self.ways = ways
+        self.lock = threading.RLock()
+        """Held while something is told and done."""
+        self.forgotten: deque[int] = deque()
+        """Numbers of what nobody has any more; appended to from anywhere."""
+        self._numbers = itertools.count(1)
+        atexit.register(self.end)
+
+    def new_number(self) -> int:
+        """Return a number for what they are to keep."""
+        return next(self._numbers)
+
+    def tell(self, what: str, parts: Sequence[bytes] = (), **head: object) -> None:
+        """Tell all of them the same; BackendError if one is gone."""
+        message = self.message(what, **head)
+        for way in self.ways:
+            way.send(message, parts)
+
+    def message(self, what: str, **head: object) -> Mapping[str, object]:
+        """Return the head of a message, with what is forgotten before it is done."""
+        drop = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
+        return {"do": what, "forget": drop, **head}
+
+    def end(self) -> None:
+        """Let them end."""
+        atexit.unregister(self.end)
+        with self.lock:
+            for way in self.ways:
+                with suppress(BackendError):  # gone already
+                    way.send({"do": "end", "forget": []})
+                way.close()
+            self.ways = ()
+
+
+class LeadingBackend:
+    """Runs programs on a mesh of several processes, of which the others have a `FollowingBackend`.
+
+    They have no program of their own: any thread of this one may ask for anything at any time.
+    """
+
+    name = "jax"
+    shares_functions = True
+
+    def __init__(self, backend: JaxBackend, ways: Sequence[Follower]) -> None:
+        self._backend = backend
+        self._followers = Followers(ways)
+        self.ignored = backend.ignored
+        self.steps_at_once = backend.steps_at_once
+
+    def __repr__(self) -> str:
+        return f"<LeadingBackend of {len(self._followers.ways) + 1} processes on {self.mesh}>"
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh of the devices of all processes."""
+        return self._backend.mesh
+
+    @property
+    def flushes_subnormals(self) -> bool:
+        """See `JaxBackend`."""
+        return self._backend.flushes_subnormals
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Return the devices of this process."""
+        return self._backend.devices()
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        """Return why there is no lowering of `op` on these types, None if there is one."""
+        return self._backend.refusal(op, operands, results)
+
+    def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
+        """Return True; see `JaxBackend`."""
+        return self._backend.reads_quantized(codes, bits, group_size)
+
+    def padded_size(self, size: int) -> int:
+        """Return the next power of two; see `JaxBackend`."""
+        return self._backend.padded_size(size)
+
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> LedExecutable:
+        """Compile a program here and in all other processes; errors as of `JaxBackend`."""
+        made = self._backend.compile(program, roles)
+        told = self._followers
+        with told.lock:
+            number = told.new_number()
+            names = [role.value for role in roles]
+            told.tell("compile", [print_program(program).encode()], number=number, roles=names)
+        return LedExecutable(made, number, told)
+
+    def to_device(self, array: np.ndarray) -> Buffer:
+        """Put `array` whole on each device."""
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return self.place(ArraySource(native), (None,) * native.ndim)
+
+    def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
+        """Put `source` on the devices of all processes; those read no file, they are sent parts."""
+        told, type_ = self._followers, source.type
+        grid = self._backend.require_grid()
+        with told.lock:
+            number = told.new_number()
+            head = told.message(
+                "place",
+                number=number,
+                dtype=type_.dtype.name,
+                shape=list(type_.shape),
+                sharding=list(sharding),
+            )
+            indices = grid.indices(type_.shape, sharding)
+            for way in told.ways:
+                wanted = indices[way.number]
+                places = [[[each.start, each.stop] for each in index] for index in wanted]
+                parts = [np.ascontiguousarray(source.read(index)).tobytes() for index in wanted]
+                way.send({**head, "places": places}, parts)
+            return LedBuffer(grid.placed(source, sharding), number, told)
+
+    def host_view(self, buffer: Buffer) -> np.ndarray | None:
+        """Return None: all buffers are on devices."""
+        return None
+
+    def copy(self, buffer: Buffer) -> Buffer:
+        """Return a copy of `buffer` where it is."""
+        led, told = _led(buffer), self._followers
+        with told.lock:
+            number = told.new_number()
+            told.tell("copy", number=number, of=led.number)
+            return LedBuffer(cast("Array", self._backend.copy(led.array)), number, told)
+
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """Return the elements of `buffer`; the others give their parts if this one lacks some."""
+        led, told = _led(buffer), self._followers
+        array = led.array
+        if not (array.is_fully_addressable or array.is_fully_replicated):
+            with told.lock:
+                told.tell("whole", of=led.number)
+                array = self._backend.require_grid().whole(array)
+        return np.asarray(array)
+
+
+class LedExecutable:
+    """A program that all processes have compiled, and run together."""
+
+    def __init__(self, made: JaxExecutable, number: int, told: Followers) -> None:
+        self._made = made
+        self._number = number
+        self._told = told
+        self._bound = WeakKeyDictionary[BoundInputs, tuple[int, BoundInputs]]()
+        finalize(self, told.forgotten.append, number)
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Run; see `Executable`."""
+        return _checked(*self.submit(inputs, None))
+
+    def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
+        """Run with weights; see `BindingExecutable`."""
+        return _checked(*self.submit(inputs, bound))
+
+    def submit(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None
+    ) -> tuple[list[Buffer], SubmittedRun | None]:
+        """Begin a run in all processes; see `SubmittingExecutable`."""
+        told, given = self._told, [_led(each) for each in inputs]
+        arrays = [cast("Buffer", each.array) for each in given]
+        self._made.require(arrays, 0 if bound is None else len(bound.buffers))
+        with told.lock:
+            weights = None if bound is None else self._bound_here(bound)
+            numbers = [told.new_number() for _ in range(self._made.count)]
+            told.tell(
+                "run",
+                program=self._number,
+                inputs=[each.number for each in given],
+                bound=None if weights is None else weights[0],
+                results=numbers,
+            )
+            results, run = self._made.submit(arrays, None if weights is None else weights[1])
+        made = [
+            LedBuffer(cast("Array", result), number, told)
+            for result, number in zip(results, numbers, strict=True)
+        ]
+        return cast("list[Buffer]", made), run
+
+    def _bound_here(self, bound: BoundInputs) -> tuple[int, BoundInputs]:
+        """Return weights as JAX has them, and the number under which the others know them."""
+        found = self._bound.get(bound)
+        if found is None:
+            told, given = self._told, [_led(each) for each in bound.buffers]
+            number = told.new_number()
+            told.tell("bind", number=number, inputs=[each.number for each in given])
+            here = BoundInputs(cast("Buffer", each.array) for each in given)
+            found = self._bound[bound] = number, here
+            finalize(bound, told.forgotten.append, number)
+        return found
+
+
+def _checked(results: list[Buffer], run: SubmittedRun | None) -> list[Buffer]:
+    if run is not None:
+        run.check()
+    return results
+
+
+def _led(buffer: Buffer) -> LedBuffer:
+    if not isinstance(buffer, LedBuffer):
+        kind = type(buffer).__name__
+        raise UsageError(
+            f"a buffer of this backend is wanted, got `{kind}`", hint="use `to_device`"
+        )
+    return buffer
