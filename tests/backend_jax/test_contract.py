@@ -83,7 +83,7 @@ def test_donated_memory_is_reused(jax_backend: Backend) -> None:
 
 
 def test_a_platform_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gptrs_backend_jax.backend import create
+    from gptrs_backend_jax.creation import create
 
     monkeypatch.setenv("GPTRS_JAX_PLATFORM", "toaster")
     with pytest.raises(BackendError, match="no platform `toaster`") as caught:

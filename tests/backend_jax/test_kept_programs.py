@@ -23,7 +23,8 @@ from gptrs.api import (
 )
 from gptrs.runtime.measure.kernel_caches import kernel_caches, warm
 from gptrs_backend_jax import kept_programs
-from gptrs_backend_jax.backend import JaxBackend, create
+from gptrs_backend_jax.backend import JaxBackend
+from gptrs_backend_jax.creation import create
 from gptrs_backend_jax.executable import JaxExecutable
 
 _PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[3]) -> f32[3] {\n  %0 = tanh %x : f32[3]\n  return %0\n}"

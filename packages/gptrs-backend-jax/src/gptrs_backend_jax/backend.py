@@ -29,26 +29,20 @@ from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.client import Device, InputType, all_types, compiled
 from gptrs_backend_jax.devices import (
     all_devices,
-    chosen_device,
     chosen_grid,
     chosen_steps,
     compiler_options,
     ignored_settings,
-    join,
 )
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
 from gptrs_backend_jax.grid import Grid, GridCall
 from gptrs_backend_jax.host_values import HostValue, buffer_of
 from gptrs_backend_jax.kept_programs import (
     KeptPrograms,
-    keep_compiled_programs,
     keep_executable,
     keeps_executables,
     read_executable,
 )
-from gptrs_backend_jax.leading.channel import follow, lead
-from gptrs_backend_jax.leading.follower import FollowingBackend
-from gptrs_backend_jax.leading.leader import LeadingBackend
 from gptrs_backend_jax.lowerings import TABLE
 from gptrs_backend_jax.serialized import program_key, unsealed
 
@@ -194,18 +188,3 @@ class JaxBackend(KeptPrograms):
             kind = type(buffer).__name__
             raise UsageError(f"`to_host` takes a buffer of JAX, got `{kind}`", hint="use `run`")
         return np.asarray(buffer if self._grid is None else self._grid.whole(buffer))
-
-
-def create(settings: BackendSettings) -> JaxBackend | LeadingBackend | FollowingBackend:
-    """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own.
-
-    Of processes that are led, the first one leads and the others follow.
-    """
-    keep_compiled_programs(whole=settings.mesh is None)
-    join(settings)
-    backend, group = JaxBackend(chosen_device(settings), settings), settings.processes
-    if group is None or not group.led:
-        return backend
-    if group.number == 0:
-        return LeadingBackend(backend, lead(group))
-    return FollowingBackend(backend, follow())

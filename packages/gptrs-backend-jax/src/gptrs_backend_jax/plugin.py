@@ -11,6 +11,6 @@ PLUGIN = BackendPlugin(
     # On a CPU the numba backend (50) is the default, where a device is found this one.
     priority=60 if has_accelerator() else 20,
     takes=("device", "options", "mesh", "processes"),
-    factory="gptrs_backend_jax.backend:create",
+    factory="gptrs_backend_jax.creation:create",
     api="0.1",
 )
