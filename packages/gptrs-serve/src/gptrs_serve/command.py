@@ -7,7 +7,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,6 +16,7 @@ import typer
 
 from gptrs.api import Backend, FollowingBackend, ProcessGroup, UsageError
 from gptrs.plugins.manager import get_backend
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
@@ -69,8 +70,8 @@ _Coordinator = Annotated[
     typer.Option(
         "--coordinator",
         metavar="HOST:PORT",
-        help="Split models over the devices of processes that meet here, of which the first"
-        " serves; auto asks Slurm, Open MPI or Kubernetes.",
+        help="Split models over the devices of processes that meet here; the first one serves."
+        " auto asks Slurm, Open MPI or Kubernetes.",
     ),
 ]
 _Processes = Annotated[
@@ -161,33 +162,50 @@ def serve(
     group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
     made = partial(get_backend, backend, threads, device=device, mesh=mesh, processes=group)
     if group is not None and group.number:
-        _follow(made(), group)
-        return
-    keys = _keys(api_key_file)
+        return _follow(made(), group)
+    access = _access(host, api_key_file, cors)
     with new_listener(host, port) as listener:
-        runs_on = made()
-        if group is not None:
-            # The server hands a signal on when it has ended; whoever follows hears of an exit.
-            signal.signal(signal.SIGTERM, _exit)
+        runs_on = made() if group is None else _leading(made)
         loaded = with_adapters(load_models(models or ["demo"], runs_on), adapter or [])
-        writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
-        engine = None
-        if writers:
-            engine = Engine(
-                writers,
-                token_budget=max(256, 2 * most_running),
-                most_running=most_running,
-                most_requests=most_requests,
-                cache_budget=cache_budget,
-                cache_dtype=cache_dtype,
-                prompt_lookup=prompt_lookup,
-                drafts=load_drafts(draft or [], list(writers), runs_on),
-            )
-        hosts = LOCAL_HOSTS if host in _LOCAL else ()
-        access = Access(keys=keys, hosts=hosts, origins=cors or ())
+        made_engine = partial(
+            Engine,
+            token_budget=max(256, 2 * most_running),
+            most_running=most_running,
+            most_requests=most_requests,
+            cache_budget=cache_budget,
+            cache_dtype=cache_dtype,
+            prompt_lookup=prompt_lookup,
+        )
+        engine = _engine(made_engine, loaded, draft or [], runs_on)
         app = new_app(Served(loaded, engine, most_output, most_requests), access)
-        _tell(listener, loaded, is_open=host not in _LOCAL and not keys)
+        _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)
         run_app(app, listener, drain_seconds)
+
+
+def _access(host: str, api_key_file: Path | None, origins: Sequence[str] | None) -> Access:
+    """Return who may ask; UsageError for a file without keys."""
+    hosts = LOCAL_HOSTS if host in _LOCAL else ()
+    return Access(keys=_keys(api_key_file), hosts=hosts, origins=origins or ())
+
+
+def _engine(
+    made: Callable[..., Engine],
+    loaded: Mapping[str, LoadedModel],
+    drafts: Sequence[str],
+    backend: Backend,
+) -> Engine | None:
+    """Return the engine of the models that write texts, None without any."""
+    writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
+    guessing = load_drafts(drafts, list(writers), backend)
+    return made(writers, drafts=guessing) if writers else None
+
+
+def _leading(made: Callable[[], Backend]) -> Backend:
+    """Return the backend of the first process, with which the others end."""
+    backend = made()
+    # The server hands a signal on when it has ended; whoever follows hears of an exit.
+    signal.signal(signal.SIGTERM, _exit)
+    return backend
 
 
 def _exit(number: int, _: object) -> None:

@@ -1,1 +1,1 @@
-"""One model over several processes of which the first leads: others do after it what it does."""
+"""One model over several processes: the first one leads, and the others do what it does."""

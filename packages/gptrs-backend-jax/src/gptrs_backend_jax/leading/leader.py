@@ -93,7 +93,7 @@ class Followers:
 
 
 class LeadingBackend:
-    """Runs programs on a mesh of several processes, of which the others have a `FollowingBackend`.
+    """Runs programs on a mesh of several processes; all others have a `FollowingBackend`.
 
     They have no program of their own: any thread of this one may ask for anything at any time.
     """
@@ -117,7 +117,7 @@ class LeadingBackend:
 
     @property
     def flushes_subnormals(self) -> bool:
-        """See `JaxBackend`."""
+        """Whether results below the smallest normal number are zero."""
         return self._backend.flushes_subnormals
 
     def devices(self) -> Sequence[DeviceInfo]:
