@@ -54,6 +54,8 @@ CONFIGS: Mapping[str, dict[str, object]] = {
                    "num_register_tokens": 2},
     "idefics3": {"text_config": {**_TEXT, "model_type": "llama"}, "image_token_id": 3,
                  "vision_config": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}},
+    "llava": {"text_config": {**_TEXT, "model_type": "llama"}, "image_token_index": 3,
+              "vision_config": {"model_type": "clip_vision_model"}},
     "clip": {"projection_dim": 6, "text_config": {**_TEXT, "eos_token_id": 2},
              "vision_config": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}},
     "deberta-v2": {**_TEXT, "relative_attention": True, "position_buckets": 4,
