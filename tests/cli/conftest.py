@@ -55,6 +55,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GPTRS_BACKEND", "ref")
     monkeypatch.setenv("GPTRS_WEIGHT_CACHE_BYTES", "0")  # as `tests/conftest.py` does
+    monkeypatch.setenv("GPTRS_NUMBA_COMPILERS", "1")
     yield
     configure()
 

@@ -103,15 +103,20 @@ def missing_kernels() -> Generator[dict[str, WantedKernel]]:
         _SURVEY.missing = former
 
 
-def compile_if_free(wanted: WantedKernel) -> None:
-    """Compile a kernel, unless it was compiled, or another process is doing so."""
+def is_stored(wanted: WantedKernel) -> bool:
+    """Return whether a kernel was compiled, by this process or another."""
+    return wanted.key in _KERNELS or kernel_store().has(entry_of(wanted.key))
+
+
+def compile_if_free(wanted: WantedKernel) -> bool:
+    """Compile a kernel and return True, unless it was compiled or another process is doing so."""
     with COMPILING:
-        store, entry = kernel_store(), entry_of(wanted.key)
-        if wanted.key in _KERNELS or store.has(entry):
-            return
-        with store.alone_if_free(entry) as free:
+        if is_stored(wanted):
+            return False
+        with kernel_store().alone_if_free(entry_of(wanted.key)) as free:
             if free:
                 _KERNELS[wanted.key] = _made(wanted)
+            return free
 
 
 def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import CodeType
 
-from gptrs_backend_numba.codegen.compiled import compile_if_free, kernel_store
+from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
+from gptrs_backend_numba.codegen.compiled import compile_if_free, is_stored, kernel_store
 from gptrs_backend_numba.codegen.interpreter import run_schedule
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
 from gptrs_backend_numba.codegen.size_formulas import compute_sizes, place_sizes
@@ -29,13 +30,15 @@ def compile_together(kernels: Iterable[WantedKernel]) -> None:
     """
     wanted = list(kernels)
     if len(wanted) >= _FEWEST and worker_count() and kernel_store().keeps:
-        wanted += [WantedKernel(kernel.specialize()) for kernel in _OF_EVERY_RUN]
+        general = [WantedKernel(kernel.specialize()) for kernel in _OF_EVERY_RUN]
+        wanted += [kernel for kernel in general if not is_stored(kernel)]
         wanted.sort(key=_size, reverse=True)
         specs = {kernel.key: spec for kernel in wanted if (spec := _spec(kernel)) is not None}
         WORKERS.send(list(specs.values()))
         wanted.sort(key=lambda kernel: kernel.key in specs)
     for kernel in wanted:
-        compile_if_free(kernel)
+        if not compile_if_free(kernel):
+            LISTENERS.kernel()  # by another process, but for this one
 
 
 def _spec(kernel: WantedKernel) -> object:
