@@ -48,6 +48,7 @@ def test_a_sound_installation_passes(checks):
     assert found["bundled model"][0]["state"] == "ok"
     assert found["environment"][0]["data"] == {
         "GPTRS_BACKEND": "ref",
+        "GPTRS_NUMBA_COMPILERS": "1",
         "GPTRS_WEIGHT_CACHE_BYTES": "0",
     }
     assert found["startup"][0]["data"] == {"seconds": 0.1, "heavy_modules": []}
