@@ -52,6 +52,7 @@ def _set(values: dict[str, object]) -> None:
 
 def _made() -> JaxBackend:
     backend = create(BackendSettings())
+    assert isinstance(backend, JaxBackend)
     jax.config.update(_SETTINGS[1], 0.0)
     return backend
 
