@@ -97,7 +97,7 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 _BY_PYTHON: dict[type, DType] = {bool: i1, int: si64, float: f32, complex: cf32}
 
 DTypeLike = DType | str | np.dtype[Any] | type
-"""What `dtype_of` takes: `dtypes.f32`, `"f32"`, `"float32"`, `np.float32`, `float`."""
+"""An element type as users name it: `dtypes.f32`, `"f32"`, `"float32"`, `np.float32`, `float`."""
 
 
 def by_name(name: str) -> DType:

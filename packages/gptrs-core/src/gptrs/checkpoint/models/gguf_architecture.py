@@ -62,7 +62,7 @@ class Architecture:
     share: float | None = None
     """The part of a head that is rotated by default, in kinds where it may be less than all."""
     offset: float = 0.0
-    """What is added to the weights of norms in the file."""
+    """The number added to the weights of norms in the file."""
     window: int | None = None
     """The sliding window of a file without its key, 0 for none; None in kinds without windows."""
     pattern: int = 1
