@@ -46,3 +46,20 @@ def test_a_full_disk_is_said(tmp_path: Path, model_directory: Path, command: str
     assert "File too large" in line
     left = [path for path in tmp_path.rglob("out*") if path.is_file()]
     assert [path.name for path in left] == []
+
+
+def test_unbuffered_output_keeps_nothing_back():
+    code = (
+        "import sys\nfrom gptrs_cli.terminal.stdout import make_stdout_reliable\n"
+        "make_stdout_reliable()\nprint('result')\nprint('note', file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "result\nnote\n"

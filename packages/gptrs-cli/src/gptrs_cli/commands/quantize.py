@@ -18,7 +18,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note, printable
+from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 
 _STEP = 2**16
@@ -140,9 +140,9 @@ def quantize(
     done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
     print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
     for each in found.notes:
-        note(each)
+        note_below(each)
     if found.left_out:
-        note(f"not carried over: {', '.join(found.left_out)}")
+        note_below(f"not carried over: {', '.join(found.left_out)}")
 
 
 def _counts(found: Quantized) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import select
 import sys
-from typing import TextIO, cast
+from typing import BinaryIO, TextIO, cast
+
+from typing_extensions import Buffer, override
 
 
 def make_stdout_reliable() -> None:
@@ -19,6 +22,24 @@ def make_stdout_reliable() -> None:
     stream.reconfigure(errors="replace")
     below: object = cast("TextIO", stream).buffer
     if isinstance(below, io.RawIOBase):
-        raw = io.FileIO(stream.fileno(), "w", closefd=False)
-        buffer = io.BufferedWriter(raw, 1)  # writes all of what is given, at once
-        sys.stdout = io.TextIOWrapper(buffer, stream.encoding, "replace", write_through=True)
+        raw = cast("BinaryIO", _WholeWrites(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(raw, stream.encoding, "replace", write_through=True)
+
+
+class _WholeWrites(io.FileIO):
+    """A file whose `write` returns when the system has taken all that it was given.
+
+    `io.BufferedWriter` would do so too, but even with a buffer of one byte it keeps a lone newline.
+    """
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        left = memoryview(data).cast("B")
+        size = left.nbytes
+        while left.nbytes:
+            taken = super().write(left)
+            if taken is None:  # pyright: ignore[reportUnnecessaryComparison]  # a full pipe
+                select.select([], [self], [])
+            else:
+                left = left[taken:]
+        return size
