@@ -234,3 +234,47 @@ def test_active_overrides_are_part_of_the_signature():
     with gptrs.overrides({"neg": name}):
         assert step(x).item() == 1
     assert step(x).item() == -1
+
+
+def test_a_pinned_call_computes_on_arrays_until_something_else_is_asked_for():
+    weight = _ones(3)
+
+    @gptrs.jit
+    def double_and_sum(pair, bias):
+        return {"sum": pair[0] + pair[1] + weight, "double": pair[0] * 2}
+
+    x, y = _ones(3), _ones(3)
+    assert double_and_sum.pin((x, y), None) is None, "nothing is compiled yet"
+    double_and_sum((x, y), None)
+    pinned = double_and_sum.pin((x, y), None)
+    assert pinned is not None
+    given = np.arange(3, dtype=np.float32)
+    first, second = pinned([given, given]), pinned([given + 1, given])
+    assert first is not None
+    assert second is not None
+    assert [each.tolist() for each in first] == [[1, 3, 5], [0, 2, 4]]
+    assert [each.tolist() for each in second] == [[2, 4, 6], [2, 4, 6]]
+    first[1].fill(7)
+    assert given.tolist() == [0, 1, 2]
+    assert pinned([given, given])[1].tolist() == [0, 2, 4]
+    name = f"pinned_{uuid.uuid4().hex}"
+    F.implement("mul", name)(lambda x, y: x)
+    with gptrs.overrides({"mul": name}):
+        assert pinned([given, given]) is None
+        assert double_and_sum((x, y), None)["double"].numpy().tolist() == [1, 1, 1]
+
+    @gptrs.jit
+    def outer(x):
+        assert pinned([given, given]) is None, "a capture is open"
+        return x
+
+    outer(x)
+
+
+def test_a_call_that_donates_is_not_pinned():
+    @gptrs.jit(donate="x")
+    def step(x):
+        return x + 1
+
+    step(_ones(2))
+    assert step.pin(_ones(2)) is None

@@ -235,6 +235,21 @@ def test_memory_is_read_by_strides_where_torch_does_it() -> None:
             torch.testing.assert_close(fast(x, n), function(x, n))
 
 
+def test_sizes_numbers_and_weights_that_come_again_are_those_of_their_call() -> None:
+    layer = nn.Linear(3, 2)
+
+    def function(x: Any, n: int) -> Any:
+        return layer(x)[:, :n] * n, n
+
+    fast = compiled(function)
+    with torch.no_grad():
+        for rows, n in ((1, 1), (4, 1), (4, 2), (1, 1), (4, 1), (5, 2), (4, 2)):
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(fast(x, n), function(x, n))
+            layer.bias.add_(1)
+            torch.testing.assert_close(fast(x, n), function(x, n))
+
+
 def test_a_number_that_changes_is_part_of_the_program() -> None:
     def function(x: Any, n: int) -> Any:
         return x[:, n:] * n

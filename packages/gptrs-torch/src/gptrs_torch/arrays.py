@@ -23,7 +23,8 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     if plain.dtype is torch.bfloat16:
         bits = plain.contiguous().view(torch.int16).numpy()
         return bits.view(_BFLOAT16)
-    return np.ascontiguousarray(plain.numpy()) if plain.ndim else plain.numpy()
+    array = plain.numpy()
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func  # pyright: ignore[reportMissingTypeStubs]
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -80,4 +79,4 @@ def _compiled(
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     static = [] if metadata is None else list(metadata.static_input_indices)
-    return make_boxed_func(PartitionedGraph(module, backend, static))
+    return PartitionedGraph(module, backend, static).boxed()

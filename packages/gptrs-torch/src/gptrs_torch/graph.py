@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any, Final, Protocol, TypeAlias, cast
 
+import numpy as np
 import sympy
 import torch
 from torch import fx
@@ -33,6 +34,11 @@ _VERSION = attrgetter("_version")
 Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
 MAX_STEPS: Final = 16
 """Ways in which free sizes were equal that are kept."""
+MAX_PINNED: Final = 64
+"""Calls, by sizes and numbers, that are repeated without being looked up."""
+
+
+Pinned: TypeAlias = Callable[[Sequence[np.ndarray]], "list[np.ndarray] | None"]
 
 
 class Step(Protocol):
@@ -44,6 +50,10 @@ class Step(Protocol):
 
     def lower(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> Program:
         """Return the program that computes them."""
+        ...
+
+    def pin(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> Pinned | None:
+        """Return the step of these sizes as a function of arrays."""
         ...
 
 
@@ -85,6 +95,7 @@ class GraphFunction:
         self._weights: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._steps: dict[Sizes, Step] = {}
+        self._pinned: dict[Hashable, Pinned] = {}
         self._is_static = False
         self._is_merged = False
 
@@ -93,16 +104,40 @@ class GraphFunction:
 
         NotConvertedError, before anything runs, for an operator that is left to torch.
         """
+        made = self._repeated(values) or self._computed(values)
+        if self._is_plain:
+            return [tensor_of(array) for array in made]
+        results = iter(made)
+        return [self._result(each, values, results) for each in self._outputs]
+
+    def _repeated(self, values: Sequence[object]) -> list[np.ndarray] | None:
+        """Return the outputs of a call like an earlier one; None if there was none."""
+        if not self._pinned:
+            return None
+        arrays = [array_of(cast("torch.Tensor", values[i])) for i in self._tensors]
+        pinned = self._pinned.get(self._signature([array.shape for array in arrays], values))
+        if pinned is None or self._changed([cast("torch.Tensor", values[i]) for i in self._static]):
+            return None
+        return pinned(arrays)
+
+    def _signature(self, shapes: Sequence[tuple[int, ...]], values: Sequence[object]) -> Hashable:
+        return *shapes, *[values[i] for i in self._numbers]
+
+    def _computed(self, values: Sequence[object]) -> list[np.ndarray]:
+        """Return the outputs by a step that is found, or made; it is pinned for calls like this."""
         with use_backend(self.backend):  # a graph without weights has no other
             step, tensors, numbers = self._prepared(values)
             try:
                 made = step(tensors, numbers)
             except GptrsError as error:
-                made = self._otherwise(error, values)
-        if self._is_plain:
-            return [tensor_of(take_array(each)) for each in made]
-        results = iter(made)
-        return [self._result(each, values, results) for each in self._outputs]
+                return list(map(take_array, self._otherwise(error, values)))
+            pinned = step.pin(tensors, numbers)
+            if len(self._pinned) == MAX_PINNED:
+                self._pinned.clear()
+            if pinned is not None:
+                shapes = [tensor.type.shape for tensor in tensors]
+                self._pinned[self._signature(shapes, values)] = pinned
+            return list(map(take_array, made))
 
     def _otherwise(self, error: GptrsError, values: Sequence[object]) -> tuple[Tensor, ...]:
         """Return the outputs by a program for these sizes alone, or for all that are as equal.
@@ -169,6 +204,7 @@ class GraphFunction:
 
         Sizes that are `equal` are one: torch has a symbol for each, and no reason to compare them.
         """
+        self._pinned.clear()
         self._weights, self._versions = weights, list(map(_VERSION, weights))
         named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
         source = TensorSource({**named, **constants_of(self._module)})
@@ -211,7 +247,7 @@ class GraphFunction:
         if not isinstance(node, fx.Node):
             return node
         if _is_tensor(node):
-            return laid_out(tensor_of(take_array(next(made))), self._orders.get(node))
+            return laid_out(tensor_of(next(made)), self._orders.get(node))
         held = cast("object", node.meta.get("val"))
         expression = expression_of(held)
         return held if expression is None else self._number(expression, values)

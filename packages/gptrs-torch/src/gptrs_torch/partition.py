@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 import torch
@@ -38,6 +38,8 @@ class PartitionedGraph:
         self._static = static
         self._refused = {node.name: why for node, why in unsupported_nodes(module)}
         self._runs: Any = None
+        self._whole: GraphFunction | None = None
+        """What runs, where it is one program."""
         self._lock = threading.RLock()
 
     def __call__(self, *values: object) -> Sequence[object]:
@@ -47,6 +49,16 @@ class PartitionedGraph:
             with self._lock:
                 return self._first(values)
         return runs(*values)
+
+    def boxed(self) -> Callable[[list[object]], Sequence[object]]:
+        """Return it as a function of one list, as AOTAutograd calls what was compiled."""
+
+        def call(values: list[object]) -> Sequence[object]:
+            whole = self._whole
+            return self(*values) if whole is None else whole(*values)
+
+        cast("Any", call)._boxed_call = True
+        return call
 
     def _first(self, values: Sequence[object]) -> Sequence[object]:
         """Convert the graph, cut it where an operator is refused, and run it."""
@@ -60,6 +72,7 @@ class PartitionedGraph:
                 self._refused[error.node.name] = error.message
                 continue
             self._runs = runs
+            self._whole = runs if isinstance(runs, GraphFunction) else None
             return found
         return self._module(*values)
 

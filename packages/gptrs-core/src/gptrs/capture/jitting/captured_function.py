@@ -47,6 +47,11 @@ def signature_context() -> tuple[Hashable, ...]:
 add_signature_context(recording_key)
 
 
+def capture_is_open() -> bool:
+    """Return whether a jitted function is being captured."""
+    return bool(_open_captures.get())
+
+
 @dataclass(eq=False, slots=True)
 class JitCall:
     """The flattened arguments of one call of a jitted function."""
@@ -123,7 +128,7 @@ class CapturedFunction:
     @property
     def inlined(self) -> bool:
         """Whether calls run the Python function: in eager mode, and within another capture."""
-        return bool(_open_captures.get()) or execute.eager()
+        return capture_is_open() or execute.eager()
 
     def flat_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
         """Flatten a call; UsageError for what cannot be passed, TypeError as Python raises it."""

@@ -27,6 +27,7 @@ from gptrs.capture.jitting.compiled_steps import (
 )
 from gptrs.capture.jitting.dynamic_axes import AxesTree
 from gptrs.capture.jitting.kept_captures import CaptureRecord, StepInterface, donating_roles
+from gptrs.capture.jitting.pinned_call import PinnedCall
 from gptrs.capture.jitting.pytree import rebuilder
 from gptrs.capture.jitting.recording import active_recording
 from gptrs.capture.jitting.replay import CompiledStep, replay
@@ -146,6 +147,19 @@ class Jitted(Generic[Parameters, Result]):
         result, told = cast("tuple[Result, dict[str, Tensor]]", result)
         recording.deliver(told)
         return result
+
+    def pin(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> PinnedCall | None:
+        """Return the compiled step of a call like this one as a function of arrays.
+
+        It saves what a call costs beside its kernels, for who makes the same one over and over.
+        None if there is no such step yet, if it takes memory of its arguments, and in a recording.
+        """
+        call = self._function.flat_call(args, kwargs)
+        if self._function.inlined or active_recording() is not None:
+            return None
+        inputs = known_leaves(call.tensors)
+        step = None if inputs is None else self._find(call, inputs)
+        return None if step is None or step.donated else PinnedCall(step, call.context)
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """Compile the step of a call that had none; True if another thread did so meanwhile."""
