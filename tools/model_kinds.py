@@ -30,7 +30,8 @@ POPULAR = {
     ),
     "Images": (
         *("resnet", "mobilenet_v1", "mobilenet_v2", "convnext", "convnextv2", "efficientnet"),
-        *("regnet", "bit", "swin", "vit", "deit", "dinov2", "dinov3_vit", "clip", "siglip"),
+        *("regnet", "bit", "swin", "vit", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit"),
+        *("clip", "siglip"),
     ),
     "Texts about texts, speech, pictures in texts": (
         *("t5", "bart", "marian", "whisper", "wav2vec2", "idefics3"),

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "t5 with a head": ("T5ForConditionalGeneration", {**T5, "tie_word_embeddings": False}),
     "mt5": ("MT5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-silu"}),
     "umt5": ("UMT5ForConditionalGeneration", T5),
+    "umt5 with a head": (
+        "UMT5ForConditionalGeneration",
+        {**T5, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+    ),
     "bart": ("BartForConditionalGeneration", {**SMALL, "scale_embedding": True}),
     "plbart": ("PLBartForConditionalGeneration", SMALL),
     "mbart": ("MBartForConditionalGeneration", {**SMALL, "activation_function": "relu"}),

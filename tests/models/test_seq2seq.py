@@ -21,7 +21,7 @@ COMPILED = {"t5 of a gate", "bart", "m2m_100"}
 """Cases for backends that compile: kernels of the others are among them."""
 
 
-ALIKE = {"t5", "mt5", "plbart", "blenderbot", "marian of two vocabularies"}
+ALIKE = {"t5", "umt5", "mt5", "plbart", "blenderbot", "marian of two vocabularies"}
 """Cases that differ from others in little."""
 
 

@@ -34,6 +34,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "deit": ("DeiTForImageClassification", {}),
     "deit with a teacher": ("DeiTForImageClassificationWithTeacher", {}),
     "dinov2": ("Dinov2ForImageClassification", {"mlp_ratio": 2}),
+    "dinov2 with registers": (
+        "Dinov2WithRegistersForImageClassification",
+        {"num_register_tokens": 3, "mlp_ratio": 2},
+    ),
     "dinov2 with gates": ("Dinov2ForImageClassification", {"use_swiglu_ffn": True}),
 }
 
@@ -65,8 +69,9 @@ def test_hidden_states_are_those_of_transformers(directory, backend_name):
         assert_close(ours, theirs)
 
 
-def test_dinov2_takes_images_of_other_sizes(tmp_path, backend_name):
-    folder = save(tmp_path / "m", "dinov2")
+@pytest.mark.parametrize("name", ["dinov2", "dinov2 with registers"])
+def test_dinov2_takes_images_of_other_sizes(tmp_path, backend_name, name):
+    folder = save(tmp_path / "m", name)
     model = gptrs.load_model(folder, backend=backend_name)
     for height, width in ((26, 13), (12, 43)):
         pixels = images(1, height, width)

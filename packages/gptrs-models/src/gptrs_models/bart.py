@@ -197,8 +197,10 @@ class Decoder(Module):
         self.layers = [DecoderLayer(config.decoder, layers / index) for index in range(count)]
         self.norm = _last_norm(config, params)
 
-    def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
+    def __call__(
+        self, tokens: Tensor, place: Tensor | None, caches: Sequence[DecoderCache]
+    ) -> Tensor:
+        """Int [B, T] at the positions from `place` on, None: from 0 on -> [B, T, C]."""
         x = self.embeddings(tokens, place)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
@@ -219,8 +221,8 @@ class Bart(Seq2SeqModule):
         super().__init__(positions, positions, config.target_vocab_size)
         self.config, model, width = config, params / "model", config.width
         shared = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
-        source = _stored(model, ("encoder.embed_tokens", *shared))
-        target = _stored(model, ("decoder.embed_tokens", *shared))
+        source = stored(model, ("encoder.embed_tokens", *shared))
+        target = stored(model, ("decoder.embed_tokens", *shared))
         self.encoder = Encoder(
             config, model / "encoder", Embedding(source, config.vocab_size, width, "vocab")
         )
@@ -252,7 +254,7 @@ class Bart(Seq2SeqModule):
         return scores if self.final_logits_bias is None else scores + self.final_logits_bias
 
 
-def _stored(params: Params, names: Sequence[str]) -> Params:
+def stored(params: Params, names: Sequence[str]) -> Params:
     """Return the first scope with a `weight`: which one a file has depends on who saved it."""
     for name in names:
         if f"{name}.weight" in params:
@@ -261,8 +263,3 @@ def _stored(params: Params, names: Sequence[str]) -> Params:
         f"{params!r} has no embeddings, under none of {', '.join(dict.fromkeys(names))}",
         hint="config.json and the weights are not of one model",
     )
-
-
-def load(settings: Mapping[str, object], params: Params) -> Bart:
-    """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Bart(read_config(settings), params)

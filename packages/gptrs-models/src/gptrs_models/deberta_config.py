@@ -78,8 +78,8 @@ def read_config(settings: Mapping[str, object]) -> DebertaConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     fields = ConfigFields(settings, "deberta-v2")
     fields.require("quantization_config", None)
-    fields.require("attention_head_size", None)
     bert = _shared(fields)
+    fields.require("attention_head_size", bert.hidden_size // bert.num_attention_heads)
     terms = _terms(fields)
     relative = fields.boolean("relative_attention", False)
     if relative and not terms:

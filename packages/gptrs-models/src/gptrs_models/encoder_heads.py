@@ -158,6 +158,27 @@ def head_of(settings: Mapping[str, object]) -> str | None:
     return None
 
 
+def architectures(settings: Mapping[str, object]) -> list[str]:
+    """Return the names in `architectures`, none if it is no list."""
+    found = settings.get("architectures")
+    return [str(name) for name in cast("list[object]", found)] if isinstance(found, list) else []
+
+
+_OTHER_HEADS = ("Classification", "QuestionAnswering", "CausalLM")
+
+
+def require_no_head(settings: Mapping[str, object]) -> None:
+    """Raise ModelError if config.json names a head that an encoder-decoder does not have here."""
+    for name in architectures(settings)[:1]:
+        if any(head in name for head in _OTHER_HEADS):
+            raise ModelError(
+                f"a `{settings.get('model_type')}` model with the head of {name:.60} is not"
+                " supported",
+                hint="texts are written by ...ForConditionalGeneration; for classes of texts see"
+                " docs/text_heads.md",
+            )
+
+
 def _stored_head(head: str | None, heads: Heads, params: Params) -> str | None:
     """Return `head` if its weights are there, else None, which a note says.
 

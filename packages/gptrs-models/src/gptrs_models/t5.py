@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.encoder_heads import architectures, require_no_head
 
 _ANY_LENGTH = 2**20
 """Distances are known of any length, so nothing but memory limits a text."""
@@ -85,8 +85,7 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
         epsilon=fields.number("layer_norm_epsilon", 1e-6),
         activation=name,
         gated=len(words) == 2,
-        scales_output=kind == "umt5"
-        or (kind == "t5" and fields.boolean("scale_decoder_outputs", tied)),
+        scales_output=kind != "mt5" and fields.boolean("scale_decoder_outputs", tied),
         every_layer=kind == "umt5",
     )
 
@@ -303,9 +302,9 @@ def load(settings: Mapping[str, object], params: Params) -> T5 | T5Encoder:
     ModelError if either is unsupported.
     """
     config = read_config(settings)
-    stated = settings.get("architectures")
-    names = cast("list[object]", stated) if isinstance(stated, list) else []
-    encoder_alone = any(str(name).endswith("EncoderModel") for name in names)
+    names = architectures(settings)
+    require_no_head(settings)
+    encoder_alone = any(name.endswith("EncoderModel") for name in names)
     if encoder_alone or "decoder.block.0.layer.0.layer_norm.weight" not in params:
         return T5Encoder(config, params)
     return T5(config, params)

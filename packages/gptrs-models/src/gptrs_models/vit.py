@@ -1,4 +1,7 @@
-"""Vision transformers (Dosovitskiy et al. 2021), with a head or not: ViT, DeiT, DINOv2."""
+"""Vision transformers (Dosovitskiy et al. 2021), with a head or not: ViT, DeiT, DINOv2.
+
+DINOv2 has a form with registers (Darcet et al. 2023).
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
-from gptrs_models.vit_positions import resized_positions
+from gptrs_models.vit_positions import cubic_weights, mean_cubic_weights, resized_positions
 
 
 @dataclass(frozen=True)
 class ViTConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `special` tokens precede the patches. With `scales` the halves of a block are multiplied by
-    weights before they are added (DINOv2), and `swiglu` gives its MLP a gate. `resizes` are models
-    that take images of any size.
+    `special` tokens precede the patches, `registers` without positions stand between. With `scales`
+    the halves of a block are multiplied by weights before they are added (DINOv2), and `swiglu`
+    gives its MLP a gate. `resizes` are models that take images of any size.
     """
 
     kind: str
@@ -45,6 +48,7 @@ class ViTConfig:
     channels: int
     qkv_bias: bool
     special: int = 1
+    registers: int = 0
     scales: bool = False
     swiglu: bool = False
     resizes: bool = False
@@ -53,7 +57,8 @@ class ViTConfig:
 def read_config(settings: Mapping[str, object]) -> ViTConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     kind = str(settings.get("model_type"))
-    fields, dino = ConfigFields(settings, kind), kind == "dinov2"
+    fields, dino = ConfigFields(settings, kind), kind.startswith("dinov2")
+    registers = kind == "dinov2_with_registers"
     fields.require("quantization_config", None)
     width, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
     if width % heads:
@@ -71,10 +76,11 @@ def read_config(settings: Mapping[str, object]) -> ViTConfig:
         hidden_act=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
         epsilon=fields.number("layer_norm_eps", 1e-6 if dino else 1e-12),
         image_size=fields.integer("image_size", 224),
-        patch_size=fields.integer("patch_size", 14 if dino else 16),
+        patch_size=fields.integer("patch_size", 14 if kind == "dinov2" else 16),
         channels=fields.integer("num_channels", 3),
         qkv_bias=fields.boolean("qkv_bias", True),
         special=2 if kind == "deit" else 1,
+        registers=fields.integer("num_register_tokens", 4, minimum=0) if registers else 0,
         scales=dino,
         swiglu=swiglu,
         resizes=dino,
@@ -95,6 +101,9 @@ class Embeddings(Module):
         rows = config.special + self._grid**2
         self.position_embeddings = params.tensor("position_embeddings", (1, rows, width))
         self._size, self._special = size, config.special
+        shape = (1, config.registers, width)
+        self.registers = params.tensor("register_tokens", shape) if config.registers else None
+        self._weights = cubic_weights if config.kind == "dinov2" else mean_cubic_weights
 
     def __call__(self, images: Tensor) -> Tensor:
         """[B, channels, H, W] -> [B, T, C], for whole patches; others are cut off."""
@@ -104,7 +113,13 @@ class Embeddings(Module):
         weight = F.reshape(self.weight, (dim, patches.shape[2]))
         x = F.linear(patches, weight, self.bias)
         tokens = [F.broadcast_to(token, (images.shape[0], 1, dim)) for token in self.tokens]
-        return F.concat([*tokens, x], axis=1) + self._positions(rows, columns)
+        x = F.concat([*tokens, x], axis=1) + self._positions(rows, columns)
+        if self.registers is None:
+            return x
+        registers = F.broadcast_to(self.registers, (images.shape[0], *self.registers.shape[1:]))
+        first = F.slice_axis(x, 1, 0, self._special)
+        patches = F.slice_axis(x, 1, self._special, rows * columns)
+        return F.concat([first, registers, patches], axis=1)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
         grid, special = self._grid, self._special
@@ -112,7 +127,8 @@ class Embeddings(Module):
             return self.position_embeddings
         first = F.slice_axis(self.position_embeddings, 1, 0, special)
         patches = F.slice_axis(self.position_embeddings, 1, special, grid * grid)
-        return F.concat([first, resized_positions(patches, grid, (rows, columns))], axis=1)
+        resized = resized_positions(patches, grid, (rows, columns), self._weights)
+        return F.concat([first, resized], axis=1)
 
 
 def cut_into_patches(images: Tensor, size: int) -> Tensor:
@@ -220,6 +236,7 @@ PROCESSORS = {
     "vit": "ViTImageProcessor",
     "deit": "DeiTImageProcessor",
     "dinov2": "BitImageProcessor",
+    "dinov2_with_registers": "BitImageProcessor",
 }
 """The processors of transformers for images of each kind."""
 
@@ -274,15 +291,16 @@ class ClassifierViT(ViT, EncoderClassifier):
         width = config.hidden_size
         taught = config.special > 1 and "cls_classifier.weight" in params
         names = ("cls_classifier", "distillation_classifier") if taught else ("classifier",)
-        inputs = 2 * width if config.kind == "dinov2" else width
+        inputs = 2 * width if config.scales else width
         self.heads = [class_head(settings, params / name, inputs) for name in names]
 
     @override
     def logits(self, images: Tensor) -> Tensor:
         x = self.last(images)
         tokens = [F.squeeze(F.slice_axis(x, 1, index, 1), 1) for index in range(len(self.heads))]
-        if self.config.kind == "dinov2":
-            patches = F.mean(F.slice_axis(x, 1, 1, x.shape[1] - 1), axis=1)
+        if self.config.scales:
+            first = 1 + self.config.registers
+            patches = F.mean(F.slice_axis(x, 1, first, x.shape[1] - first), axis=1)
             tokens = [F.concat([tokens[0], patches], axis=1)]
         scores = [head(token) for head, token in zip(self.heads, tokens, strict=True)]
         return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2

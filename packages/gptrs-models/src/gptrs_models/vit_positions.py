@@ -11,6 +11,8 @@ from gptrs.api import Tensor, tensor
 
 _SHARPNESS = -0.75
 """The parameter of the cubic that torch uses (Keys 1981)."""
+_SHARPNESS_OF_MEANS = -0.5
+"""The one that it uses with `antialias`, as Pillow does."""
 
 
 Weights = Callable[[int, int], np.ndarray]
@@ -64,8 +66,17 @@ def linear_weights(before: int, after: int) -> np.ndarray:
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def _cubic(distance: float) -> float:
-    a, x = _SHARPNESS, distance
+def mean_cubic_weights(before: int, after: int) -> np.ndarray:
+    """Return the weights f32 [after, before] of a cubic interpolation with `antialias`."""
+    scale = before / after
+    centers = scale * (np.arange(after)[:, np.newaxis] + 0.5)
+    distances = np.abs(np.arange(before) + 0.5 - centers) / max(scale, 1.0)
+    weights = np.array([[_cubic(each, _SHARPNESS_OF_MEANS) for each in row] for row in distances])
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def _cubic(distance: float, sharpness: float = _SHARPNESS) -> float:
+    a, x = sharpness, distance
     if x <= 1:
         return ((a + 2) * x - (a + 3)) * x * x + 1
     return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2 else 0.0
