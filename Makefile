@@ -27,7 +27,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check paths lint types format docs dist fuzz floors lock bench clean
+.PHONY: help demo quick test check paths lint types types-packages types-tests format docs dist fuzz floors lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,9 @@ quick: .venv/.installed-test ## run the fast tests of core on the reference back
 test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'
 
-check: .venv/.installed-check lint types docs ## what CI runs: lint, types, docs, every test with torch, paths
+check: .venv/.installed-check ## what CI runs: lint, types, docs, every test with torch, paths
+	@# Each of these keeps one core busy.
+	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
 
@@ -58,8 +60,12 @@ lint: .venv/.installed-check ## style, formatting, import layers, repository rul
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/check_repository.py
 
-types: .venv/.installed-check ## type check: strict in the packages, standard in the tests
+types: types-packages types-tests ## type check: strict in the packages, standard in the tests
+
+types-packages: .venv/.installed-check
 	@$(BIN)/basedpyright
+
+types-tests: .venv/.installed-check
 	@$(BIN)/basedpyright -p tests/pyrightconfig.json
 
 format: .venv/.installed-check ## rewrite the sources in the house format
