@@ -15,7 +15,9 @@ import gptrs_torch
 from fuzzing import byte_mutations
 from fuzzing.file_formats import FileFormat
 from fuzzing.import_formats import run_on_ones
+from fuzzing.judge import Flaw
 from gptrs.backend.protocol import Backend
+from gptrs.errors import GptrsError
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_torch.loading import read_program
 
@@ -90,9 +92,14 @@ def _packed(entries: Mapping[str, bytes]) -> bytes:
 def _read_archive(path: Path, dice: Dice) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about what a mutation made
-        read_program(path)
-        if dice.chance(RUNS):
-            run_on_ones(gptrs_torch.load(path, "ref"))
+        try:
+            read_program(path)
+            if dice.chance(RUNS):
+                run_on_ones(gptrs_torch.load(path, "ref"))
+        except GptrsError as error:
+            if "SyntaxError" in str(error):  # a name that is more than one could have been code
+                raise Flaw(f"torch made no Python of the file: {error}") from error
+            raise
 
 
 FORMAT = FileFormat("model.pt2", _prepare_archive, _mutate_archive, _read_archive)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,28 +21,11 @@ import torch
 from gptrs.api import ModelError, UnsupportedError
 from gptrs_torch.arrays import tensor_of
 from gptrs_torch.element_types import DTYPES
+from gptrs_torch.program_check import checked_program, require_path, shown_name
 
 MAX_JSON: Final = 256 * 2**20
 """Most bytes of a description in a file."""
 MAX_ENTRIES: Final = 200_000
-MAX_TEXT: Final = 2_000
-"""Most characters of the expression of a size."""
-_TARGET: Final = re.compile(
-    r"torch\.ops\.aten\.[A-Za-z]?\w*\.\w+"
-    r"|_operator\.(add|sub|mul|floordiv|mod|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
-    r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
-)
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z_]\w*)|'(?P<symbol>[A-Za-z]\w{0,30})'|-?\d{1,18}(?!\w)|[(),=]|[-+*/](?!\*))"
-)
-_FUNCTIONS: Final = frozenset(
-    {"Symbol", "Integer", "Add", "Mul", "Max", "Min", "FloorDiv", "CleanDiv", "CeilDiv", "Mod"}
-    | {"PythonMod", "positive", "integer", "nonnegative", "True", "False"}
-)
-_SYMBOL: Final = re.compile(r"[a-z]{1,4}\d{1,9}")
-_PLAIN_TREES: Final = frozenset(
-    ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None)
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +52,7 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise ModelError(f"`{shown}` is no archive of torch.export: {_line(error)}") from error
     except (
-        KeyError,
+        LookupError,
         TypeError,
         ValueError,
         AttributeError,
@@ -77,11 +60,6 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
         OverflowError,
     ) as error:
         raise ModelError(f"`{shown}` is damaged: {_line(error)}") from error
-
-
-def _shown(name: object) -> str:
-    """Return a name out of a file as a message shows it: escaped and cut."""
-    return ascii(str(name))[1:-1][:60]
 
 
 def _line(error: BaseException) -> str:
@@ -97,7 +75,7 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
         raise UnsupportedError(f"`{shown}` holds {len(programs)} programs of torch.export, not one")
     name = programs[0].removeprefix("models/").removesuffix(".json")
     program = _json(archive, entries, programs[0])
-    _check_program(program)
+    program = checked_program(program)
     payloads = _Payloads(path, archive, entries)
     weights = payloads.read(
         _json(archive, entries, f"data/weights/{name}_weights_config.json"), "data/weights/"
@@ -114,12 +92,12 @@ def _json(
     info = entries.get(name)
     if info is None:
         raise ModelError(
-            f"the archive lacks `{_shown(name)}`",
+            f"the archive lacks `{shown_name(name)}`",
             hint="it may be of an older torch: save it again",
         )
     if info.file_size > MAX_JSON:
         raise ModelError(
-            f"`{_shown(name)}` has {info.file_size} bytes, at most {MAX_JSON} are read"
+            f"`{shown_name(name)}` has {info.file_size} bytes, at most {MAX_JSON} are read"
         )
     with archive.open(info) as file:
         found = json.loads(file.read(MAX_JSON + 1))
@@ -142,12 +120,12 @@ class _Payloads:
     def read(self, config: Mapping[str, Any], folder: str) -> dict[str, torch.Tensor]:
         """Return the tensors that a table of an archive lists, by name."""
         return {
-            str(name): self._tensor(str(name), payload, folder)
+            require_path(str(name)): self._tensor(str(name), payload, folder)
             for name, payload in config["config"].items()
         }
 
     def _tensor(self, name: str, payload: Mapping[str, Any], folder: str) -> torch.Tensor:
-        shown = _shown(name)
+        shown = shown_name(name)
         place = str(payload["path_name"])
         if payload["use_pickle"] or not place.startswith(("weight_", "tensor_")):
             raise UnsupportedError(
@@ -192,7 +170,7 @@ class _Payloads:
             lengths = int.from_bytes(names[:2], "little") + int.from_bytes(names[2:], "little")
             start = info.header_offset + 30 + lengths
             if start + info.file_size > os.fstat(file.fileno()).st_size:
-                raise ModelError(f"the file is cut: `{_shown(info.filename)}` is not whole")
+                raise ModelError(f"the file is cut: `{shown_name(info.filename)}` is not whole")
         # Copy-on-write, so that what torch does in place never reaches the file.
         mapped = np.memmap(self._path, np.uint8, "c", start, (info.file_size,))
         return tensor_of(mapped)
@@ -223,106 +201,3 @@ def _dtype(number: int, shown: str) -> torch.dtype:
     if found is None or found not in DTYPES:
         raise UnsupportedError(f"`{shown}` has the element type number {number}")
     return found
-
-
-def _check_program(program: dict[str, Any]) -> None:
-    """Refuse names and expressions that are not on the lists, and drop Python code."""
-    program["guards_code"] = []
-    for call in program["graph_module"]["module_call_graph"]:
-        signature = call.get("signature")
-        if signature and isinstance(signature.get("out_spec"), str):
-            signature["out_spec"] = json.dumps(_plain_tree(json.loads(signature["out_spec"])))
-    # torch fails on ranges of expressions such as `2*s0`, which follow from those of symbols.
-    ranges = program["range_constraints"]
-    program["range_constraints"] = {
-        size: ranges[size] for size in ranges if _SYMBOL.fullmatch(size)
-    }
-    for key, value in _pairs(program):
-        if key == "expr_str":
-            _require_expression(str(value))
-        elif key == "target" and isinstance(value, str) and not _TARGET.fullmatch(value):
-            raise UnsupportedError(
-                f"the operator `{_shown(value)}` is none of ATen, and is not converted"
-            )
-        elif key in ("in_spec", "out_spec") and isinstance(value, str):
-            _require_tree(json.loads(value))
-        elif key in ("as_custom_obj", "as_graph", "token", "custom_obj", "opaque"):
-            raise UnsupportedError(f"the program has a `{key}`, which is not converted")
-    graph = program["graph_module"]["graph"]
-    for node in graph["nodes"]:
-        if not _TARGET.fullmatch(str(node["target"])):
-            raise UnsupportedError(f"the operator `{_shown(node['target'])}` is none of ATen")
-
-
-def _plain_tree(spec: object) -> object:
-    """Return how results nest, with dicts in the place of classes that have named fields.
-
-    Models of transformers return such classes. `pending` instead of recursion: files are hostile.
-    """
-    pending = [spec]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, list):
-            pending.extend(cast("list[object]", each))
-        elif isinstance(each, dict):
-            node = cast("dict[str, object]", each)
-            children = node.get("children_spec")
-            if node.get("type") not in _PLAIN_TREES and _are_fields(node.get("context"), children):
-                node["type"] = "builtins.dict"
-            pending.append(children)
-    return spec
-
-
-def _are_fields(context: object, children: object) -> bool:
-    """Whether `context` is the JSON list of the names of `children`."""
-    if not isinstance(context, str) or not isinstance(children, list):
-        return False
-    names = json.loads(context)
-    if not isinstance(names, list):
-        return False
-    known = {name for name in cast("list[object]", names) if isinstance(name, str)}
-    return len(known) == len(cast("list[object]", names)) == len(cast("list[object]", children))
-
-
-def _pairs(value: object) -> Iterator[tuple[str, object]]:
-    """Yield all pairs of all objects of a JSON value, without recursion."""
-    pending = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            yield from cast("dict[str, object]", each).items()
-            pending.extend(cast("dict[str, object]", each).values())
-        elif isinstance(each, list):
-            pending.extend(cast("list[object]", each))
-
-
-def _require_expression(text: str) -> None:
-    """Refuse what is more than sums, products and quotients of symbols: torch evaluates it."""
-    place = 0
-    while place < len(text) <= MAX_TEXT:
-        found = _TOKEN.match(text, place)
-        if found is None or not _is_known(found):
-            break
-        place = found.end()
-    if place != len(text):
-        raise UnsupportedError(f"the size `{_shown(text)}` is no expression that is read")
-
-
-def _is_known(token: re.Match[str]) -> bool:
-    if token["symbol"]:
-        return _SYMBOL.fullmatch(token["symbol"]) is not None
-    name = token["name"]
-    return name is None or name in _FUNCTIONS or _SYMBOL.fullmatch(name) is not None
-
-
-def _require_tree(spec: object) -> None:
-    """Refuse nestings by classes: torch imports the modules that these name."""
-    for key, value in _pairs(spec):
-        if key == "type" and value not in _PLAIN_TREES:
-            raise UnsupportedError(
-                f"the program takes or gives a `{_shown(value)}`, only tuples, lists and dicts"
-                " are read",
-                hint="export a module that returns a tuple or dict",
-            )
-        if key == "context" and isinstance(value, str) and "__enum__" in value:
-            raise UnsupportedError("the program takes or gives enumerations")

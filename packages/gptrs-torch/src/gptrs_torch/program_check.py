@@ -1,0 +1,252 @@
+"""Holds the description of a program in a `.pt2` file to what is harmless, before torch reads it.
+
+Torch makes Python source of a program and runs it: the names of inputs, nodes, weights and
+arguments stand in it as they are. It also evaluates sizes, and imports what nestings of arguments
+name. Here sizes are sums and products, nestings are of plain types, and a name is a name only.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+import torch
+
+from gptrs.api import ModelError, UnsupportedError
+
+MAX_TEXT: Final = 2_000
+"""Most characters of the expression of a size."""
+_TARGET: Final = re.compile(
+    r"torch\.ops\.aten\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>\w+)"
+    r"|_operator\.(add|sub|mul|floordiv|mod|neg|getitem|ge|gt|le|lt|eq|ne|and_|or_)"
+    r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
+)
+_OF_FILES: Final = frozenset({"from_file"})
+"""Operators of ATen that open files."""
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)|'(?P<symbol>[A-Za-z]\w{0,30})'|-?\d{1,18}(?!\w)|[(),=]|[-+*/](?!\*))"
+)
+_FUNCTIONS: Final = frozenset(
+    {"Symbol", "Integer", "Add", "Mul", "Max", "Min", "FloorDiv", "CleanDiv", "CeilDiv", "Mod"}
+    | {"PythonMod", "positive", "integer", "nonnegative", "True", "False"}
+)
+_SYMBOL: Final = re.compile(r"[a-z]{1,4}\d{1,9}")
+_PLAIN_TREES: Final = frozenset(
+    ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None)
+)
+_CHECKED_APART: Final = frozenset({"expr_str", "target", "in_spec", "out_spec", "torch_version"})
+_QUOTED: Final = frozenset({"as_string", "as_strings"})
+"""Texts that operators take: torch quotes them."""
+_LEAST: Final = "-Infinity"
+"""How a float is written that JSON lacks."""
+_RANDOM: Final = "from"
+"""The one keyword of Python that an argument of ATen has for a name."""
+_PATHS: Final = frozenset(
+    {"fqn", "parameter_name", "buffer_name", "tensor_constant_name", "custom_obj_name"}
+)
+"""Names of modules and tensors in them. What is no identifier torch puts between quotes."""
+
+
+def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description without what only tells where a program came from, and its Python code.
+
+    UnsupportedError, ModelError, KeyError or TypeError for what may not be in it.
+    """
+    module: dict[str, Any] = {
+        **program["graph_module"],
+        "metadata": {},
+        "treespec_namedtuple_fields": {},
+    }
+    for node in module["graph"]["nodes"]:
+        node["metadata"] = {}
+        _require_operator(str(node["target"]))
+    _require_distinct(_input_names(module))
+    for call in module["module_call_graph"]:
+        if signature := call.get("signature"):
+            _require_distinct(signature.get("forward_arg_names") or [])
+            _make_plain(signature)
+    # torch fails on ranges of expressions such as `2*s0`, which follow from those of symbols.
+    ranges: dict[str, object] = program["range_constraints"]
+    kept = {size: ranges[size] for size in ranges if _SYMBOL.fullmatch(size)}
+    guards: list[str] = []
+    changed = {"graph_module": module, "range_constraints": kept, "guards_code": guards}
+    found: dict[str, Any] = {**program, **changed}
+    for key, value in _pairs(found):
+        _check_pair(key, value)
+    return found
+
+
+def shown_name(name: object) -> str:
+    """Return a name out of a file as a message shows it: escaped and cut."""
+    return ascii(str(name))[1:-1][:60]
+
+
+def require_path(name: str) -> str:
+    """Return the name of a tensor in modules; ModelError where quotes around it would not hold."""
+    if not name.isprintable() or set(name) & set("\"'\\"):
+        raise ModelError(f"`{shown_name(name)}` is no name of a tensor or module")
+    return name
+
+
+def _check_pair(key: str, value: object) -> None:
+    """Refuse a pair of an object that may not be in a program."""
+    _require_name(key)
+    if key == "expr_str":
+        _require_expression(str(value))
+    elif key == "target" and isinstance(value, str):
+        _require_operator(value)
+    elif key in ("as_custom_obj", "as_graph", "token", "custom_obj", "opaque"):
+        raise UnsupportedError(f"the program has a `{key}`, which is not converted")
+    elif isinstance(value, str) and key not in _CHECKED_APART | _QUOTED:
+        (require_path if key in _PATHS else _require_name)(value)
+
+
+def _require_name(name: str) -> None:
+    """ModelError for what is more than a name in the source of Python; none at all is no harm."""
+    is_one = name.isidentifier() and (name == _RANDOM or not keyword.iskeyword(name))
+    if name and not is_one and name != _LEAST:
+        raise ModelError(f"`{shown_name(name)}` is no name of an input, a node or an argument")
+
+
+def _input_names(module: Mapping[str, Any]) -> list[object]:
+    """Return the names of the inputs of a program, those that are constants among them."""
+    slots = [*module["graph"]["inputs"], *module["signature"]["input_specs"]]
+    held = [cast("object", value) for slot in slots for value in slot.values()]
+    named = [cast("dict[str, object]", value) for value in held if isinstance(value, dict)]
+    # In a signature a tensor has its name one level down: it is that of a slot of the graph.
+    return [each.get("name", each.get("as_name")) for each in named]
+
+
+def _require_distinct(names: list[object]) -> None:
+    """Refuse parameters that no function could have."""
+    texts = [name for name in names if isinstance(name, str)]
+    if len(set(texts)) < len(texts) or "self" in texts:
+        raise ModelError(f"the inputs have one name twice: {shown_name(', '.join(texts))}")
+
+
+def _require_operator(target: str) -> None:
+    """Refuse what is no operator of ATen and no arithmetic of sizes: torch calls it."""
+    found = _TARGET.fullmatch(target)
+    if found is None or (found["name"] and not _is_in_aten(found["name"], found["overload"])):
+        raise UnsupportedError(
+            f"the operator `{shown_name(target)}` is none of ATen, and is not converted"
+        )
+
+
+def _is_in_aten(name: str, overload: str) -> bool:
+    packet: object = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):  # pyright: ignore[reportPrivateUsage]
+        return False
+    return overload in packet.overloads() and name not in _OF_FILES
+
+
+def _make_plain(signature: dict[str, Any]) -> None:
+    """Make how arguments and results nest plain; refuse what torch would import or write down."""
+    for key in ("in_spec", "out_spec"):
+        if isinstance(signature.get(key), str):
+            tree = json.loads(signature[key])
+            if key == "out_spec":
+                _make_fields_dicts(tree)
+            for node in _tree_nodes(tree):
+                _make_node_plain(node)
+            if key == "in_spec":
+                _require_argument_names(tree)
+            signature[key] = json.dumps(tree)
+
+
+def _require_argument_names(tree: Any) -> None:
+    """Refuse keyword arguments that torch could not write into the head of a function."""
+    children = tree[1]["children_spec"]  # of the version and the root: args and kwargs
+    if len(children) == 2 and children[1]["context"] is not None:
+        for name in json.loads(children[1]["context"]) or ():
+            _require_name(str(name))
+
+
+def _tree_nodes(tree: object) -> Iterator[dict[str, Any]]:
+    """Yield all objects of a nesting, without recursion: files are hostile."""
+    pending = [tree]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending.extend(cast("list[object]", each))
+        elif isinstance(each, dict):
+            node = cast("dict[str, Any]", each)
+            yield node
+            pending.extend(node.values())
+
+
+def _make_fields_dicts(tree: object) -> None:
+    """Put dicts in the place of classes that have named fields, as models of transformers give."""
+    for node in _tree_nodes(tree):
+        children = node.get("children_spec")
+        if node.get("type") not in _PLAIN_TREES and _are_fields(node.get("context"), children):
+            node["type"] = "builtins.dict"
+
+
+def _are_fields(context: object, children: object) -> bool:
+    """Whether `context` is the JSON list of the names of `children`."""
+    if not isinstance(context, str) or not isinstance(children, list):
+        return False
+    names = json.loads(context)
+    if not isinstance(names, list):
+        return False
+    known = {name for name in cast("list[object]", names) if isinstance(name, str)}
+    return len(known) == len(cast("list[object]", names)) == len(cast("list[object]", children))
+
+
+def _make_node_plain(node: dict[str, Any]) -> None:
+    """Refuse a node of a nesting whose type torch would import; make its context plain keys."""
+    kind = node.get("type")
+    if kind not in _PLAIN_TREES:
+        raise UnsupportedError(
+            f"the program takes or gives a `{shown_name(kind)}`, only tuples, lists and dicts"
+            " are read",
+            hint="export a module that returns a tuple or dict",
+        )
+    if node.get("context") is None:
+        return
+    found: object = json.loads(node["context"])
+    keys = [] if found is None else cast("list[object]", found)
+    if not isinstance(found, list | None) or any(isinstance(key, list | dict) for key in keys):
+        raise UnsupportedError("the program takes or gives a dict whose keys are no plain values")
+    node["context"] = json.dumps(found)
+
+
+def _pairs(value: object) -> Iterator[tuple[str, object]]:
+    """Yield all pairs of all objects of a JSON value, without recursion.
+
+    The elements of a list have the key of the list.
+    """
+    pending = [("", value)]
+    while pending:
+        key, each = pending.pop()
+        if isinstance(each, list):
+            pending.extend((key, element) for element in cast("list[object]", each))
+        elif isinstance(each, dict):
+            pairs = cast("dict[str, object]", each).items()
+            yield from pairs
+            pending.extend(pairs)
+        elif isinstance(each, str):
+            yield key, each
+
+
+def _require_expression(text: str) -> None:
+    """Refuse what is more than sums, products and quotients of symbols: torch evaluates it."""
+    place = 0
+    while place < len(text) <= MAX_TEXT:
+        found = _TOKEN.match(text, place)
+        if found is None or not _is_known(found):
+            break
+        place = found.end()
+    if place != len(text):
+        raise UnsupportedError(f"the size `{shown_name(text)}` is no expression that is read")
+
+
+def _is_known(token: re.Match[str]) -> bool:
+    if token["symbol"]:
+        return _SYMBOL.fullmatch(token["symbol"]) is not None
+    name = token["name"]
+    return name is None or name in _FUNCTIONS or _SYMBOL.fullmatch(name) is not None
