@@ -115,20 +115,22 @@ def test_buffers_of_others_and_lost_processes(led: tuple[Any, list[int]]) -> Non
         leading.to_device(np.zeros(2, np.float32))
 
 
-def test_strangers_are_not_taken_for_followers() -> None:
+def test_strangers_are_not_taken_for_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     from gptrs_backend_jax.leading import channel
 
+    monkeypatch.setattr(channel, "_GREET_S", 0.05)
     met, token = vars(channel)["_met"], "ab" * 32
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         stranger = socket.create_connection(address)
         stranger.sendall(b"x" * 72)
+        silent = socket.create_connection(address)
         friend = socket.create_connection(address)
         friend.sendall(f"{token}00000003".encode())
         (found,) = met(listener, token, 1)
     assert found.number == 3
-    assert stranger.recv(1) == b""
-    for each in (stranger, friend):
+    assert stranger.recv(1) == silent.recv(1) == b""
+    for each in (stranger, silent, friend):
         each.close()
     found.close()
 

@@ -24,6 +24,8 @@ _PREFIX = struct.Struct("<II")
 """The bytes of the head, and how many parts of bytes follow it."""
 _SIZE = struct.Struct("<Q")
 _MEET_S = 60
+_GREET_S = 5
+"""Seconds for the first bytes of who connects: a stranger who says nothing holds up nobody else."""
 _INVITATION_BYTES, _TOKEN_BYTES = 1024, 32
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -98,7 +100,6 @@ def lead(group: ProcessGroup) -> list[Follower]:
     host = _host_of(group)
     bound = host if host in _LOCAL else ""
     with socket.create_server((bound, 0)) as listener:
-        listener.settimeout(_MEET_S)
         hosts = [each for each in (host, socket.gethostname()) if each]
         _told({"hosts": hosts, "port": listener.getsockname()[1], "token": token})
         return _met(listener, token, _jax.process_count() - 1)
@@ -125,24 +126,36 @@ def follow() -> Leader:
 
 def _met(listener: socket.socket, token: str, count: int) -> list[Follower]:
     found: dict[int, Follower] = {}
+    deadline = time.monotonic() + _MEET_S
     while len(found) < count:
+        listener.settimeout(max(deadline - time.monotonic(), 0.01))
         try:
             connection, _ = listener.accept()
-            connection.settimeout(_MEET_S)
-            given = connection.recv(2 * _TOKEN_BYTES + 8, socket.MSG_WAITALL)
         except OSError as error:
             raise BackendError(
                 f"{count - len(found)} processes of {count + 1} did not come: {error}",
                 hint="the first one must be reached from the others, on any port",
             ) from error
-        if not hmac.compare_digest(given[: 2 * _TOKEN_BYTES], token.encode()):
+        number = _number_of(connection, token)
+        if number is None:
             connection.close()
             continue
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        number = int(given[2 * _TOKEN_BYTES :])
         found[number] = Follower(number, connection)
     return [found[number] for number in sorted(found)]
+
+
+def _number_of(connection: socket.socket, token: str) -> int | None:
+    """Return the number that a process says after the word it was told; None for a stranger."""
+    connection.settimeout(_GREET_S)
+    try:
+        given = connection.recv(2 * _TOKEN_BYTES + 8, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    known = hmac.compare_digest(given[: 2 * _TOKEN_BYTES], token.encode())
+    number = given[2 * _TOKEN_BYTES :]
+    return int(number) if known and number.isdigit() else None
 
 
 def _told(invitation: Mapping[str, object] | None) -> dict[str, Any]:
