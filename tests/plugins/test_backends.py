@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+import gptrs
 from gptrs.api import Backend, BackendError, BackendPlugin, PluginError, UsageError
 from gptrs.plugins.manager import configure, get_backend, manager
 
@@ -273,3 +274,11 @@ sys.exit(main())
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: out of memory; close other programs or use a smaller model\n"
+
+
+def test_a_scope_takes_the_name_of_a_backend():
+    with gptrs.use_backend("ref") as backend:
+        assert backend is gptrs.get_backend("ref")
+        assert gptrs.ones([2]).sum().item() == 2.0
+    with pytest.raises(PluginError, match="nunba"), gptrs.use_backend("nunba"):
+        pass

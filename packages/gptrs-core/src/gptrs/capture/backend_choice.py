@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from gptrs.capture.late_binding import default_backend
+from gptrs.capture.late_binding import get_backend
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
@@ -16,8 +16,13 @@ _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 
 
 @contextmanager
-def use_backend(backend: Backend) -> Generator[Backend]:
-    """Scope in which graphs without a backend of their own run on `backend`."""
+def use_backend(backend: Backend | str) -> Generator[Backend]:
+    """Open a scope in which graphs without a backend of their own run on `backend`, or on its name.
+
+    PluginError for a name that no usable backend has.
+    """
+    if isinstance(backend, str):
+        backend = get_backend(backend)
     token = _scope.set(backend)
     try:
         yield backend
@@ -33,4 +38,4 @@ def scoped_backend() -> Backend | None:
 def chosen_backend() -> Backend:
     """Return the backend of the innermost scope, else the default one."""
     backend = _scope.get()
-    return default_backend() if backend is None else backend
+    return get_backend() if backend is None else backend

@@ -58,9 +58,9 @@ def optimize(
     return module.optimize(program, backend, parameters, share, observe)
 
 
-def default_backend() -> Backend:
-    """Return the backend that `GPTRS_BACKEND` names, else the best that works."""
-    return import_module("gptrs.plugins.manager").get_backend()
+def get_backend(name: str | None = None) -> Backend:
+    """Return the backend called `name`, else that of `GPTRS_BACKEND`, else the best that works."""
+    return import_module("gptrs.plugins.manager").get_backend(name)
 
 
 @cache
