@@ -29,6 +29,9 @@ from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
 
+_OPEN = frozenset({"none", "relu"})
+"""The activations that more may follow: `minimum(maximum(x, 0), 6)` is relu6."""
+
 
 @dataclass(frozen=True)
 class _Fused:
@@ -181,7 +184,7 @@ def _defined_by(
 
 def _extended(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> _Fused:
     """Return the convolution with all users that fit, one after another."""
-    while fused.activation == "none" and fused.value not in returned:
+    while fused.activation in _OPEN and fused.value not in returned:
         users = rewriter.users(fused.value)
         if len(users) != 1 or users[0].operands.count(fused.value) != 1:
             break
@@ -201,11 +204,11 @@ def _scaled(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused 
     vector = _per_channel(_other(fused, user), rewriter)
     if vector is None or (fused.scale, fused.shift, fused.residual) != (None, None, None):
         return None
-    return replace(fused, scale=vector)
+    return replace(fused, scale=vector) if fused.activation == "none" else None
 
 
 def _added(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
-    if fused.residual is not None:
+    if fused.residual is not None or fused.activation != "none":
         return None
     other = _other(fused, user)
     vector = _per_channel(other, rewriter)
@@ -216,19 +219,26 @@ def _added(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused |
 
 def _rectified(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     zero = _splat(_other(fused, user), rewriter) == 0.0
-    return replace(fused, activation="relu") if zero else None
+    return replace(fused, activation="relu") if zero and fused.activation == "none" else None
+
+
+def _bounded(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
+    six = _splat(_other(fused, user), rewriter) == 6.0
+    return replace(fused, activation="relu6") if six and fused.activation == "relu" else None
 
 
 def _clamped(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     x, low, high = user.operands
     bounds = _splat(low, rewriter), _splat(high, rewriter)
-    return replace(fused, activation="relu6") if (x, bounds) == (fused.value, (0.0, 6.0)) else None
+    fits = (x, bounds, fused.activation) == (fused.value, (0.0, 6.0), "none")
+    return replace(fused, activation="relu6") if fits else None
 
 
 _USERS: dict[type[Op], Callable[[_Fused, InstructionNode, Rewriter], _Fused | None]] = {
     elementwise.Mul: _scaled,
     elementwise.Add: _added,
     elementwise.Maximum: _rectified,
+    elementwise.Minimum: _bounded,
     elementwise.Clamp: _clamped,
 }
 

@@ -8,6 +8,7 @@ from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
+from gptrs_backend_numba.fusion.image_layout import CHANNELS_LAST
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
@@ -17,6 +18,7 @@ from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 from gptrs_backend_numba.fusion.switch import is_on
 
 FUSE: tuple[Pass, ...] = (
+    CHANNELS_LAST,
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
     *FUSE_GROUPED_LINEAR,
