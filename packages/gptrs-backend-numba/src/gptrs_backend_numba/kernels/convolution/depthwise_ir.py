@@ -9,8 +9,8 @@ from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, Emitter, number
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
     hidden,
-    lanes_below,
     masked_load,
+    masks_of,
 )
 
 _SIDE = 3
@@ -70,12 +70,12 @@ def depthwise(positions: int):
                     return lambda p: emit.moved(base, (line, p), (c, 4))
 
                 places = (place_in(base) for base in (out, emit.pointer(residual)))
-                Epilogue(emit, *own, residual, bounds).finish(
-                    sums, [0] * positions, {0: mask}, *places
-                )
+                last = Epilogue(emit, *own, residual, bounds)
+                last.finish(sums, [0] * positions, {0: mask}, *places)
 
             def body(c, _):
-                block(c, lanes_below(emit, builder.sub(channels, c)))
+                for mask in masks_of(emit, builder.sub(channels, c)):
+                    block(c, mask)
                 return []
 
             emit.loop(channels, WIDTH, [], body)
@@ -108,31 +108,38 @@ def depthwise_line(stride: int, top: int, bottom: int):
             x, weight, scale, shift, bounds, out = (
                 emit.pointer(address) for address in (x, weight, *tail)
             )
-            mask = lanes_below(emit, channels)
-            rows = range(top, bottom)
-            factors = {
-                (i, j): masked_load(emit, emit.moved(weight, (step, _SIDE * i + j)), mask)
-                for i in rows
-                for j in range(_SIDE)
-            }
-            epilogue = Epilogue(emit, scale, shift, number(0), bounds)
-
-            def positions(count, taps):
-                return _positions(emit, (count, stride, taps), factors, step, mask, epilogue)
-
-            starts = [emit.moved(x, (row_step, i)) for i in rows]
-            state = [*starts, out]
-            state = emit.loop(left, 1, state, positions(1, range(1, _SIDE)))
-            rest = builder.and_(count, number(_AT_ONCE - 1))
-            whole = builder.sub(count, rest)
-            state = emit.loop(whole, _AT_ONCE, state, positions(_AT_ONCE, range(_SIDE)))
-            state = emit.loop(rest, 1, state, positions(1, range(_SIDE)))
-            emit.loop(right, 1, state, positions(1, range(_SIDE - 1)))
+            operands = x, row_step, step, weight, left, count, right
+            for mask in masks_of(emit, channels):
+                epilogue = Epilogue(emit, scale, shift, number(0), bounds)
+                _emit_line(emit, (stride, range(top, bottom)), operands, mask, epilogue, out)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 12), generate
 
     return micro_kernel
+
+
+def _emit_line(emit, kind, operands, mask, epilogue, out):
+    """Emit the code of `depthwise_line` for a mask; `kind` is (stride, rows of taps)."""
+    builder = emit.builder
+    stride, rows = kind
+    x, row_step, step, weight, left, count, right = operands
+    factors = {
+        (i, j): masked_load(emit, emit.moved(weight, (step, _SIDE * i + j)), mask)
+        for i in rows
+        for j in range(_SIDE)
+    }
+
+    def positions(count, taps):
+        return _positions(emit, (count, stride, taps), factors, step, mask, epilogue)
+
+    state = [*(emit.moved(x, (row_step, i)) for i in rows), out]
+    state = emit.loop(left, 1, state, positions(1, range(1, _SIDE)))
+    rest = builder.and_(count, number(_AT_ONCE - 1))
+    whole = builder.sub(count, rest)
+    state = emit.loop(whole, _AT_ONCE, state, positions(_AT_ONCE, range(_SIDE)))
+    state = emit.loop(rest, 1, state, positions(1, range(_SIDE)))
+    emit.loop(right, 1, state, positions(1, range(_SIDE - 1)))
 
 
 def _positions(emit, kind, factors, step, mask, epilogue):

@@ -96,15 +96,37 @@ def lanes_below(emit, count):
     return b.icmp_signed("<", ir.Constant(vector, list(range(WIDTH))), all_lanes)
 
 
+def masks_of(emit, count):
+    """Yield the mask of the first `count` lanes, in a branch; None, in another, if that is all.
+
+    With AVX-512 masks cost nothing, and there is one branch. Elsewhere a masked load takes a
+    register for its mask, and an instruction of its own.
+    """
+    if WIDTH == 16:
+        yield lanes_below(emit, count)
+        return
+    with emit.builder.if_else(emit.builder.icmp_signed(">=", count, number(WIDTH))) as branches:
+        whole, part = branches
+        with whole:
+            yield None
+        with part:
+            yield lanes_below(emit, count)
+
+
 def masked_load(emit, pointer, mask):
-    """Load a vector with zeros where the mask is off; nothing is read there."""
+    """Load a vector with zeros where the mask is off, if any; nothing is read there."""
+    if mask is None:
+        return emit.load(pointer, VECTOR, 4)
     name = f"llvm.masked.load.v{WIDTH}f32.p0"
     align = ir.Constant(I32, 4)
     return call_llvm(emit.builder, name, VECTOR, [pointer, align, mask, ZERO])
 
 
 def masked_store(emit, value, pointer, mask):
-    """Write the lanes where the mask is on."""
+    """Write the lanes where the mask is on, all of them without one."""
+    if mask is None:
+        emit.store(value, pointer)
+        return
     name = f"llvm.masked.store.v{WIDTH}f32.p0"
     align = ir.Constant(I32, 4)
     call_llvm(emit.builder, name, ir.VoidType(), [value, pointer, align, mask])
