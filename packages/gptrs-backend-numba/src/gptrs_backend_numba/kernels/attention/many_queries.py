@@ -263,12 +263,19 @@ def hide_masked(scores, G, mask, panel, begin, count):
     """Set the scores of keys that the mask hides to -inf, in a block of `count` from `begin` on."""
     columns, group, batch, head, first = panel
     W = pointer(scores, np.float32)
-    for i in range(min(PANEL, columns - first)):
-        t = (first + i) // group
-        place = batch * G[MB] + (head * group + first + i - t * group) * G[MH] + t * G[MT]
+    if G[MH] == 0 and G[MT] == 0:
+        # Padding hides a key from all queries: its row is looked at once.
         for j in range(count):
-            if mask[place + (begin + j) * G[MS]] == 0:
-                W[j * PANEL + i] = -INF
+            if mask[batch * G[MB] + (begin + j) * G[MS]] == 0:
+                for i in range(PANEL):
+                    W[j * PANEL + i] = -INF
+    else:
+        for i in range(min(PANEL, columns - first)):
+            t = (first + i) // group
+            place = batch * G[MB] + (head * group + first + i - t * group) * G[MH] + t * G[MT]
+            for j in range(count):
+                if mask[place + (begin + j) * G[MS]] == 0:
+                    W[j * PANEL + i] = -INF
 
 
 @kernel_part
