@@ -74,7 +74,7 @@ def depthwise(positions: int):
                 last.finish(sums, [0] * positions, {0: mask}, *places)
 
             def body(c, _):
-                for mask in masks_of(emit, builder.sub(channels, c)):
+                for (mask,) in masks_of(emit, builder.sub(channels, c)):
                     block(c, mask)
                 return []
 
@@ -109,7 +109,7 @@ def depthwise_line(stride: int, top: int, bottom: int):
                 emit.pointer(address) for address in (x, weight, *tail)
             )
             operands = x, row_step, step, weight, left, count, right
-            for mask in masks_of(emit, channels):
+            for (mask,) in masks_of(emit, channels):
                 epilogue = Epilogue(emit, scale, shift, number(0), bounds)
                 _emit_line(emit, (stride, range(top, bottom)), operands, mask, epilogue, out)
             return context.get_dummy_value()

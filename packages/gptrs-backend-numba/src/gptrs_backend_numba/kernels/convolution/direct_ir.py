@@ -96,21 +96,27 @@ def lanes_below(emit, count):
     return b.icmp_signed("<", ir.Constant(vector, list(range(WIDTH))), all_lanes)
 
 
-def masks_of(emit, count):
-    """Yield the mask of the first `count` lanes, in a branch; None, in another, if that is all.
+def masks_of(emit, count, vectors=1):
+    """Yield the masks of the first `count` lanes of `vectors` registers, in one branch each time.
 
-    With AVX-512 masks cost nothing, and there is one branch. Elsewhere a masked load takes a
-    register for its mask, and an instruction of its own.
+    Where masks are not free, the first branch is for whole registers, and its masks are None. With
+    AVX-512 they cost nothing, and there is one branch. Elsewhere a mask takes a register, a load
+    an instruction of its own, and a masked store dozens of them on AMD's processors.
     """
+
+    def some():
+        return [lanes_below(emit, emit.builder.sub(count, number(WIDTH * v)))
+                for v in range(vectors)]  # fmt: skip
+
     if WIDTH == 16:
-        yield lanes_below(emit, count)
+        yield some()
         return
-    with emit.builder.if_else(emit.builder.icmp_signed(">=", count, number(WIDTH))) as branches:
-        whole, part = branches
-        with whole:
-            yield None
-        with part:
-            yield lanes_below(emit, count)
+    whole = emit.builder.icmp_signed(">=", count, number(WIDTH * vectors))
+    with emit.builder.if_else(whole) as (all_lanes, first_lanes):
+        with all_lanes:
+            yield [None] * vectors
+        with first_lanes:
+            yield some()
 
 
 def masked_load(emit, pointer, mask):
@@ -159,10 +165,6 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
             body = _run_of_products(emit, (rows, vectors, prefetches), left, step, table, run)
             starts = [right, ahead, *[ZERO] * (rows * vectors)]
             sums = emit.loop(runs, 1, starts, body)[2:]
-            masks = {
-                WIDTH * v: lanes_below(emit, builder.sub(width, number(WIDTH * v)))
-                for v in range(vectors)
-            }
             tiles = [(m, WIDTH * v) for m in range(rows) for v in range(vectors)]
             pointers = [emit.pointer(address) for address in (scale, shift)]
             epilogue = Epilogue(emit, *pointers, residual, emit.pointer(bounds))
@@ -170,8 +172,10 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
             def place_in(base):
                 return lambda i: emit.moved(base, (row, tiles[i][0]), 4 * tiles[i][1])
 
-            places = (place_in(emit.pointer(address)) for address in (out, residual))
-            epilogue.finish(sums, [at for _, at in tiles], masks, *places)
+            places = [place_in(emit.pointer(address)) for address in (out, residual)]
+            for masks in masks_of(emit, width, vectors):
+                by_lane = {WIDTH * v: mask for v, mask in enumerate(masks)}
+                epilogue.finish(sums, [at for _, at in tiles], by_lane, *places)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 14), generate

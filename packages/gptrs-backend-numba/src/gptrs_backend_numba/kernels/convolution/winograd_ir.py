@@ -15,9 +15,9 @@ from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, Emitter
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
-    lanes_below,
     masked_load,
     masked_store,
+    masks_of,
 )
 
 
@@ -100,17 +100,18 @@ def winograd_before(side: int):
             table, out, v = emit.pointer(table), emit.pointer(out), _Vectors(emit)
 
             def body(c, _):
-                mask = lanes_below(emit, builder.sub(channels, c))
                 places = [emit.moved(_address(emit, table, p), (c, 4)) for p in range(seen**2)]
-                columns = [
-                    [masked_load(emit, places[seen * i + j], mask) for i in range(seen)]
-                    for j in range(seen)
-                ]
-                place = emit.moved(out, (c, 4))
-                for row in _both_ways(v, _BEFORE[side], columns):
-                    for value in row:
-                        masked_store(emit, value, place, mask)
-                        place = emit.moved(place, (step, 1))
+                first = emit.moved(out, (c, 4))
+                for (mask,) in masks_of(emit, builder.sub(channels, c)):
+                    columns = [
+                        [masked_load(emit, places[seen * i + j], mask) for i in range(seen)]
+                        for j in range(seen)
+                    ]
+                    place = first
+                    for row in _both_ways(v, _BEFORE[side], columns):
+                        for value in row:
+                            masked_store(emit, value, place, mask)
+                            place = emit.moved(place, (step, 1))
                 return []
 
             emit.loop(channels, WIDTH, [], body)
@@ -141,8 +142,7 @@ def winograd_after(side: int):
             )
             v = _Vectors(emit)
 
-            def body(c, _):
-                mask = lanes_below(emit, builder.sub(channels, c))
+            def block(c, mask):
                 first = emit.moved(sums, (c, 4))
                 columns = [
                     [
@@ -160,6 +160,10 @@ def winograd_after(side: int):
 
                 added = place_in(emit.pointer(residuals))
                 epilogue.finish(values, [0] * len(values), {0: mask}, place_in(outs), added)
+
+            def body(c, _):
+                for (mask,) in masks_of(emit, builder.sub(channels, c)):
+                    block(c, mask)
                 return []
 
             emit.loop(channels, WIDTH, [], body)
