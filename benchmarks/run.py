@@ -69,7 +69,7 @@ def main() -> None:
         "command": "python benchmarks/run.py " + " ".join(sys.argv[1:]),
         "machine": machine_fields(limits[0]),
         "limits": [machine_fields(each) for each in limits],
-        "versions": _versions(),
+        "versions": library_versions(),
         "rows": [row.as_json() for row in rows],
     }
     stem = options.out / f"{now:%Y-%m-%d}-{options.name or _machine_name(result)}"
@@ -318,9 +318,10 @@ def _named(row: Row, model: str) -> Row:
     return Row(**{**row.as_json(), "work": f"{model}: {row.work}"})
 
 
-def _versions() -> dict[str, str]:
+def library_versions(*others: str) -> dict[str, str]:
+    """Return the versions of what is installed of the libraries that are measured."""
     found = {}
-    for name in _LIBRARIES:
+    for name in (*_LIBRARIES, *others):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
