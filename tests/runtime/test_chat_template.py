@@ -74,6 +74,18 @@ def test_a_file_of_its_own_comes_first(tmp_path):
     assert found(folder) == ChatTemplate("of the file", {"bos_token": END, "eos_token": END})
 
 
+def test_a_model_reads_its_template_once(tmp_path):
+    folder = save_tiny_chat(tmp_path / "chat", [{"name": "default", "template": "first"}])
+    model = load_model(folder, "ref")
+    assert model.chat_template().source == "first"
+    (folder / "chat_template.jinja").write_text("second", encoding="utf-8")
+    model.template_variables["x"] = 1
+    assert model.chat_template() == ChatTemplate(
+        "first", {"bos_token": END, "eos_token": END}, {"x": 1}
+    )
+    assert model.chat_template(with_tools=True).source == "second"  # nobody had asked for that
+
+
 def test_the_file_of_processors_comes_last(tmp_path):
     folder = save_tiny_chat(tmp_path / "chat", None)
     (folder / "chat_template.json").write_text('{"chat_template": "{{ 1 + 1 }}"}')

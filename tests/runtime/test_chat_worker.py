@@ -136,6 +136,7 @@ print(worker._process.pid, flush=True)
 
 
 def test_without_jinja_the_error_says_what_to_install(monkeypatch):
+    template._require_jinja.cache_clear()
     monkeypatch.setattr(template.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingLibraryError, match="chat templates need Jinja"):
         ECHO.render(MESSAGES)

@@ -21,14 +21,14 @@ from safetensors.numpy import save_file
 from starlette.routing import Route
 
 import gptrs
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.command import _keys
 from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.listening import new_listener
-from gptrs_serve.loading import with_adapters
+from gptrs_serve.loading import load_models, with_adapters
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -103,6 +103,9 @@ def test_the_openapi_page_describes_every_route(address, model):
         (b'{"prompt": "a", "suffix": "b"}', {}, 400, "`suffix`: Invalid enum value"),
         (b'{"prompt": "a", "n": 2, "best_of": 3}', {}, 400, "`best_of` other than `n`"),
         (b'{"prompt": [999999]}', {}, 400, "token 999999 is not in the vocabulary"),
+        (json.dumps({"prompt": ["a"] * 1025}).encode(), {}, 400, "1024 prompts at most, got 1025"),
+        # Those of one prompt are as many as the model reads.
+        (json.dumps({"prompt": [1] * 1025}).encode(), {}, 400, "1025 prompt tokens and 16 new"),
     ],
 )
 def test_bodies_that_are_refused(address, content, headers, status, message):
@@ -112,6 +115,25 @@ def test_bodies_that_are_refused(address, content, headers, status, message):
     error = told.json()["error"]
     assert message in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_short_prompts_take_no_way_by_another_thread(address, monkeypatch):
+    """There and back it takes longer than their tokens."""
+    taken: list[object] = []
+    monkeypatch.setattr(asyncio, "to_thread", lambda *work: _noted(taken, work))
+    for prompt in ("the cat", [1, 2, 3]):
+        assert (
+            post(address, "/v1/completions", {"prompt": prompt, "max_tokens": 1}).status_code == 200
+        )
+    assert taken == []
+    long = post(address, "/v1/completions", {"prompt": "the cat " * 300, "max_tokens": 1})
+    assert "prompt tokens and 1 new ones do not fit" in long.json()["error"]["message"]
+    assert len(taken) == 1
+
+
+async def _noted(taken, work):
+    taken.append(work)
+    return work[0](*work[1:])
 
 
 def test_paths_and_methods_that_there_are_not(address):
@@ -350,13 +372,14 @@ def test_the_command_serves_until_it_is_told_to_stop(model):
             assert post(address, "/v1/completions", LONG).status_code == 401
             key = {"Authorization": "Bearer secret"}
             with httpx.stream(
-                "POST", f"{address}/v1/completions", json={**LONG, "stream": True}, headers=key
-            ) as answer:
+                "POST", f"{address}/v1/completions", json={**LONG, "stream": True}, headers=key,
+                timeout=60,
+            ) as answer:  # fmt: skip
                 lines = answer.iter_lines()
                 next(lines)
                 process.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line][-1] == "data: [DONE]"  # not cut short
-            assert process.wait(20) in (0, -signal.SIGTERM)
+            assert process.wait(60) in (0, -signal.SIGTERM)
         finally:
             process.kill()
 
@@ -417,6 +440,15 @@ def test_refused_commands(capsys, words, message):
     configure()
     assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
+    asked = ["a=nothere"]
+    for shown, terminal in (("", False), ("loading nothere\n", True)):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        with pytest.raises(ModelError, match="`nothere` does not exist"):
+            load_models(asked, model.backend)
+        assert capsys.readouterr().err == shown
 
 
 def test_a_server_that_guesses_gives_the_same_and_tells(model, address):

@@ -77,7 +77,7 @@ class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
 class CompletionBody(Generating, kw_only=True):
     """`/v1/completions`."""
 
-    prompt: str | Annotated[list[Token | str | Tokens], Meta(min_length=1, max_length=1024)]
+    prompt: str | Annotated[list[Token | str | Tokens], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=0)] | None = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 
 from starlette.requests import Request
@@ -39,7 +38,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     """Answer a conversation; errors are those of the engine, and RequestError."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
-    form = await asyncio.to_thread(form_of, body, model, tools.grammar if tools else None)
+    form = await form_of(body, model, tools.grammar if tools else None)
     special = tools is not None and tools.shows_special
     options = options_of(body, model, chat_logprobs(body), form, special=special)
     asked = chat_max_tokens(body)

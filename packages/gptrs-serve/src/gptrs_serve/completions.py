@@ -63,7 +63,7 @@ async def _asked(
     body: CompletionBody, name: str, model: LoadedModel, given: str | list[int], served: Served
 ) -> _Prompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
-    form = await asyncio.to_thread(form_of, body, model)
+    form = await form_of(body, model)
     options = options_of(body, model, body.logprobs, form)
     tokens = list(await served.tokens(model, given))
     text, scores = "", None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -15,6 +15,8 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, ImagePart, TextPart
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.messages import with_call_objects
+
+_MOST_PROMPTS: Final = 1024
 
 
 class LogitBias:
@@ -122,7 +124,7 @@ def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:
-    """Return the prompts of a completion, one or several."""
+    """Return the prompts of a completion; RequestError for a mixture, or too many."""
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]
@@ -131,6 +133,10 @@ def prompts_of(body: CompletionBody) -> list[str | list[int]]:
         raise RequestError("`prompt` mixes texts, tokens and lists of tokens", param="prompt")
     if kinds == {int}:
         return [cast("list[int]", prompt)]
+    if len(prompt) > _MOST_PROMPTS:
+        raise RequestError(
+            f"a request has {_MOST_PROMPTS} prompts at most, got {len(prompt)}", param="prompt"
+        )
     return cast("list[str | list[int]]", prompt)
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from gptrs.quoting import listed
-from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.forward import class_label
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
@@ -30,6 +29,8 @@ RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
 SERVED: Final = ("causal_lm", "text_embedder", "token_classifier", *RANKING)
 """Capabilities; a model with one of these at least can be served."""
+_SHORT: Final = 2000
+"""Characters of a text that the thread of the connections reads by itself."""
 
 
 class Served:
@@ -88,7 +89,14 @@ class Served:
     async def tokens(
         self, model: LoadedModel, prompt: str | list[int] | list[dict[str, Any]]
     ) -> Sequence[int]:
-        """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`."""
+        """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`.
+
+        A thread reads messages, which a process renders, and texts that take longer than the way
+        there and back.
+        """
+        quick = len(prompt) <= _SHORT if isinstance(prompt, str) else _is_tokens(prompt)
+        if quick:
+            return model.prompt_tokens(prompt)
         return await asyncio.to_thread(model.prompt_tokens, prompt)
 
     async def chat_tokens(
@@ -102,7 +110,7 @@ class Served:
             return await self.tokens(model, messages)
 
         def work() -> Sequence[int]:
-            template = chat_template_of(model.files, model.name, with_tools=True)
+            template = model.chat_template(with_tools=True)
             tokens = model.conversation_tokens(messages, template, {"tools": tools})
             return model.prompt_tokens(tokens)
 
@@ -190,3 +198,7 @@ class Served:
             return list(embed(model, texts))
 
         return await self.calls.run((model, "vectors"), texts, work)
+
+
+def _is_tokens(prompt: Sequence[object]) -> bool:
+    return not prompt or isinstance(prompt[0], int)

@@ -101,6 +101,8 @@ class LoadedModel(CapableModel):
         self.base: LoadedModel | None = None
         self._params = params
         self._tokenizer: TextTokenizer | None = None
+        self._templates: dict[bool, ChatTemplate] = {}
+        """The chat templates by whether tools are told of, once they were read."""
         self.template_variables: dict[str, object] = {}
 
     if not TYPE_CHECKING:
@@ -330,9 +332,15 @@ class LoadedModel(CapableModel):
             return self.conversation_tokens(cast("list[Message]", prompt))
         return cast("list[int]", prompt)
 
-    def chat_template(self) -> ChatTemplate:
-        """Return the chat template with `template_variables`; ModelError if there is none."""
-        found = chat_template_of(self.files, self.name)
+    def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
+        """Return the chat template with `template_variables`, that of tools if there are several.
+
+        Its files are read once. ModelError if there is none.
+        """
+        found = self._templates.get(with_tools)
+        if found is None:
+            found = chat_template_of(self.files, self.name, with_tools=with_tools)
+            self._templates[with_tools] = found
         return replace(found, variables=dict(self.template_variables))
 
     def _token_setting(self, name: str) -> list[int]:

@@ -25,6 +25,8 @@ def checked_prompt(prompt: object) -> str | list[int] | list[Message]:
     items = cast("Sequence[object]", prompt)
     if items and isinstance(items[0], Mapping):
         return checked_messages(list(items))
+    if set(map(type, items)) <= {int}:  # the most usual, and long
+        return list(cast("Sequence[int]", items))
     for number, item in enumerate(items):
         if isinstance(item, bool) or not isinstance(item, int | np.integer):
             raise _refused(f"a list with a `{type(item).__name__}` at {number}", several=items)

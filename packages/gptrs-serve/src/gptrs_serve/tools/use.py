@@ -9,7 +9,6 @@ from typing import Any
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
-from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, Function, JsonObject, JsonSchema, NamedTool
 from gptrs_serve.problems import RequestError
@@ -77,7 +76,7 @@ def tool_use(body: ChatBody, model: LoadedModel) -> ToolUse | None:
     _require_tools(body, functions)
     if not functions or choice == "none":
         return None
-    template = chat_template_of(model.files, model.name, with_tools=True)
+    template = model.chat_template(with_tools=True)
     several = body.parallel_tool_calls is not False
     if isinstance(choice, NamedTool):
         named = [each for each in functions if each.name == choice.function.name]

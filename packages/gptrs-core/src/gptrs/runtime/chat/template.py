@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -204,6 +205,7 @@ def _answer(request: dict[str, object], timeout: float) -> list[str]:
     return cast("list[str]", answer["texts"])
 
 
+@functools.cache  # errors are not kept
 def _require_jinja() -> None:
     if importlib.util.find_spec("jinja2") is None:
         raise MissingLibraryError(
