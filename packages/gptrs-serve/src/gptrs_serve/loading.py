@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from gptrs.api import Backend, UsageError
@@ -11,10 +12,15 @@ from gptrs_serve.served import SERVED
 
 
 def load_models(models: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
-    """Load [NAME=]MODEL...; UsageError for two of one name, or one that serves nothing."""
+    """Load [NAME=]MODEL...; UsageError for two of one name, or one that serves nothing.
+
+    A terminal is told of each beforehand.
+    """
     loaded: dict[str, LoadedModel] = {}
     for given in models:
         name, separator, path = given.partition("=")
+        if sys.stderr.isatty():  # large ones take a while
+            print(f"loading {path if separator else given}", file=sys.stderr, flush=True)
         model = load_model(path if separator else given, backend)
         name = name if separator else model.name
         if name in loaded or not name:
