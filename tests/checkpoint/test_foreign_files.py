@@ -58,7 +58,9 @@ def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["copy.gguf", "copy.onnx", "copy.bin", "copy.PT"])
 def test_a_copy_is_not_called_like_a_foreign_file(tmp_path: Path, name: str) -> None:
     folder = save_tiny_gpt2(tmp_path / "tiny")
-    with pytest.raises(UsageError, match=r"would be an? [^,]*, which gptrs does not write"):
+    who = "another command writes" if name == "copy.gguf" else "gptrs does not write"
+    with pytest.raises(UsageError, match=rf"would be an? [^,]*, which {who}") as refused:
         convert(folder, tmp_path / name)
+    assert ("gptrs quantize SRC FILE.gguf" in str(refused.value.hint)) == (name == "copy.gguf")
     assert not (tmp_path / name).exists()
     assert convert(folder, tmp_path / name, to="hf").form == "hf"

@@ -19,7 +19,7 @@ from gptrs.checkpoint.converting.destination import (
 )
 from gptrs.checkpoint.converting.model_content import open_stored
 from gptrs.checkpoint.converting.rounding import in_dtype
-from gptrs.checkpoint.formats.foreign_files import foreign_format
+from gptrs.checkpoint.formats.foreign_files import ForeignFormat, foreign_format
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import UsageError
@@ -113,12 +113,7 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
     suffix = Path(path).suffix.lower()
     foreign = foreign_format(path)
     if foreign is not None and to is None:
-        what = foreign.name.partition(",")[0]  # without what reading one would mean
-        raise UsageError(
-            f"{quoted(str(path), 200)} would be {what}, which gptrs does not write",
-            hint="`.gptrschk` writes one file, `.safetensors` tensors alone, a name without suffix"
-            " a model folder, and so does `--to hf`, whatever the name",
-        )
+        raise _not_written_here(path, foreign)
     form: Form = "hf"
     if suffix in ARCHIVE_SUFFIXES:
         form = "tensors"
@@ -135,6 +130,21 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
             hint="leave out `--shard-size`, or use `--to hf`",
         )
     return form
+
+
+def _not_written_here(path: str | os.PathLike[str], found: ForeignFormat) -> UsageError:
+    what = found.name.partition(",")[0]  # without what reading one would mean
+    command = found.written_by
+    if command is not None:
+        return UsageError(
+            f"{quoted(str(path), 200)} would be {what}, which another command writes",
+            hint=f"`{command}`",
+        )
+    return UsageError(
+        f"{quoted(str(path), 200)} would be {what}, which gptrs does not write",
+        hint="`.gptrschk` writes one file, `.safetensors` tensors alone, a name without suffix a"
+        " model folder, and so does `--to hf`, whatever the name",
+    )
 
 
 def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:

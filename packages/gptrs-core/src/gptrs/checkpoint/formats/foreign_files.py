@@ -18,10 +18,14 @@ FIRST_BYTES: Final = 16
 
 @dataclass(frozen=True)
 class ForeignFormat:
-    """A format that gptrs does not read or write, and what to do about it."""
+    """A format that tensors are not read from or written to, and what to do about it.
+
+    `written_by` is the command that writes models in it, None without any.
+    """
 
     name: str
     hint: str | None = None
+    written_by: str | None = None
 
 
 _PICKLE: Final = ForeignFormat(
@@ -31,7 +35,9 @@ _PICKLE: Final = ForeignFormat(
 )
 _FOLDER: Final = "take the model as a folder with `config.json` and safetensors"
 _GGUF: Final = ForeignFormat(
-    "a GGUF file of llama.cpp", "as a model it is read: `gptrs generate --model FILE.gguf`"
+    "a GGUF file of llama.cpp",
+    "as a model it is read: `gptrs generate --model FILE.gguf`",
+    written_by="gptrs quantize SRC FILE.gguf --type f16",
 )
 _ONNX: Final = ForeignFormat("an ONNX model", _FOLDER)
 _HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
