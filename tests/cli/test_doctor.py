@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.entry_points import Metadata
+from gptrs.plugins.manager import PluginManager
+from gptrs.plugins.state import PluginRecord
 from gptrs.variables import VARIABLES
 from gptrs_cli.doctor import environment, health
 from gptrs_cli.doctor.startup import Startup
@@ -18,6 +21,28 @@ from gptrs_cli.doctor.startup import Startup
 def quick_startup(monkeypatch):
     """Leave out the processes that measure the start, which has tests of its own."""
     monkeypatch.setattr(health, "measure_startup", lambda _: Startup(0.1, ()))
+
+
+_checked: dict[tuple[str, str], PluginRecord] = {}
+"""What a process that tries all plugins found."""
+
+
+@pytest.fixture(autouse=True)
+def plugins_checked_once(monkeypatch):
+    """Have the first run alone try plugins in a process, which has tests of its own."""
+
+    def check(plugins: PluginManager) -> None:
+        usable = [record for record in plugins.installed() if record.state.usable]
+        names = [(record.kind, record.name) for record in usable]
+        if set(names) <= _checked.keys():
+            plugins.take_over([_checked[name] for name in names])
+            return
+        check_plugins(plugins)
+        found = {(record.kind, record.name): record for record in plugins.installed()}
+        if all(found[name].state.usable for name in names):  # a busy machine may be too slow
+            _checked.update({name: found[name] for name in names})
+
+    monkeypatch.setattr(health, "check_plugins", check)
 
 
 @pytest.fixture

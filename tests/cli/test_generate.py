@@ -92,14 +92,23 @@ def test_a_prompt_can_come_from_standard_input(gptrs_process, model_directory):
     assert result.json["prompt"] == "smile 😀"
 
 
-def test_a_prompt_may_be_an_argument_or_be_piped_in(gptrs_process, model_directory):
+def test_a_prompt_may_be_an_argument_or_be_piped_in(
+    gptrs, gptrs_process, model_directory, tmp_path, monkeypatch
+):
     asked = ("generate", "--model", model_directory, "--max-tokens", 2, "--json")
-    assert gptrs_process(*asked, "the cat", stdin=b"unused").json["prompt"] == "the cat"
     assert gptrs_process(*asked, stdin=b"the dog\n").json["prompt"] == "the dog"
-    assert gptrs_process(*asked, stdin=b"two\nlines\n\n").json["prompt"] == "two\nlines\n"
-    both = gptrs_process(*asked, "the cat", "--prompt", "the dog")
+
+    def given(text: str, *arguments: object):
+        (tmp_path / "in").write_text(text)
+        with (tmp_path / "in").open() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            return gptrs(*asked, *arguments)
+
+    assert given("unused", "the cat").json["prompt"] == "the cat"
+    assert given("two\nlines\n\n").json["prompt"] == "two\nlines\n"
+    both = given("", "the cat", "--prompt", "the dog")
     assert both.json["message"] == "`PROMPT` and `--prompt` exclude each other"
-    none = gptrs_process(*asked)
+    none = given("")
     assert (none.code, none.json["message"]) == (2, "there is no prompt")
 
 

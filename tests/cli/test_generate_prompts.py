@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -212,12 +213,14 @@ def test_a_run_that_is_killed_goes_on(gptrs, tmp_path):
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         while not out.exists() or out.stat().st_size == 0:
             assert process.poll() is None
+            time.sleep(0.005)  # the run has the processor
         process.send_signal(signal.SIGKILL)
     before = records(out.read_text())
     assert 0 < len(before) < 12
     result = gptrs(*asked)
     assert (result.code, result.out) == (0, "")
-    assert result.err == f"12 prompts are done, {len(before)} of them before\n"
+    # Before it, a busy machine may tell how long it takes.
+    assert result.err.endswith(f"12 prompts are done, {len(before)} of them before\n")
     after = records(out.read_text())
     assert list(after) == list(range(1, 13))
     assert {key: after[key] for key in before} == before
