@@ -93,9 +93,9 @@ def check(name: str, schema: object, writer: Writer, count: int, tally: Tally) -
                 schema, default=jsonschema.Draft202012Validator
             )
             validator(schema).validate(json.loads(text))
-        except re.error:  # a pattern that Python does not read
+        except (re.error, OverflowError) as error:  # a pattern, or a number beyond f64
             tally.answers -= 1
-            tally.refused.append(f"{name}: its pattern cannot be checked")
+            tally.refused.append(f"{name}: the validator cannot check an answer: {error}")
             return
         except (jsonschema.ValidationError, json.JSONDecodeError) as error:
             tally.wrong.append(f"{name}: {text[:200]!r}: {str(error).splitlines()[0]}")
