@@ -21,14 +21,13 @@ from safetensors.numpy import save_file
 from starlette.routing import Route
 
 import gptrs
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.command import _keys
 from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.listening import new_listener
-from gptrs_serve.loading import load_models, with_adapters
+from gptrs_serve.loading import with_adapters
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -407,48 +406,10 @@ def _slowly(run, steps, *args, **named):
     return run(*args, **named)
 
 
-def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
-    (tmp_path / "keys").write_text("secret\n", encoding="utf-8")
-    for mode, told in ((0o644, True), (0o640, False)):
-        (tmp_path / "keys").chmod(mode)
-        assert _keys(tmp_path / "keys") == ["secret"]
-        assert ("every user of this machine can read" in capsys.readouterr().err) == told
-
-
 def test_small_packets_do_not_wait_for_each_other():
     """asyncio sees to that on sockets that state their protocol; else a stream stalls for 40 ms."""
     with new_listener("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["a=demo", "a=demo"], "two models are called `a`"),
-        (["--api-key-file", os.devnull], "has no key"),
-        (["--host", "203.0.113.1"], "cannot be listened on"),
-        (["a=demo", "--adapter", "b:c=x"], "there is no model `b` to adapt"),
-        (["a=demo", "--adapter", "a=x"], "two models are called `a`"),
-        (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
-        (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
-    ],
-)
-def test_refused_commands(capsys, words, message):
-    from gptrs.plugins.manager import configure
-    from gptrs_cli.main import main
-
-    configure()
-    assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
-    asked = ["a=nothere"]
-    for shown, terminal in (("", False), ("loading nothere\n", True)):
-        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
-        with pytest.raises(ModelError, match="`nothere` does not exist"):
-            load_models(asked, model.backend)
-        assert capsys.readouterr().err == shown
 
 
 def test_a_server_that_guesses_gives_the_same_and_tells(model, address):

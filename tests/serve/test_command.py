@@ -1,0 +1,48 @@
+"""`gptrs serve` before it answers: refused words, key files, and what a terminal is told."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gptrs.errors import ModelError
+from gptrs.plugins.manager import configure
+from gptrs_cli.main import main
+from gptrs_serve.command import _keys
+from gptrs_serve.loading import load_models
+
+
+def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
+    (tmp_path / "keys").write_text("secret\n", encoding="utf-8")
+    for mode, told in ((0o644, True), (0o640, False)):
+        (tmp_path / "keys").chmod(mode)
+        assert _keys(tmp_path / "keys") == ["secret"]
+        assert ("every user of this machine can read" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=demo", "a=demo"], "two models are called `a`"),
+        (["--api-key-file", os.devnull], "has no key"),
+        (["--host", "203.0.113.1"], "cannot be listened on"),
+        (["a=demo", "--adapter", "b:c=x"], "there is no model `b` to adapt"),
+        (["a=demo", "--adapter", "a=x"], "two models are called `a`"),
+        (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
+        (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
+    ],
+)
+def test_refused_commands(capsys, words, message):
+    configure()
+    assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
+    asked = ["a=nothere"]
+    for shown, terminal in (("", False), ("loading nothere\n", True)):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        with pytest.raises(ModelError, match="`nothere` does not exist"):
+            load_models(asked, model.backend)
+        assert capsys.readouterr().err == shown
