@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,56 @@ def test_what_is_not_converted_is_refused_by_name() -> None:
     )
     with pytest.raises(UnsupportedError, match=r"`com\.example\.Magic` .* does not convert"):
         unknown(np.ones(2, np.float32))
+
+
+def test_sequences_inside_a_graph_are_the_tensors_that_they_hold() -> None:
+    """As exporters write `torch.split`, `stack`, and lists of scripted code."""
+    model = model_of("""
+    parts (float[5, 2] x) => (float[a, b] first, float[c, d] joined, float[e, f, g] stacked,
+                              int64 count, float[h, i] rest, float[j] row)
+    <int64 two = {2}, int64 zero = {0}, int64 last = {-1}> {
+      parts = SplitToSequence <axis = 0> (x, two)
+      first = SequenceAt (parts, zero)
+      shorter = SequenceErase (parts, last)
+      none = SequenceEmpty <dtype = 1> ()
+      one = SequenceInsert (none, first)
+      more = SequenceInsert (one, first, zero)
+      joined = ConcatFromSequence <axis = 1> (shorter)
+      stacked = ConcatFromSequence <axis = 0, new_axis = 1> (more)
+      count = SequenceLength (parts)
+      rest = SequenceAt (parts, last)
+      rows = SplitToSequence <axis = 0, keepdims = 0> (x)
+      row = SequenceAt (rows, two)
+    }""")
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    found = model(x)
+    assert found["count"] == 3
+    np.testing.assert_array_equal(found["first"], x[:2])
+    np.testing.assert_array_equal(found["joined"], np.concatenate([x[:2], x[2:4]], 1))
+    np.testing.assert_array_equal(found["stacked"], np.stack([x[:2], x[:2]]))
+    np.testing.assert_array_equal(found["rest"], x[4:])
+    np.testing.assert_array_equal(found["row"], x[2])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("s = SplitToSequence (x) y = Relu (s)", "`s`, an input of `Relu`, is a sequence"),
+        ("y = SplitToSequence (x)", "`y`, an output of the graph, is a sequence"),
+        ("y = SequenceAt (x, one)", "takes a sequence, and its first input is none"),
+        ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "element 1 of a sequence of 1"),
+        ("s = SplitToSequence <axis = 1> (x) y = SequenceAt (s, one)", "an axis of a free size"),
+        ("y = NonMaxSuppression (x, x)", "leaves as many boxes.*extract_model.*'x', 'x'"),
+        ("y = StringConcat (x, x)", "is about strings"),
+    ],
+)
+def test_what_a_graph_cannot_say_of_lists_is_refused_with_what_to_do(
+    nodes: str, message: str
+) -> None:
+    model = model_of(f"m (float[2, n] x) => (float[a, b] y) <int64 one = {{1}}> {{ {nodes} }}")
+    with pytest.raises((UnsupportedError, ModelError)) as caught:
+        model(np.ones((2, 3), np.float32))
+    assert re.search(message, f"{caught.value}")
 
 
 @pytest.mark.parametrize(

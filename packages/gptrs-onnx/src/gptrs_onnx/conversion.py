@@ -13,7 +13,9 @@ from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.function_bodies import body_of
 from gptrs_onnx.node import DAMAGE, Node, Origins, shown, stored_array
+from gptrs_onnx.refusals import is_refused, refuse
 from gptrs_onnx.registry import Converter, Results, converter_of
+from gptrs_onnx.sequences import SEQUENCES, Items
 from gptrs_onnx.values import SMALL, Known, Value, as_tensor, settled
 
 MAX_DEPTH: Final = 64
@@ -44,6 +46,7 @@ class Conversion:
         self._weight = weight
         self._values: dict[ir.Value, Value] = {}
         self._origins: dict[ir.Value, Origins] = {}
+        self._sequences: dict[ir.Value, Items] = {}
         self._absent: set[ir.Value] = set()
         self._attributes: Mapping[str, ir.Attr] = {}
         self._depth = 0
@@ -105,6 +108,11 @@ class Conversion:
         found = self._values.get(value)
         if value in self._absent:
             raise UnsupportedError(f"`{shown(value.name)}`, {what}, is an optional that is absent")
+        if value in self._sequences:
+            raise UnsupportedError(
+                f"`{shown(value.name)}`, {what}, is a sequence, and tensors are computed with",
+                hint="stack its tensors into one, or make each an output of its own",
+            )
         if found is None:
             raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
         return found
@@ -116,13 +124,18 @@ class Conversion:
         node = self._node(source)
         inputs = [None if self._is_left_out(each) else each for each in source.inputs]
         results = self._results(node, inputs)
-        made = list(results) if isinstance(results, (list, tuple)) else [cast("Value", results)]
+        several = isinstance(results, (list, tuple))
+        made: list[Value | Items | None] = (
+            list(results) if several else [cast("Value | Items", results)]
+        )
         if len(made) < sum(bool(each.name) for each in source.outputs):
             node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
         origins = self.origins_of([*inputs, *_outer_values(source)])
         for value, found in zip(source.outputs, made, strict=False):
             if found is None:
                 self.leave_out(value)
+            elif isinstance(found, Items):
+                self._sequences[value], self._origins[value] = found, origins
             else:
                 known = not isinstance(found, Tensor)
                 self.bind(value, found, frozenset() if known else origins)
@@ -150,6 +163,8 @@ class Conversion:
         function = self._functions.get((node.source.domain, node.op_type, node.source.overload))
         if function is not None:
             return self._call(node, function, inputs, self._opsets)
+        if not node.domain and node.op_type in SEQUENCES:
+            return self._of_sequences(node, inputs)
         values = [
             None if each is None else self._found(each, f"an input of {node}") for each in inputs
         ]
@@ -159,14 +174,31 @@ class Conversion:
         converter = converter_of(node)
         if converter is not None:
             return self._converted(node, converter, inputs, values)
-        body = body_of(node, values)
+        body = None if is_refused(node) else body_of(node, values)
         if body is None:
-            raise UnsupportedError(
-                f"{node} is an operator that gptrs-onnx does not convert",
-                hint="`gptrs_onnx.supported_operators()` lists those that it does",
-            )
+            refuse(node)
         function, opsets = body
         return self._call(node, function, inputs, opsets)
+
+    def _of_sequences(self, node: Node, inputs: Sequence[ir.Value | None]) -> Value | Items:
+        what = f"an input of {node}"
+        given = [
+            None if each is None else self._sequences.get(each) or self._found(each, what)
+            for each in inputs
+        ]
+
+        def known(position: int) -> Known:
+            if position >= len(inputs) or (held := inputs[position]) is None:
+                node.malformed(f"lacks input {position}")
+            return settled(self.known(held, f"input {position} of {node}"))
+
+        try:
+            return SEQUENCES[node.op_type](node, given, known)
+        except GptrsError as error:
+            error.add_note(f"while converting {node}")
+            raise
+        except DAMAGE as error:
+            raise ModelError(f"{node} cannot be converted: {shown(error)}") from error
 
     def _converted(
         self,

@@ -10,6 +10,7 @@ from gptrs.api import Backend
 from gptrs_onnx.model import OnnxModel
 from gptrs_onnx.reading import model_of, read_model
 from gptrs_onnx.registry import CONVERTERS
+from gptrs_onnx.sequences import SEQUENCES
 
 
 def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> OnnxModel:
@@ -34,6 +35,6 @@ def supported_operators() -> dict[str, list[str]]:
     Those that the standard defines by others (`MeanVarianceNormalization`) are converted, too.
     """
     found: dict[str, list[str]] = {}
-    for domain, name in sorted(CONVERTERS):
+    for domain, name in sorted([*CONVERTERS, *(("", name) for name in SEQUENCES)]):
         found.setdefault(domain or "ai.onnx", []).append(name)
     return found

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gptrs_onnx.node import Node
+from gptrs_onnx.sequences import Items
 from gptrs_onnx.values import Value
 
-Results: TypeAlias = "Value | Sequence[Value | None] | None"
+Results: TypeAlias = "Value | Items | Sequence[Value | None] | None"
 Convert: TypeAlias = Callable[..., Results]
 """Takes the node and its inputs in order, None for those left out; returns its outputs."""
 
