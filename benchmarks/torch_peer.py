@@ -40,7 +40,8 @@ class TorchModel:
 
     def begin(self, prompts: list[list[int]]) -> TorchState:
         """See `SteppedTexts`."""
-        return self._append(torch.tensor(prompts), None)
+        cache = transformers.DynamicCache(config=self._model.config)
+        return self._append(torch.tensor(prompts), cache)
 
     def step(self, state: TorchState) -> TorchState:
         """See `SteppedTexts`."""
