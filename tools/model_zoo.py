@@ -76,7 +76,7 @@ def ids(count: int = 9) -> Any:
 
 
 def encoder(name: str) -> Made:
-    """Return an encoder of texts, of which one is padded."""
+    """Return an encoder and two texts, the second one padded."""
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[1, 6:] = 0
     layers = {"num_hidden_layers": 2} if name == "ModernBert" else {}  # local, and whole

@@ -43,7 +43,7 @@ def _split(node: Node, given: Given, known: KnownInput) -> Items:
 
 
 def _equal(node: Node, size: int, each: int) -> list[int]:
-    """Return the lengths of parts of `each` elements, of which the last may be shorter."""
+    """Return the lengths of parts of `each` elements; the last one may be shorter."""
     if not is_number(size):
         node.refuse("splits an axis of a free size into a sequence, whose length nobody knows")
     if each < 1:
