@@ -21,6 +21,7 @@ from torch import nn  # noqa: E402
 
 import gptrs_torch  # noqa: E402
 from gptrs.errors import GptrsError, ModelError, UnsupportedError  # noqa: E402
+from gptrs_torch import archive  # noqa: E402
 
 pytestmark = pytest.mark.long
 PROGRAM = "models/model.json"
@@ -47,17 +48,17 @@ def entries() -> dict[str, bytes]:
         warnings.simplefilter("ignore")
         given = (torch.randn(3, 8), 0.5), {"bias": torch.zeros(4)}
         torch.export.save(torch.export.export(Scaled(), *given), stream)
-    with zipfile.ZipFile(stream) as archive:
-        return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(stream) as packed:
+        return {name.partition("/")[2]: packed.read(name) for name in packed.namelist()}
 
 
 def changed(folder: Path, change: Callable[[Any], Any]) -> Path:
     """Write the archive with another description."""
     path = folder / "model.pt2"
     program = json.dumps(change(json.loads(entries()[PROGRAM]))).encode()
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w") as packed:
         for name, data in {**entries(), PROGRAM: program}.items():
-            archive.writestr(f"archive/{name}", data)
+            packed.writestr(f"archive/{name}", data)
     return path
 
 
@@ -143,3 +144,16 @@ def test_other_names_are_read(tmp_path: Path) -> None:
     change = renamed("scale", "größe")
     model = gptrs_torch.load(changed(tmp_path, change), "ref")
     assert (*model.inputs, *model.outputs) == ("x", "bias", "y.1")
+
+
+def test_a_description_of_too_many_values_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A packed archive of some kilobytes can hold millions of empty objects."""
+    monkeypatch.setattr(archive, "MAX_VALUES", 1000)
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was parsed"))
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr(f"archive/{PROGRAM}", f'{{"a": [{"{}," * 1001}{{}}]}}')
+    with pytest.raises(ModelError, match="has more than 1000 values"):
+        gptrs_torch.load(path, "ref")

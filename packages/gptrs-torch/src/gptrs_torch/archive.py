@@ -25,6 +25,8 @@ from gptrs_torch.program_check import checked_program, require_path, shown_name
 
 MAX_JSON: Final = 256 * 2**20
 """Most bytes of a description in a file."""
+MAX_VALUES: Final = 4_000_000
+"""Most lists, objects and commas in a description, which bounds the memory of what is parsed."""
 MAX_ENTRIES: Final = 200_000
 
 
@@ -100,7 +102,10 @@ def _json(
             f"`{shown_name(name)}` has {info.file_size} bytes, at most {MAX_JSON} are read"
         )
     with archive.open(info) as file:
-        found = json.loads(file.read(MAX_JSON + 1))
+        text = file.read(MAX_JSON + 1)
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ModelError(f"`{shown_name(name)}` has more than {MAX_VALUES} values")
+    found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(f"{name} is no JSON object")
     return cast("dict[str, Any]", found)
