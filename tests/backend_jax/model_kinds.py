@@ -147,6 +147,11 @@ CASES = sorted({name.split()[0]: name for name in reversed(SAVES)}.values())
 """The first case of each kind."""
 ALIKE = frozenset(name.split()[0] for name in [*TEXT_KINDS, *more_decoders.CASES])
 """Kinds whose programs are made of the layers of others; they differ in switches."""
+WRITERS = frozenset({
+    "gpt2", "llama", "gemma3_text", "gpt_oss", "mixtral", "deepseek_v2", "mamba", "mamba2", "lfm2",
+    "qwen3_next", "granitemoehybrid", "bloom",
+})  # fmt: skip
+"""Kinds of which every kind of cache is one: they write with the program of several steps."""
 HEADS = ("bert of texts", "bert of tokens", "bert of words", "gte of words", "deberta-v2 of texts")
 """Cases of encoders with a head."""
 
@@ -170,14 +175,19 @@ def _texts_of(width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _causal_lm(model: LoadedModel) -> dict[str, np.ndarray]:
-    """XLA compiles two programs: one reads the prompt, one writes several tokens."""
+    """XLA compiles one program, which reads the prompt; for `WRITERS` one that writes, too."""
     prompt = _tokens(1, 13)[0].tolist()  # longer than the windows of most kinds
     greedy = {"temperature": 0, "ignore_eos": True}
     first = gptrs.generate(model, prompt, max_tokens=1, logprobs=_ALL, **greedy)
-    written = gptrs.generate(model, prompt, max_tokens=6, **greedy)
     assert first.logprobs
     scores = np.array([logprob for _, logprob in sorted(first.logprobs[0].top)])
-    return {"scores of words": scores, "greedy tokens": np.array(written.token_ids)}
+    if model.kind in WRITERS:
+        tokens = gptrs.generate(model, prompt, max_tokens=6, **greedy).token_ids
+    else:
+        tokens = list(first.token_ids)
+        for _ in range(2):  # a prompt of the same size, once it is padded
+            tokens += gptrs.generate(model, [*prompt, *tokens], max_tokens=1, **greedy).token_ids
+    return {"scores of words": scores, "greedy tokens": np.array(tokens)}
 
 
 def _seq2seq(model: LoadedModel) -> dict[str, np.ndarray]:
