@@ -127,6 +127,53 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("q4.gguf", "name the file of llama.cpp itself: `--model` `"),
+        ("consolidated.safetensors", "in Mistral's own form"),
+        ("model.fp16.safetensors", "if `model.fp16.safetensors` has the weights, name it `model.s"),
+        ("model.onnx", "runs the ONNX model"),
+        ("tf_model.h5", "weights of TensorFlow and Flax are not read"),
+    ],
+)
+def test_a_folder_with_weights_of_another_form(tmp_path: Path, name: str, said: str) -> None:
+    (single(tmp_path) / "model.safetensors").rename(tmp_path / name)
+    assert said in _refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("q4.gguf", "name the file of llama.cpp itself"),
+        ("model_index.json", "a pipeline of diffusers"),
+        ("params.json", "download the one of transformers"),
+    ],
+)
+def test_a_folder_of_others_without_config(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / name).touch()
+    assert said in _refusal(tmp_path)
+
+
+def test_pointers_of_git_lfs_are_called_that(tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 548105171\n"
+    (single(tmp_path) / "model.safetensors").write_bytes(pointer)
+    assert "is a pointer of Git LFS" in _refusal(tmp_path)
+    (single(tmp_path) / "tokenizer.json").write_bytes(pointer)
+    with pytest.raises(ModelError, match=r"is a pointer of Git LFS, .*`git lfs pull`"):
+        HfDirectory.open(tmp_path).read_bytes("tokenizer.json")
+
+
+def test_shards_without_an_index_are_read_if_all_are_there(tmp_path: Path) -> None:
+    single(tmp_path)
+    names = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    (tmp_path / "model.safetensors").rename(tmp_path / names[0])
+    (tmp_path / names[1]).write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    assert set(_read_all(HfDirectory.open(tmp_path))) == set(ARRAYS)
+    (tmp_path / names[1]).unlink()
+    assert f"has 1 of 2 shards and no `{INDEX}`, missing: `{names[1]}`" in _refusal(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "model.ckpt"])
 def test_pickle_files_are_never_read(tmp_path: Path, name: str) -> None:
     (single(tmp_path) / "model.safetensors").rename(tmp_path / name)

@@ -43,7 +43,13 @@ _ONNX: Final = ForeignFormat("an ONNX model", _FOLDER)
 _HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
 _TFLITE: Final = ForeignFormat("a TensorFlow Lite model", _FOLDER)
 
+_POINTER: Final = ForeignFormat(
+    "a pointer of Git LFS, not the file that it stands for",
+    "`git lfs pull` in the folder of the model fetches the files",
+)
+
 _BY_START: Final[Mapping[bytes, ForeignFormat]] = {
+    b"version https://": _POINTER,
     b"GGUF": _GGUF,
     b"\x89HDF\r\n\x1a\n": _HDF5,
     b"\x80\x02": _PICKLE,

@@ -7,6 +7,7 @@ blobs of the hub cache entry that a snapshot folder belongs to. Pickle files are
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
-from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES
+from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES, foreign_format
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models import byte_bpe_files
 from gptrs.checkpoint.models.bitsandbytes_folder import BitsAndBytesFolder
@@ -49,6 +50,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 MAX_INDEX_BYTES = 100_000_000
+_SHARD = re.compile(r"model-\d{5}-of-(\d{5})\.safetensors")
 _OF_SUBFOLDER = f"/{WEIGHTS}"
 _CONVERT = (
     "where you trust the file, load the model with transformers and save it again with"
@@ -77,7 +79,8 @@ class HfDirectory(ModelSource):
         self.generation_config = self.read_generation_config()
         self._single = folder.find(WEIGHTS)
         self._index = None if self._single else folder.find(INDEX)
-        if self._single is None and self._index is None:
+        self._shards = () if self._single or self._index else _unlisted_shards(folder)
+        if not (self._single or self._index or self._shards):
             raise _without_weights(folder)
         if is_timm(settings):
             self._preprocessor = preprocessor_of(settings)
@@ -108,7 +111,12 @@ class HfDirectory(ModelSource):
     ) -> bytes | None:
         found = self._folder.find(name, subfolder)
         if found is not None:
-            return read_whole(found, limit)
+            data = read_whole(found, limit)
+            form = foreign_format(name, data) if data.startswith(b"version ") else None
+            if form is not None:
+                where = quoted(str(self.path / subfolder / name), 200)
+                raise ModelError(f"{where} is {form.name}", hint=form.hint)
+            return data
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
             return self._preprocessor
         made = self._tokenizer_class if (name, subfolder) == (TOKENIZER, "") else None
@@ -164,7 +172,10 @@ class HfDirectory(ModelSource):
     def _stored_tensors(self) -> FileSource:
         if self._single is not None:
             return FileSource.of_file(self._single, shown_as=self.path / WEIGHTS)
-        assert self._index is not None
+        if self._index is None:
+            shards = {name: self._open_shard(name) for name in self._shards}
+            found = {tensor: name for name, shard in shards.items() for tensor in shard.entries}
+            return FileSource(found, shards.__getitem__, str(self.path))
         origin = self.path / INDEX
         return FileSource(_read_index(self._index, origin), self._open_shard, str(origin))
 
@@ -218,6 +229,24 @@ def _read_index(path: Path, shown: Path) -> dict[str, str]:
     return cast("dict[str, str]", shards)
 
 
+def _unlisted_shards(folder: ModelFolder) -> tuple[str, ...]:
+    """Return the shards of a folder without an index; CheckpointError if one is missing."""
+    found = [name for name in folder.names if _SHARD.fullmatch(name)]
+    total = {name[-17:-12] for name in found}
+    if not total:
+        return ()
+    last = total.pop()
+    wanted = [f"model-{number:05}-of-{last}.safetensors" for number in range(1, int(last[:5]) + 1)]
+    if total or len(wanted) != len(found):
+        missing = [name for name in wanted[:1000] if name not in found]
+        raise CheckpointError(
+            f"the folder {quoted(str(folder.path), 200)} has {len(found)} of {len(wanted)} shards"
+            f" and no {quoted(INDEX)}, missing: {listed(missing)}",
+            hint="download the model again",
+        )
+    return tuple(wanted)
+
+
 def _without_weights(folder: ModelFolder) -> ModelError:
     where = quoted(str(folder.path), 200)
     pickles = [name for name in folder.names if name.endswith(PICKLE_SUFFIXES)]
@@ -230,5 +259,28 @@ def _without_weights(folder: ModelFolder) -> ModelError:
     return ModelError(
         f"the folder {where} has neither {quoted(WEIGHTS)} nor {quoted(INDEX)},"
         f" found {listed(folder.names)}",
-        hint="download the weights in safetensors format",
+        hint=_other_weights(folder) or "download the weights in safetensors format",
     )
+
+
+def _other_weights(folder: ModelFolder) -> str | None:
+    """Return what to do about weights of another form, None where there are none."""
+    names = folder.walk()
+
+    def path(end: str) -> str | None:
+        found = next((name for name in names if name.endswith(end)), None)
+        return None if found is None else quoted(str(folder.path / found), 200)
+
+    gguf, onnx = path(".gguf"), path(".onnx")
+    if gguf is not None:
+        return f"name the file of llama.cpp itself: `--model` {gguf}"
+    if "consolidated.safetensors" in folder.names:
+        return "its weights are in Mistral's own form: download `model.safetensors`, too"
+    own = [name for name in folder.names if name.endswith(".safetensors")]
+    if len(own) == 1:
+        return f"if {quoted(own[0])} has the weights, name it {quoted(WEIGHTS)}"
+    if onnx is not None:
+        return f"`gptrs run` {onnx} runs the ONNX model, see docs/import.md"
+    if path(".h5") is not None or path(".msgpack") is not None:
+        return "weights of TensorFlow and Flax are not read: save them anew with transformers 4"
+    return None

@@ -107,6 +107,13 @@ class ModelFolder:
             return "it holds an adapter: load the model that it was made for, with `--adapter`"
         if "snapshots" in self.names and self._real.name.startswith("models--"):
             return "name the folder of one revision below `snapshots`"
+        gguf = next((name for name in self.names if name.endswith(".gguf")), None)
+        if gguf is not None:
+            return f"name the file of llama.cpp itself: `--model` {quoted(str(self.path / gguf))}"
+        if "model_index.json" in self.names:
+            return "it holds a pipeline of diffusers: name the folder of one of its models"
+        if "params.json" in self.names:
+            return "it is in a form of its makers: download the one of transformers"
         return None
 
 

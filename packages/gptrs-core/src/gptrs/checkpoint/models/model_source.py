@@ -83,7 +83,12 @@ class ModelSource(ABC):
         if not isinstance(kind, str):
             found = "no such key" if kind is None else shown_value(kind)
             shown = quoted(str(self.path / CONFIG), 200)
-            raise ModelError(f"{shown} must name the kind of model in `model_type`, found {found}")
+            named = self.config.get("architectures")
+            hint = f'add the one of {quoted(str(named))}, as in `"model_type": "bert"`'
+            raise ModelError(
+                f"{shown} must name the kind of model in `model_type`, found {found}",
+                hint=hint if named else None,
+            )
         return kind
 
     def read_generation_config(self) -> Mapping[str, object]:
