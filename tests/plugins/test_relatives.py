@@ -19,6 +19,7 @@ def test_a_known_kind_is_refused_with_the_nearest(tmp_path):
         gptrs.load_model(tmp_path, backend="ref")
     assert "no model kind `flaubert`; nearest by architecture is `bert`" in str(caught.value)
     assert "add_a_model_kind.md" in str(caught.value)
+    assert "docs/torch.md" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["rwkv", "lama", "gpt3"])
@@ -29,6 +30,7 @@ def test_no_kind_is_suggested_for_how_it_is_spelled(kind):
     said = str(caught.value)
     assert said.startswith(f"there is no model kind `{kind}`; `gptrs list models` shows")
     assert "did you mean" not in said
+    assert "run as what torch exports (docs/torch.md)" in said
     assert not any(name in said.split() for name in ("`llama`", "`gpt2`"))
 
 

@@ -118,7 +118,8 @@ class PluginManager(PluginRegistry):
                 f"there is no model kind {quoted(model_type)}; nearest by architecture is"
                 f" `{nearest}`, which it must not be loaded as",
                 hint="docs/recipes/add_a_model_kind.md tells how to add it as a plugin of two"
-                " files; `gptrs list models --all` shows all kinds that are known",
+                " files, docs/torch.md how to run what torch exports; `gptrs list models --all`"
+                " shows all kinds that are known",
             )
 
     def demo_model_path(self, name: str | None = None) -> Path:

@@ -50,7 +50,8 @@ def no_such_plugin(
         listed = f"`gptrs list {kind}s` shows the {len(known)} that are installed"
     # The kind of a model stands in its file: nobody mistyped it.
     guess = "" if kind == "model" else did_you_mean(name, known)
+    torch = ", or run as what torch exports (docs/torch.md)" if kind == "model" else ""
     return error(
         f"there is no {label(kind)} {quoted(name)}",
-        hint=f"{guess}{listed}; others come with the package that has them",
+        hint=f"{guess}{listed}; others come with the package that has them{torch}",
     )
