@@ -66,7 +66,6 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("qwen3_moe", {"mlp_only_layers": [-1]}, "`mlp_only_layers`"),
     ("gpt_neo", {"num_layers": 2, "attention_layers": ["global"]}, "`attention_layers`.*2 layers"),
     ("gpt_neo", {"num_layers": 1, "attention_layers": ["wide"]}, "`attention_layers`"),
-    ("bloom", {"apply_residual_connection_post_layernorm": True}, "`apply_residual_connection"),
     ("mpt", {"attn_config": {"alibi": False}}, "`alibi`"),
     ("mpt", {"attn_config": 3}, "`attn_config`.*must be a table"),
     ("llama", {"no_rope_layers": [1, 0]}, "`no_rope_layers`"),
@@ -114,7 +113,6 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("smollm3", {"no_rope_layers": [1, 0, 1]}, "`no_rope_layers`.*one number for each of 2 layers"),
     ("exaone4", {"sliding_window_pattern": "LGLG"}, "`sliding_window_pattern`.*form LLLG"),
     ("falcon", {"alibi": True}, "`alibi` of a `falcon` model is supported as False only"),
-    ("opt", {"do_layer_norm_before": False}, "`do_layer_norm_before` of a `opt` model"),
     ("gptj", {"rotary_dim": 65}, "`rotary_dim` of a `gptj` model must be even and at most 256"),
     ("qwen2", {"rope_scaling": {"rope_type": "mrope"}}, "`rope_scaling.rope_type`.*'mrope'"),
     (

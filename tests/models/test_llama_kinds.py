@@ -100,6 +100,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "starcoder2 without biases": ("Starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
     "stablelm": ("StableLm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
     "stablelm in parallel": ("StableLm", {"use_parallel_residual": True}),
+    "stablelm with head norms": (
+        "StableLm",
+        {"qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": True},
+    ),
     "cohere": ("Cohere", {"attention_bias": True, "logit_scale": 0.4}),
     "cohere with head norms": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", {**MORE_LAYERS, "sliding_window_pattern": 3}),
@@ -130,6 +134,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "falcon in sequence": ("Falcon", {"parallel_attn": False, "multi_query": False}),
     "opt": ("OPT", {"ffn_dim": 40, "word_embed_proj_dim": 32}),
+    "opt of 350 million": (
+        "OPT",
+        {"ffn_dim": 40, "word_embed_proj_dim": 20, "do_layer_norm_before": False},
+    ),
     "gpt_bigcode": ("GPTBigCode", {"n_inner": 40}),
     "gpt_bigcode of all heads": ("GPTBigCode", {"multi_query": False, "n_inner": 40}),
     "gpt_neo": (
@@ -137,6 +145,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         {"attention_types": [[["global", "local"], 1]], "window_size": 12, "num_layers": 2},
     ),
     "bloom": ("Bloom", {}),
+    "bloom of norms in the stream": ("Bloom", {"apply_residual_connection_post_layernorm": True}),
     "bloom of seven heads": ("Bloom", {"n_head": 7, "hidden_size": 28, "num_key_value_heads": 7}),
     "mpt": ("Mpt", {"attn_config": {"clip_qkv": 2.0}, "max_seq_len": 160}),
     "mpt of six heads": (

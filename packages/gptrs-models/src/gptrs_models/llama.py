@@ -64,10 +64,17 @@ class Attends(Protocol):
 
 
 class HeadwiseNorm(Module):
-    """Layer normalization of each head with weights of its own, [.., H, D]."""
+    """Layer normalization of each head with weights of its own, [.., H, D].
+
+    Checkpoints have them as one tensor (Cohere), or as one for each head (StableLM 2).
+    """
 
     def __init__(self, params: Params, n_heads: int, head_dim: int, epsilon: float) -> None:
-        self.weight = params.tensor("weight", (n_heads, head_dim))
+        if "norms.0.weight" in params:
+            each = [params.tensor(f"norms.{i}.weight", (head_dim,)) for i in range(n_heads)]
+            self.weight = F.stack(each)
+        else:
+            self.weight = params.tensor("weight", (n_heads, head_dim))
         self._epsilon = epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -265,6 +272,7 @@ class Block(Module):
         self.parallel, self.residual_scale = config.parallel, config.residual_scale
         self.shares_norm = names.mlp_in == names.attention_in
         self.norm_after_sum = config.norm_after_sum
+        self.residual_after_norm = config.residual_after_norm
         self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
         self.self_attn = _attention(config, params, layer)
         self.keeps_state = isinstance(self.self_attn, DeltaNet | Mixer)
@@ -298,9 +306,10 @@ class Block(Module):
         if self.parallel:
             inputs = before if self.shares_norm else _through(self.post_attention_layernorm, x)
             return x + attended + self.mlp(inputs)
-        x = self._add(x, attended)
-        change = self.mlp(_through(self.post_attention_layernorm, x))
-        return self._add(x, _through(self.mlp_out, change))
+        x = self._add(before if self.residual_after_norm else x, attended)
+        inputs = _through(self.post_attention_layernorm, x)
+        x = inputs if self.residual_after_norm else x
+        return self._add(x, _through(self.mlp_out, self.mlp(inputs)))
 
     def _add(self, x: Tensor, change: Tensor) -> Tensor:
         return x + (change if self.residual_scale == 1 else change * self.residual_scale)
@@ -325,7 +334,12 @@ class Llama(CausalLMModule):
         self.config, names, width = config, config.names, config.hidden_size
         whole = f"{names.body}.{names.embed}.weight" in params
         body = params / names.body if whole else params
-        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, width, "vocab")
+        inner = config.embedding_width or width
+        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, inner, "vocab")
+        self.project_in = self.project_out = None
+        if inner != width:
+            self.project_in = Linear(body / "project_in", inner, width, bias=False)
+            self.project_out = Linear(body / "project_out", width, inner, bias=False)
         if names.positions is not None:
             rows = config.context_length + config.position_offset
             self.embed_positions = Embedding(body / names.positions, rows, width)
@@ -335,7 +349,11 @@ class Llama(CausalLMModule):
             )
         layers = body / names.layers
         self.layers = [Block(config, layers / i, i) for i in range(config.num_hidden_layers)]
-        self.norm = make_norm(config.norm, body / names.norm, width, config.rms_norm_eps)
+        self.norm = (
+            make_norm(config.norm, body / names.norm, width, config.rms_norm_eps)
+            if config.final_norm
+            else None
+        )
         # A checkpoint may have weights of its own for a layer that the config calls tied.
         tied = config.tie_word_embeddings and f"{names.head}.weight" not in params
         self.lm_head = (
@@ -343,7 +361,7 @@ class Llama(CausalLMModule):
             if tied
             else Linear(
                 params / names.head,
-                width,
+                inner,
                 config.vocab_size,
                 bias=config.head_bias,
                 axes=("embed", "vocab"),
@@ -385,6 +403,7 @@ class Llama(CausalLMModule):
     def embeddings(self, step: RaggedStep[Tensor]) -> Tensor:
         """Return what the first block reads of the tokens of a step, [N, C]."""
         x = self.embed_tokens(step.tokens)  # (N, C)
+        x = x if self.project_in is None else self.project_in(x)
         if self.config.names.positions is not None:
             x = x + self.embed_positions(step.positions + self.config.position_offset)
         if self.config.embedding_scale != 1:
@@ -411,11 +430,12 @@ class Llama(CausalLMModule):
 
     @override
     def final_norm(self, x: Tensor) -> Tensor:
-        return self.norm(x)
+        return _through(self.norm, x)
 
     @override
     def logits(self, x: Tensor) -> Tensor:
         config = self.config
+        x = x if self.project_out is None else self.project_out(x)
         logits = self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
         if config.logit_scale != 1:
             logits = logits * config.logit_scale

@@ -89,7 +89,9 @@ class LlamaConfig:
     the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
     `latent` makes it latent attention. `sinks` are scores beside those of the keys, one for each
     head (gpt-oss). `attention_gate` multiplies what attention finds by numbers that stand behind
-    the query of each head (Qwen3-Next).
+    the query of each head (Qwen3-Next). `residual_after_norm` adds each half to what it reads, not
+    to what its norm reads (old BLOOM). `embedding_width` is that of embeddings of tokens, which
+    matrices turn into `hidden_size` and back where they differ (OPT 350M).
     """
 
     vocab_size: int
@@ -115,6 +117,9 @@ class LlamaConfig:
     parallel: bool = False
     first_norm: bool = True
     norm_after_sum: bool = False
+    residual_after_norm: bool = False
+    final_norm: bool = True
+    embedding_width: int | None = None
     up_first: bool = False
     down_bias: bool | None = None
     interleaved: bool = False

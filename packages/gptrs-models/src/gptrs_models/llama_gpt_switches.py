@@ -100,13 +100,14 @@ def gpt_neo(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def bloom(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch linear biases, and a norm of the embeddings."""
-    fields.require("apply_residual_connection_post_layernorm", False)
+    after = fields.boolean("apply_residual_connection_post_layernorm", False)
     return replace(
         unrotated(config, BLOOM_NAMES),
         intermediate_size=4 * config.hidden_size,
         hidden_act="gelu_pytorch_tanh",
         qkv_groups=True,
         alibi=bloom_slopes(config.num_attention_heads),
+        residual_after_norm=after,
     )
 
 
@@ -156,11 +157,10 @@ def persimmon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, and learned positions from row 2 on; norms after halves are not supported."""
-    fields.require("do_layer_norm_before", True)
-    fields.require("_remove_final_layer_norm", False)
+    """Switch names, learned positions from row 2 on, and perhaps norms behind both halves."""
     fields.require("layer_norm_elementwise_affine", True)
-    fields.require("word_embed_proj_dim", config.hidden_size)
+    before = fields.boolean("do_layer_norm_before", True)
+    own = fields.get("word_embed_proj_dim") is not None
     names = Names(
         body="model.decoder",
         positions="embed_positions",
@@ -169,8 +169,10 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         gate=None,
         up="fc1",
         down="fc2",
-        attention_in="self_attn_layer_norm",
-        mlp_in="final_layer_norm",
+        attention_in="self_attn_layer_norm" if before else None,
+        attention_out=None if before else "self_attn_layer_norm",
+        mlp_in="final_layer_norm" if before else None,
+        mlp_out=None if before else "final_layer_norm",
         norm="final_layer_norm",
     )
     bias = fields.boolean("enable_bias", True)
@@ -181,6 +183,9 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         norm="layer",
         unrotated_layers=tuple(range(config.num_hidden_layers)),
         position_offset=2,
+        norm_after_sum=not before,
+        final_norm=before and not fields.boolean("_remove_final_layer_norm", False),
+        embedding_width=fields.integer("word_embed_proj_dim") if own else None,
     )
 
 

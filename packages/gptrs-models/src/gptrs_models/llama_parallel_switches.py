@@ -36,12 +36,13 @@ def phi(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def stablelm(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch layer norms and parallel halves."""
-    fields.require("qk_layernorm", False)
     parallel = fields.boolean("use_parallel_residual", False)
+    names = ONE_NORM if parallel else Names()
     return replace(
         config,
-        names=ONE_NORM if parallel else Names(),
+        names=replace(names, query_norm="q_layernorm", key_norm="k_layernorm"),
         norm="layer",
+        head_norm="each" if fields.boolean("qk_layernorm", False) else None,
         parallel=parallel,
         qkv_bias=fields.boolean("use_qkv_bias", False),
     )
