@@ -160,7 +160,8 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch names, learned positions from row 2 on, and perhaps norms behind both halves."""
     fields.require("layer_norm_elementwise_affine", True)
     before = fields.boolean("do_layer_norm_before", True)
-    own = fields.get("word_embed_proj_dim") is not None
+    width = config.hidden_size
+    inner = fields.integer("word_embed_proj_dim", width)
     names = Names(
         body="model.decoder",
         positions="embed_positions",
@@ -185,7 +186,7 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         position_offset=2,
         norm_after_sum=not before,
         final_norm=before and not fields.boolean("_remove_final_layer_norm", False),
-        embedding_width=fields.integer("word_embed_proj_dim") if own else None,
+        embedding_width=None if inner == width else inner,
     )
 
 
