@@ -45,8 +45,6 @@ REFUSED: Mapping[str, str] = {
     "reduce_scatter": _DEVICES,
     "replica_id": _DEVICES,
     "rng": _RANDOM,
-    "rng_bit_generator": _RANDOM,
-    "select_and_scatter": _GRADIENT,
     "send": _STREAMS,
     "set_dimension_size": "a size that depends on data",
     "torch_index_select": _OLD,

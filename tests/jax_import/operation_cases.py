@@ -90,6 +90,8 @@ _BINARY = {
     "select": lambda x, y: jnp.where(x > 0, x, y),
     "select_scalar": lambda x, y: lax.select(x[0, 0] > 0, x, y),
     "clamp": lambda x, y: (lax.clamp(-0.5, x, 0.5), lax.clamp(y, x, y + 1)),
+    "complex_abs": lambda x, y: jnp.abs(lax.complex(x, y) * np.float32([0, 1, 1e-30, 1e30])),
+    "complex_nan": lambda x, y: jnp.where(x > 0, lax.complex(x, y), np.complex64(np.nan)).real,
     "complex": lambda x, y: jnp.real(lax.complex(x, y) * lax.complex(y, x)),
     "dot_general": lambda x, y: (x @ y.T, jnp.einsum("ij,ij->i", x, y), jnp.tensordot(x, y, 2)),
 }
@@ -190,6 +192,10 @@ _SORT = {
     "sort_keys": lambda x: lax.sort(((x * 2).astype(np.int32), x, -x), dimension=1, num_keys=2),
     "sort_truth": lambda x: jnp.sort(x > 0, 1),
     "top_k": lambda x: lax.top_k(x, 2),
+    "approximate_top_k": lambda x: (
+        lax.approx_max_k(x, 3),
+        lax.approx_min_k(x, 2, reduction_dimension=0),
+    ),
     "median": lambda x: jnp.median(x, 1),
     "unique": lambda x: jnp.unique((x * 2).astype(np.int32), size=5),
     "searchsorted": lambda x: jnp.searchsorted(jnp.sort(x[0]), x[1]),
@@ -207,6 +213,11 @@ _CONTROL = {
     "call": lambda x: jax.jit(lambda a: jax.jit(jnp.tanh)(a) + 1)(x),
     "optimization_barrier": lambda x: lax.optimization_barrier((x, x * 2)),
     "random": lambda x: jax.random.normal(jax.random.key(3), (5,)) + x[0, 0],
+    "random_bits": lambda x: (
+        lax.rng_bit_generator(x[0].view(np.uint32), (3, 3)),
+        lax.rng_bit_generator(x[1].view(np.uint32), (5,), dtype="uint8"),
+        jax.random.uniform(jax.random.key(3, impl="rbg"), (5,)),
+    ),
     "random_integers": lambda x: jax.random.randint(jax.random.key(1), (6,), 0, 100) + x[0, 0],
     "grad": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ x.T) ** 2)),
 }
@@ -216,7 +227,26 @@ def _windows(kind: Callable[..., Any], start: float, **options: Any) -> Callable
     return lambda x: lax.reduce_window(x, np.float32(start), kind, **options)
 
 
+def _pool_gradient(kind: Callable[..., Any], start: float, **options: Any) -> Callable[..., Any]:
+    pool = _windows(kind, start, **options)
+    return jax.grad(lambda x: jnp.sum(pool(jnp.round(2 * x)) * pool(x)))  # of equal elements, too
+
+
 _WINDOWS = {
+    "max_pool_gradient": _pool_gradient(
+        lax.max,
+        -np.inf,
+        window_dimensions=(1, 2, 3, 1),
+        window_strides=(1, 2, 1, 1),
+        padding="SAME",
+    ),
+    "min_pool_gradient": _pool_gradient(
+        lax.min,
+        np.inf,
+        window_dimensions=(1, 2, 2, 1),
+        window_strides=(1, 3, 1, 1),
+        padding=((0, 0), (3, 0), (0, 2), (0, 0)),  # windows of padding alone
+    ),
     "max_pool": _windows(
         lax.max,
         -np.inf,

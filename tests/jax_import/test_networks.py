@@ -88,8 +88,8 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     converted = gptrs_backend_jax.from_jax(function, weights, x, backend="ref")
     with pytest.raises(UsageError, match="structure"):
         converted(x)
-    with pytest.raises(UsageError, match="got an array of float64"):
-        converted(weights, x.astype(np.float64))
+    with pytest.raises(UsageError, match="got an array of float16"):
+        converted(weights, x.astype(np.float16))
     with pytest.raises(UsageError, match=r"got an array of shape \[4, 16\]"):
         converted(weights, np.ones((4, 16), np.float32))
 
@@ -102,3 +102,24 @@ def test_unused_and_named_arguments_stay_where_they_were() -> None:
     x = np.ones(3, np.float32)
     converted = gptrs_backend_jax.from_jax(function, x, x, scale=np.float32(2), backend="ref")
     assert converted(x, x + 1, scale=np.float32(3))["scaled"].tolist() == [6, 6, 6]
+
+
+def test_types_of_64_bits_are_taken_as_jax_does() -> None:
+    places = np.array([1, 0, 2])
+    converted = gptrs_backend_jax.from_jax(lambda i, x: x[i], places, np.ones(3), backend="ref")
+    assert converted(places, np.array([1.5, 2, 3])).tolist() == [2, 1.5, 3]
+    with pytest.raises(UsageError, match="integers that do not fit"):
+        converted(places + 2**32, np.ones(3))
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_keys_of_random_numbers_go_in_and_come_out(generator: str) -> None:
+    def function(state: Any) -> Any:
+        first, second = jax.random.split(state["key"])
+        return {"key": first, "drawn": jax.random.bits(second, (3,))}
+
+    state = {"key": jax.random.key(5, impl=generator)}
+    found = gptrs_backend_jax.from_jax(function, state, backend="ref")(state)
+    wanted = function(state)
+    assert np.array_equal(found["drawn"], wanted["drawn"])
+    assert (found["key"] == wanted["key"]).all()

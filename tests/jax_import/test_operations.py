@@ -45,7 +45,7 @@ def test_numba_computes_what_jax_does(case: Case) -> None:
     [
         (lambda x: jax.numpy.linalg.cholesky(x @ x.T), "`lapack_spotrf_ffi` is a kernel"),
         (lambda x: jax.numpy.fft.rfft(x).real, "`stablehlo.fft`"),
-        (lambda x: jax.lax.rng_bit_generator(x.view(np.uint32)[0], (3,)), "rng_bit_generator"),
+        (lambda x: jax.lax.rng_uniform(x[0, 0], 1.0, (3,)), "`stablehlo.rng`"),
         (lambda x: x.astype(np.complex64) * 1j, None),
     ],
 )

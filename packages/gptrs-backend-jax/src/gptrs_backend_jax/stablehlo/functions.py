@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import jax
 import numpy as np
 from jax import export as _export
 
-from gptrs.api import Backend, Program, UsageError
+from gptrs.api import Backend, ModelInput, Program, UnsupportedError, UsageError
 from gptrs_backend_jax.stablehlo.model import StableHloModel
 from gptrs_backend_jax.stablehlo.reading.artifact import free_sizes
 from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed
 
 export = cast("Any", _export)
 _jax = cast("Any", jax)
+
+
+_GENERATORS: Final = {
+    "key<fry>": "threefry2x32",
+    "key<rbg>": "rbg",
+    "key<urbg>": "unsafe_rbg",
+}
+"""The types of keys of random numbers, and the generators that JAX has for them."""
 
 
 class JaxFunction:
@@ -28,6 +36,7 @@ class JaxFunction:
     def __init__(self, exported: Any, backend: str | Backend | None, name: str) -> None:
         self._exported = exported
         self._kept = [int(each) for each in exported.module_kept_var_idx]
+        self._keys = [_key_kind(each) for each in exported.out_avals]
         module = parsed(exported.mlir_module_serialized, free_sizes(exported))
         self.model = StableHloModel(module, backend, name)
 
@@ -39,7 +48,11 @@ class JaxFunction:
 
         UsageError for arguments that are nested, typed or sized otherwise than the examples.
         """
-        results = self.model.run(self._leaves(args, kwargs))
+        found = self.model.run(self._leaves(args, kwargs))
+        results = [
+            array if kind is None else _jax.random.wrap_key_data(array, impl=kind)
+            for array, kind in zip(found, self._keys, strict=True)
+        ]
         return _jax.tree_util.tree_unflatten(self._exported.out_tree, results)
 
     def program(self, *args: object, **kwargs: object) -> Program:
@@ -54,11 +67,47 @@ class JaxFunction:
                 hint=f"its examples have {self._exported.in_tree}",
             )
         slots = list(self.model.inputs.values())
-        return [slot.array(_array(leaves[n])) for slot, n in zip(slots, self._kept, strict=True)]
+        return [
+            slot.array(_narrowed(_array(leaves[n]), slot))
+            for slot, n in zip(slots, self._kept, strict=True)
+        ]
 
 
 def _array(leaf: object) -> object:
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+    """Return an array of JAX as one of NumPy; a key of random numbers as its data."""
+    if isinstance(leaf, jax.Array):
+        return np.asarray(_jax.random.key_data(leaf) if _key_kind(leaf) is not None else leaf)
+    return leaf
+
+
+def _key_kind(leaf: object) -> str | None:
+    """Return the generator of random numbers that a key is for, None for other arrays."""
+    dtype: Any = getattr(leaf, "dtype", None)
+    if dtype is None or not _jax.dtypes.issubdtype(dtype, _jax.dtypes.prng_key):
+        return None
+    kind = _GENERATORS.get(str(dtype))
+    if kind is None:
+        raise UnsupportedError(f"keys of the type `{dtype}` are not those of a generator of JAX")
+    return kind
+
+
+def _narrowed(leaf: object, slot: ModelInput) -> object:
+    """Return an array of 64 bits as JAX takes it where such types are off: in 32.
+
+    UsageError for integers that do not fit, which JAX would cut.
+    """
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    given, wanted = cast("np.ndarray", leaf), slot.dtype.numpy
+    if given.dtype == wanted or _jax.dtypes.canonicalize_dtype(given.dtype) != wanted:
+        return given
+    made = given.astype(wanted)
+    if given.dtype.kind in "iu" and not np.array_equal(made, given):
+        raise UsageError(
+            f"the input {slot.name} is {slot.dtype}, and got integers that do not fit",
+            hint="JAX has 64 bits by `jax.config.update('jax_enable_x64', True)`",
+        )
+    return made
 
 
 def from_jax(
@@ -85,5 +134,6 @@ def from_jax(
 
 def _structure(leaf: Any) -> Any:
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return leaf if isinstance(leaf, _jax.ShapeDtypeStruct) else np.asarray(leaf)
+        is_array = not isinstance(leaf, _jax.ShapeDtypeStruct) and _key_kind(leaf) is None
+        return np.asarray(leaf) if is_array else leaf
     return leaf

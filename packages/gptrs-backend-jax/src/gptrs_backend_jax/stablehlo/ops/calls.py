@@ -7,6 +7,7 @@ from typing import Final
 
 from gptrs.api import UsageError
 from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.ops.sorting import approximate_top_k
 from gptrs_backend_jax.stablehlo.reading.module import shown
 from gptrs_backend_jax.stablehlo.registry import CONVERTERS, KNOWING, converts
 from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor
@@ -14,6 +15,7 @@ from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor
 SHAPE_ASSERTION: Final = "shape_assertion"
 MARKS: Final = ("Sharding", "annotate_device_placement", "LayoutConstraint")
 """Targets of custom calls that say where a value lies, and change none."""
+_APPROXIMATE: Final = "ApproxTopK"
 _KNOWN: Final = {"mhlo.erf": "chlo.erf", "mhlo.topk": "chlo.top_k"}
 """Targets that stand for operations of CHLO, in artifacts of JAX before 0.10."""
 
@@ -45,6 +47,8 @@ def custom_call(node: Node, *operands: Value) -> Value | Sequence[Value]:
     if target == SHAPE_ASSERTION:
         _require(node, *operands)
         return []
+    if target == _APPROXIMATE:
+        return approximate_top_k(node, as_tensor(operands[0]), as_tensor(operands[1]))
     known = CONVERTERS.get(_KNOWN.get(target, ""))
     details = node.operation.attributes.get("mhlo.attributes")
     if known is None or (isinstance(details, dict) and details.get("largest") is False):

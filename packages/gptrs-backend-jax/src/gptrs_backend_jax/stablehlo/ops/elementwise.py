@@ -13,7 +13,6 @@ from gptrs_backend_jax.stablehlo.registry import converts
 from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, filled, scalar, spread
 
 _UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "abs": primitives.abs,
     "ceil": primitives.ceil,
     "cosine": primitives.cos,
     "exponential": primitives.exp,
@@ -48,6 +47,22 @@ _COMPARE_AS_BITS: Final = "TOTALORDER"
 def unary(node: Node, x: Tensor) -> Tensor:
     """Convert what PTIR has as it is."""
     return _UNARY[node.name.removeprefix("stablehlo.")](x)
+
+
+@converts("abs", elementwise=True)
+def absolute(node: Node, x: Tensor) -> Tensor:
+    """Return absolute values; of complex numbers scaled, so that no square is out of range."""
+    if not x.dtype.is_complex:
+        return primitives.abs(x)
+    parts = [primitives.abs(complex_part(node, x, place)) for place in (0, 32)]
+    large, small = primitives.maximum(*parts), primitives.minimum(*parts)
+    zero, one = filled(0, large), filled(1, large)
+    ratio = primitives.div(
+        small, primitives.select(primitives.compare(large, zero, "eq"), one, large)
+    )
+    root = primitives.sqrt(primitives.add(one, primitives.mul(ratio, ratio)))
+    is_infinite = primitives.compare(large, filled(float("inf"), large), "eq")
+    return primitives.select(is_infinite, large, primitives.mul(large, root))
 
 
 @converts(*_BINARY, elementwise=True)

@@ -130,3 +130,20 @@ def top_k(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 CONVERTERS["chlo.top_k"] = top_k
+
+
+def approximate_top_k(node: Node, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the greatest or least elements along an axis, and their `numbers`: exactly those."""
+    settings = node.operation.attributes.get("mhlo.backend_config")
+    called = node.operation.attributes.get("called_computations")
+    axis = settings.get("reduction_dim") if isinstance(settings, dict) else None
+    count = (node.type.shape or ())[axis] if isinstance(axis, int) else None
+    name = str(called[0]) if isinstance(called, list) and called else ""
+    block = node.conversion.module.functions.get(name.removeprefix("@"))
+    order = None if block is None else expressions(node.conversion.module, block)[0]
+    keys = None if order is None else sort_keys(order)
+    if not isinstance(axis, int) or count is None or keys is None or len(keys) != 1:
+        raise node.error("of `ApproxTopK` does not say which elements it chooses")
+    is_greatest = keys[0].descending
+    _, places = primitives.top_k(x, count, axis, is_greatest, dtypes.si32)
+    return primitives.gather(x, places, axis), primitives.gather(numbers, places, axis)

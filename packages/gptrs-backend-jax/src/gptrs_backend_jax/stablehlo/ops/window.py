@@ -40,7 +40,7 @@ def reduce_window(node: Node, *operands: Value) -> list[Tensor]:
     count = len(operands) // 2
     inputs = [as_tensor(each) for each in operands[:count]]
     firsts = operands[count:]
-    move = _movement(node, inputs[0].rank)
+    move = movement(node, inputs[0].rank)
     kinds = combined_by(node.conversion.module, node.operation.regions[0])
     results: list[Tensor] = []
     for x, kind, first in zip(inputs, kinds, firsts, strict=True):
@@ -51,7 +51,8 @@ def reduce_window(node: Node, *operands: Value) -> list[Tensor]:
     return results
 
 
-def _movement(node: Node, rank: int) -> Movement:
+def movement(node: Node, rank: int) -> Movement:
+    """Return how the window of an operation moves over an operand of this rank."""
     ones = [1] * rank
     padding = node.integers("padding", [0, 0] * rank)
     return Movement(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gptrs.api import DType, ModelError
+from gptrs.api import DType, ModelError, dtypes
 from gptrs_backend_jax.stablehlo.reading.module import ValueType, shown
 
 _LITERAL: Final = re.compile(r"dense<(.*)> : tensor<.*>", re.DOTALL)
@@ -63,8 +63,8 @@ def _written(text: str, dtype: DType) -> np.ndarray:
         return np.frombuffer(bytes.fromhex(body[3:-1]), dtype.numpy)
     words = _WORD.findall(body)
     if dtype.is_complex:
-        parts = [float(word) for word in words]
-        return np.array([complex(*parts[i : i + 2]) for i in range(0, len(parts), 2)], dtype.numpy)
+        part = dtypes.f32 if dtype is dtypes.cf32 else dtypes.f64
+        return np.array([_number(word, part) for word in words], part.numpy).view(dtype.numpy)
     return np.array([_number(word, dtype) for word in words], dtype.numpy)
 
 
