@@ -102,6 +102,8 @@ class PlacingBackend(Protocol):
 
 def mesh_of(backend: Backend) -> tuple[PlacingBackend, Mesh] | None:
     """Return a backend that runs on a mesh, and the mesh; None for any other."""
+    if getattr(backend, "mesh", None) is None:  # every input of a step asks: no check of members
+        return None
     placing = backend if isinstance(backend, PlacingBackend) else None
     mesh = None if placing is None else placing.mesh
     return None if placing is None or mesh is None else (placing, mesh)
