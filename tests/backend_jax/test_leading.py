@@ -20,10 +20,18 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.api import BackendError, FollowingBackend, InputRole, ProcessGroup, UsageError
+from gptrs.api import (
+    BackendError,
+    FollowingBackend,
+    InputRole,
+    LeadingBackend,
+    ProcessGroup,
+    UsageError,
+)
 from gptrs.backend.protocol import Backend
 from gptrs.ir.parser import parse_program
 from gptrs_conformance.kit import checks_of, run_check
+from runtime.serving_models import eventually
 
 NAMES = (
     "inputs are left as they are",
@@ -110,9 +118,12 @@ def test_buffers_of_others_and_lost_processes(led: tuple[Any, list[int]]) -> Non
         executable.run([np.zeros(2, np.float32)])
     with pytest.raises(UsageError, match="takes 1 inputs, got 0"):
         executable.run([])
+    assert isinstance(leading, LeadingBackend)
+    assert leading.lost() is None
     vars(leading)["_followers"].ways[0].close()
     with pytest.raises(BackendError, match="process 0 of the model is gone"):
         leading.to_device(np.zeros(2, np.float32))
+    eventually(lambda: leading.lost() == "process 0 of the model is gone")
 
 
 def test_strangers_are_not_taken_for_followers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +165,7 @@ def test_a_server_of_two_processes() -> None:
     prompt = "def read_file(path):"
     model = gptrs.load_model("demo", backend="ref")
     expected = gptrs.generate(model, prompt, max_tokens=4, temperature=0).text
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = _free_port()
     first, second = both = [_server(port, number) for number in (0, 1)]
     try:
         url = _url(first)
@@ -169,11 +178,35 @@ def test_a_server_of_two_processes() -> None:
         assert first.wait(60) == 128 + signal.SIGTERM
         assert second.wait(60) == 0
     finally:
-        for process in both:
-            process.kill()
-            process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+        _end(both)
+
+
+@pytest.mark.slow
+def test_a_server_ends_with_a_process_that_is_lost() -> None:
+    port = _free_port()
+    first, second = both = [_server(port, number) for number in (0, 1)]
+    try:
+        _url(first)
+        second.kill()
+        assert first.wait(90) == 4
+        assert first.stderr is not None
+        assert "process 1 of the model is gone" in first.stderr.read()
+    finally:
+        _end(both)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def _server(port: int, number: int) -> subprocess.Popen[str]:

@@ -21,12 +21,12 @@ from safetensors.numpy import save_file
 from starlette.routing import Route
 
 import gptrs
-from gptrs.errors import UsageError
+from gptrs.errors import BackendError, UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
-from gptrs_serve.listening import new_listener
+from gptrs_serve.listening import new_listener, run_app
 from gptrs_serve.loading import with_adapters
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
@@ -68,6 +68,34 @@ def test_health_and_metrics(address):
     assert 'gptrs_requests_total{path="/v1/completions",status="200"}' in text
     assert "gptrs_texts_running 0.0" in text
     assert "gptrs_first_token_seconds_bucket" in text
+
+
+def test_a_lost_process_of_the_model_is_told_and_ends_the_server(model, monkeypatch):
+    reasons = [None]
+
+    class Leading:
+        name = "leading"
+
+        def lost(self):
+            return reasons[-1]
+
+    monkeypatch.setattr(model, "backend", Leading())
+    served = Served({"tiny": model}, None, 9)
+    app = new_app(served, Access())
+
+    async def health():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+            return await client.get("http://localhost/health")
+
+    assert asyncio.run(health()).status_code == 200
+    with new_listener("127.0.0.1", 0) as listener, ThreadPoolExecutor() as threads:
+        ends = threads.submit(run_app, app, listener, 30, served.lost)
+        reasons.append("process 1 of the model is gone")
+        with pytest.raises(BackendError, match="process 1 of the model is gone"):
+            ends.result(20)
+    told = asyncio.run(health())
+    assert told.status_code == 503
+    assert told.json()["error"]["message"] == "process 1 of the model is gone"
 
 
 def test_the_openapi_page_describes_every_route(address, model):

@@ -43,11 +43,17 @@ class Device(Protocol):
         ...
 
 
-def join_processes(coordinator: str | None, count: int | None, number: int) -> None:
+def join_processes(
+    coordinator: str | None, count: int | None, number: int, *, outlive: bool
+) -> None:
     """Meet the other processes, before JAX looks for devices; RuntimeError if it has.
 
-    What is None JAX asks of the launcher that it finds; ValueError if there is none.
+    What is None JAX asks of the launcher that it finds; ValueError if there is none. JAX ends this
+    process when another one ends, unless it is to `outlive` that.
     """
+    if outlive:
+        change_setting("jax_enable_recoverability", True)
+        change_setting("jax_enable_preemption_service", False)
     _jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
 
 

@@ -77,7 +77,8 @@ def join(settings: BackendSettings) -> None:
         raise UsageError(f"this process is {_joined[0]} already, it cannot be {group}")
     launched = group.count is None
     try:
-        join_processes(None if launched else group.coordinator, group.count, group.number)
+        where = None if launched else group.coordinator
+        join_processes(where, group.count, group.number, outlive=group.led)
     except (RuntimeError, ValueError) as error:
         kubernetes = "; Kubernetes needs `pip install 'jax[k8s]'`" if launched else ""
         raise BackendError(

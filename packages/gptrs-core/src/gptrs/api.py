@@ -26,7 +26,8 @@ names are imported on first use, so that the module an entry point names stays l
   `MachineProbe`; `BackendSettings`, `ProcessGroup`, and `DeviceBackend` with `DeviceInfo` and
   `devices_of`; `PlacingBackend`, with `Mesh`, `Axis`, `Axes`, `Sharding`, `sharding_of`,
   `ShardSource` and `ArraySource`; `DeviceMemory`; `LoopingBackend`;
-  `SerializingBackend`; `SubmittingExecutable`, with `SubmittedRun`; `FollowingBackend`.
+  `SerializingBackend`; `SubmittingExecutable`, with `SubmittedRun`; `FollowingBackend` and
+  `LeadingBackend`.
   `private_folder` is a directory of the cache that nobody else can write to.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged

@@ -8,6 +8,7 @@ from gptrs.backend.cache_report import CachePart as CachePart
 from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.device_memory import DeviceMemory as DeviceMemory
 from gptrs.backend.following import FollowingBackend as FollowingBackend
+from gptrs.backend.following import LeadingBackend as LeadingBackend
 from gptrs.backend.kernel_cache import CodeCache as CodeCache
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
 from gptrs.backend.looping import LoopingBackend as LoopingBackend

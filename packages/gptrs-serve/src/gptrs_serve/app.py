@@ -136,7 +136,7 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         get("/v1/models", models),
         get("/v1/models/{name:path}", model),
         get("/openapi.json", described),
-        get("/health", _health),
+        get("/health", _health(served)),
         get("/metrics", text),
         get("/", _file("page.html")),
         get("/page.js", _file("page.js")),
@@ -144,8 +144,14 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
     ]  # fmt: skip
 
 
-async def _health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+def _health(served: Served) -> Handler:
+    async def handler(_: Request) -> Response:
+        lost = served.lost()
+        if lost is not None:
+            raise RequestError(lost, status=503, code="lost")
+        return JSONResponse({"status": "ok"})
+
+    return handler
 
 
 def _file(name: str) -> Handler:

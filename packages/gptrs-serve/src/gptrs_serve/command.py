@@ -177,9 +177,9 @@ def serve(
             prompt_lookup=prompt_lookup,
         )
         engine = _engine(made_engine, loaded, draft or [], runs_on)
-        app = new_app(Served(loaded, engine, most_output, most_requests), access)
+        served = Served(loaded, engine, most_output, most_requests)
         _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)
-        run_app(app, listener, drain_seconds)
+        run_app(new_app(served, access), listener, drain_seconds, served.lost)
 
 
 def _access(host: str, api_key_file: Path | None, origins: Sequence[str] | None) -> Access:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Literal
@@ -12,9 +15,13 @@ from typing import Final, Literal
 import uvicorn
 from starlette.applications import Starlette
 
-from gptrs.api import UsageError
+from gptrs.api import BackendError, UsageError
 
 _IDLE_S: Final = 30
+_LOST_S: Final = 2
+"""Time that answers have to tell that they failed, once nothing can be answered."""
+_ABANDON_S: Final = 60
+"""Time that the engine has to end after that."""
 _BACKLOG: Final = 2048
 _SWITCH_S: Final = 0.0002
 """How long the engine waits at most until the thread of the connections lets it go on."""
@@ -39,8 +46,41 @@ def new_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run_app(app: Starlette, listener: socket.socket, drain_seconds: int) -> None:
-    """Answer until told to stop; answers then have `drain_seconds`."""
+class _Server(uvicorn.Server):
+    """Ends, too, when `lost` says why nothing can be answered any more."""
+
+    def __init__(self, config: uvicorn.Config, lost: Callable[[], str | None]) -> None:
+        super().__init__(config)
+        self._lost = lost
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; asked ten times a second."""
+        reason = self._lost()
+        if reason is None:
+            return await super().on_tick(counter)
+        # What runs on all processes fails soon, or waits for ever.
+        self.config.timeout_graceful_shutdown = _LOST_S
+        abandon = threading.Timer(_ABANDON_S, _abandon, [reason])
+        abandon.daemon = True
+        abandon.start()
+        return True
+
+
+def _abandon(reason: str) -> None:
+    """End this process, in which some run waits for one that is gone."""
+    print(
+        f"error: {reason}; a run still waits for it, and is given up", file=sys.stderr, flush=True
+    )
+    os._exit(BackendError.exit_code)
+
+
+def run_app(
+    app: Starlette, listener: socket.socket, drain_seconds: int, lost: Callable[[], str | None]
+) -> None:
+    """Answer until told to stop; answers then have `drain_seconds`.
+
+    BackendError when `lost` gives a reason: nothing can be answered any more.
+    """
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -53,7 +93,10 @@ def run_app(app: Starlette, listener: socket.socket, drain_seconds: int) -> None
         ws="none",
     )
     sys.setswitchinterval(_SWITCH_S)
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, lost).run(sockets=[listener])
+    reason = lost()
+    if reason is not None:
+        raise BackendError(reason, hint="start all processes of the model again")
 
 
 def http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:

@@ -44,7 +44,7 @@ ROUTES: Final[Mapping[str, _Route]] = {
     "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
     "/v1/models": _Route("get", "List the models that are served."),
     "/v1/models/{name}": _Route("get", "Describe a model."),
-    "/health": _Route("get", "Tell that the server lives."),
+    "/health": _Route("get", "Tell whether the server can answer."),
     "/metrics": _Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
     "/openapi.json": _Route("get", "Return this page."),
 }
@@ -60,7 +60,7 @@ _REFUSALS: Final = {
     "415": "The body is not called JSON.",
     "429": "There are as many requests as the server takes; try again later.",
     "500": "The server failed.",
-    "503": "The server ends.",
+    "503": "The server ends, or a process of its model is lost.",
 }
 _ERROR: Final = {
     "type": "object",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gptrs.api import LeadingBackend
 from gptrs.quoting import listed
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.forward import class_label
@@ -52,6 +53,8 @@ class Served:
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.calls = TextCalls(most_requests)
+        backends = (model.backend for model in self.models.values())
+        self._leading = [each for each in backends if isinstance(each, LeadingBackend)]
 
     @cached_property
     def _default(self) -> dict[str, str]:
@@ -61,6 +64,14 @@ class Served:
             for capability in model.capabilities:
                 found.setdefault(capability, name)
         return found
+
+    def lost(self) -> str | None:
+        """Return why nothing can be answered any more, None while all processes are there."""
+        for backend in self._leading:
+            reason = backend.lost()
+            if reason is not None:
+                return reason
+        return None
 
     def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
         """Return a model of a capability, the first one without a name; RequestError if none."""

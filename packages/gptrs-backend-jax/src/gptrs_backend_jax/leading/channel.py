@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import jax
 import numpy as np
@@ -26,6 +26,8 @@ _SIZE = struct.Struct("<Q")
 _MEET_S = 60
 _GREET_S = 5
 """Seconds for the first bytes of who connects: a stranger who says nothing holds up nobody else."""
+_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds of silence, between questions, and how many of these go unanswered."""
 _INVITATION_BYTES, _TOKEN_BYTES = 1024, 32
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -54,6 +56,15 @@ class Follower:
                 f"process {self.number} of the model is gone: {error.strerror or error}",
                 hint="start all of them again",
             ) from error
+
+    def is_gone(self) -> bool:
+        """Return whether the process has ended, or its host does not answer; does not wait."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def close(self) -> None:
         """End the connection."""
@@ -116,8 +127,7 @@ def follow() -> Leader:
             except OSError as error:
                 problem = f"{host}: {error.strerror or error}"
                 continue
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _prepare(connection)
             connection.sendall(f"{invitation['token']}{_jax.process_index():08d}".encode())
             return Leader(connection)
         time.sleep(0.1)
@@ -140,8 +150,7 @@ def _met(listener: socket.socket, token: str, count: int) -> list[Follower]:
         if number is None:
             connection.close()
             continue
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _prepare(connection)
         found[number] = Follower(number, connection)
     return [found[number] for number in sorted(found)]
 
@@ -156,6 +165,16 @@ def _number_of(connection: socket.socket, token: str) -> int | None:
     known = hmac.compare_digest(given[: 2 * _TOKEN_BYTES], token.encode())
     number = given[2 * _TOKEN_BYTES :]
     return int(number) if known and number.isdigit() else None
+
+
+def _prepare(connection: socket.socket) -> None:
+    """Let small messages go at once, and find out about a host that is gone within a minute."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _told(invitation: Mapping[str, object] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from gptrs_backend_jax.executable import JaxExecutable
 
 
+_WATCH_S: Final = 0.5
+"""How often the connections to those who follow are looked at."""
+
+
 class LedBuffer:
     """A tensor on the devices of all processes, by the number under which they know it."""
 
@@ -63,8 +67,12 @@ class Followers:
         """Held while something is told and done."""
         self.forgotten: deque[int] = deque()
         """Numbers of what nobody has any more; appended to from anywhere."""
+        self.lost: str | None = None
+        """Which of them is gone, in words."""
         self._numbers = itertools.count(1)
         atexit.register(self.end)
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="gptrs followers", daemon=True).start()
 
     def new_number(self) -> int:
         """Return a number for what they are to keep."""
@@ -81,9 +89,17 @@ class Followers:
         drop = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
         return {"do": what, "forget": drop, **head}
 
+    def _watch(self) -> None:
+        """Note the first one that is gone. They send nothing, so all that can come is an end."""
+        while self.lost is None and not self._ended.wait(_WATCH_S):
+            gone = [way.number for way in self.ways if way.is_gone()]
+            if gone and not self._ended.is_set():
+                self.lost = f"process {gone[0]} of the model is gone"
+
     def end(self) -> None:
         """Let them end."""
         atexit.unregister(self.end)
+        self._ended.set()
         with self.lock:
             for way in self.ways:
                 with suppress(BackendError):  # gone already
@@ -114,6 +130,10 @@ class LeadingBackend:
     def mesh(self) -> Mesh | None:
         """The mesh of the devices of all processes."""
         return self._backend.mesh
+
+    def lost(self) -> str | None:
+        """Return which other process is gone; see `gptrs.api.LeadingBackend`."""
+        return self._followers.lost
 
     @property
     def flushes_subnormals(self) -> bool:

@@ -34,6 +34,8 @@ stablehlo = cast("Any", _stablehlo)
 
 _BYTECODE: Final = b"ML\xefR"
 _ENUM: Final = re.compile(r"#(?:stablehlo|chlo)<[a-z_]+ (\w+)>")
+_MESH: Final = "sdy.mesh"
+"""The devices that marks of shards name, which change no value."""
 _WRAPPED: Final = "_wrapped_jax_export_main"
 _RETURNS: Final = ("stablehlo.return", "func.return")
 _GATHER: Final = (
@@ -117,6 +119,8 @@ class _Reading:
         bodies: dict[str, list[Any]] = {}
         for each in module.body.operations:
             operation = each.operation
+            if operation.name == _MESH:
+                continue
             if operation.name != "func.func":
                 raise UnsupportedError(f"the module has `{shown(operation.name)}`: not converted")
             name = str(operation.attributes["sym_name"].value)
