@@ -57,6 +57,11 @@ def join_processes(
     _jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
 
 
+def leave_processes() -> None:
+    """Tell the other processes that this one ends; nothing if it met none."""
+    _jax.distributed.shutdown()
+
+
 def every_device(platform: str | None) -> Sequence[Device]:
     """Return the devices of all processes; RuntimeError if JAX has no such platform."""
     return cast("Sequence[Device]", _jax.devices(backend=platform))

@@ -22,6 +22,7 @@ from gptrs.api import (
     dtypes,
     parse_program,
 )
+from gptrs_backend_jax.client import leave_processes
 from gptrs_backend_jax.grid import Index
 from gptrs_backend_jax.leading.channel import Leader
 
@@ -57,6 +58,7 @@ class FollowingBackend:
                 for number in cast("Sequence[int]", head["forget"]):
                     held.pop(number, None)
                 if head["do"] == "end":
+                    leave_processes()  # before the first one, which waits for it, is gone
                     return
                 _ACTIONS[cast("str", head["do"])](self._backend, held, head, parts)
 

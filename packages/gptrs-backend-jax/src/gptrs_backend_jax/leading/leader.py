@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from gptrs_backend_jax.executable import JaxExecutable
 
 
+_LEAVE_S: Final = 10
+"""How long the others have to end before this one does; JAX aborts those that do so later."""
 _WATCH_S: Final = 0.5
 """How often the connections to those who follow are looked at."""
 
@@ -104,6 +107,10 @@ class Followers:
             for way in self.ways:
                 with suppress(BackendError):  # gone already
                     way.send({"do": "end", "forget": []})
+            deadline = time.monotonic() + _LEAVE_S
+            for way in self.ways:
+                while not way.is_gone() and time.monotonic() < deadline:
+                    time.sleep(0.01)
                 way.close()
             self.ways = ()
 

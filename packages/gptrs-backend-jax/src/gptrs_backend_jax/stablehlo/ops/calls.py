@@ -29,6 +29,16 @@ CONVERTERS["func.call"] = CONVERTERS["call"] = call
 KNOWING.update(("func.call", "call"))
 
 
+def sharding_constraint(node: Node, x: Value) -> Value:
+    """Return the operand: where it lies changes no value."""
+    del node
+    return x
+
+
+CONVERTERS["sdy.sharding_constraint"] = sharding_constraint
+KNOWING.add("sdy.sharding_constraint")
+
+
 @converts("composite", knows=True)
 def composite(node: Node, *operands: Value) -> Value | Sequence[Value]:
     """Return what is known by its name, else what the decomposition computes."""
