@@ -112,13 +112,14 @@ def test_who_follows_runs_nothing_of_its_own(led: tuple[Any, list[int]]) -> None
 
 
 def test_buffers_of_others_and_lost_processes(led: tuple[Any, list[int]]) -> None:
-    leading, _ = led
+    backend, _ = led
+    leading: Any = backend
     executable = leading.compile(parse_program(PROGRAM), [InputRole.ARGUMENT])
     with pytest.raises(UsageError, match="a buffer of this backend is wanted"):
         executable.run([np.zeros(2, np.float32)])
     with pytest.raises(UsageError, match="takes 1 inputs, got 0"):
         executable.run([])
-    assert isinstance(leading, LeadingBackend)
+    assert isinstance(backend, LeadingBackend)
     assert leading.lost() is None
     vars(leading)["_followers"].ways[0].close()
     with pytest.raises(BackendError, match="process 0 of the model is gone"):
