@@ -39,7 +39,7 @@ class PartitionedGraph:
         self._refused = {node.name: why for node, why in unsupported_nodes(module)}
         self._runs: Any = None
         self._whole: GraphFunction | None = None
-        """What runs, where it is one program."""
+        """The whole module, where it is one program."""
         self._lock = threading.RLock()
 
     def __call__(self, *values: object) -> Sequence[object]:
