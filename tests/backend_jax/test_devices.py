@@ -58,7 +58,7 @@ def test_threads_that_come_too_late_are_said(jax_backend: Backend) -> None:
 def test_processes_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     from gptrs_backend_jax import devices
 
-    def alone(*_: object) -> None:
+    def alone(*_: object, outlive: bool) -> None:
         raise ValueError("coordinator_address should be defined.\nmore")
 
     monkeypatch.setattr(devices, "join_processes", alone)

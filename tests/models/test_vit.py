@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "deit": ("DeiTForImageClassification", {}),
     "deit with a teacher": ("DeiTForImageClassificationWithTeacher", {}),
     "dinov2": ("Dinov2ForImageClassification", {"mlp_ratio": 2}),
-    "dinov2 with registers": (
+    "dinov2_with_registers": (
         "Dinov2WithRegistersForImageClassification",
         {"num_register_tokens": 3, "mlp_ratio": 2},
     ),
@@ -69,7 +69,7 @@ def test_hidden_states_are_those_of_transformers(directory, backend_name):
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["dinov2", "dinov2 with registers"])
+@pytest.mark.parametrize("name", ["dinov2", "dinov2_with_registers"])
 def test_dinov2_takes_images_of_other_sizes(tmp_path, backend_name, name):
     folder = save(tmp_path / "m", name)
     model = gptrs.load_model(folder, backend=backend_name)
