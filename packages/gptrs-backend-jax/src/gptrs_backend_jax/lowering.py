@@ -44,7 +44,7 @@ class Walk(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class LoweringContext:
     """One instruction: its types, where it stands, and the walk that it belongs to."""
 
     instruction: Instruction
@@ -59,7 +59,7 @@ class Step:
 
 
 Lowering: TypeAlias = Callable[..., Array | Arrays]
-"""`(op, step, *arrays) -> array`: the held result for held operands; several results as a tuple."""
+"""`(op, ctx, *arrays) -> array`: the held result for held operands; several results as a tuple."""
 
 TABLE: OpTable[Lowering] = OpTable("jax")
 """Filled when `gptrs_backend_jax.lowerings` is imported."""

@@ -12,7 +12,7 @@ from jax import Array, lax
 from gptrs.api import Program, Region, Value, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import held
-from gptrs_backend_jax.lowering import Arrays, Step
+from gptrs_backend_jax.lowering import Arrays, LoweringContext
 from gptrs_backend_jax.lowerings import TABLE
 
 Failure = Array
@@ -53,8 +53,8 @@ class ProgramWalk:
             assert lowering is not None, "`require_supported` has found one"
             if isinstance(instruction.op, _LAYOUT):
                 self._definitions[instruction.result] = instruction.operands[0]
-            step = Step(instruction, operands, results, self)
-            made = lowering(instruction.op, step, *(values[x] for x in instruction.operands))
+            ctx = LoweringContext(instruction, operands, results, self)
+            made = lowering(instruction.op, ctx, *(values[x] for x in instruction.operands))
             arrays = made if isinstance(made, Sequence) else (made,)
             values.update(zip(instruction.results, arrays, strict=True))
         return tuple(values[value] for value in region.results)

@@ -9,7 +9,7 @@ from gptrs.runtime.embedding.embed import Progress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
-from gptrs_cli.terminal.stderr import Step
+from gptrs_cli.terminal.stderr import StepCallback
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def text_progress(model: LoadedModel, total: int, doing: str) -> Generator[Progr
 class _Bar:
     """A bar of texts, beside which kernels are counted."""
 
-    def __init__(self, step: Step, total: int) -> None:
+    def __init__(self, step: StepCallback, total: int) -> None:
         self._step = step
         self._done = 0
         self._total = total

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from gptrs.backend.protocol import Backend
 from gptrs.errors import BackendError, GptrsError
-from gptrs_conformance.kit import Plan, Progress, Step, new_report, run_plan
+from gptrs_conformance.kit import CaseGroup, Plan, Progress, new_report, run_plan
 from gptrs_conformance.op_runner import Outcome
 from gptrs_conformance.report import CaseName, Report
 
@@ -127,7 +127,7 @@ class _Run:
 class _Worker:
     """Runs a share of the steps in a child, and in another one after each that was ended."""
 
-    def __init__(self, opened: Opened, steps: Sequence[Step], seconds: float) -> None:
+    def __init__(self, opened: Opened, steps: Sequence[CaseGroup], seconds: float) -> None:
         self.done = False
         self._opened = opened
         self._steps = steps
@@ -205,7 +205,7 @@ class _Worker:
         return "outcome", case, "fail", reason
 
 
-def _work(sender: Connection, opened: Opened, steps: Sequence[Step]) -> None:
+def _work(sender: Connection, opened: Opened, steps: Sequence[CaseGroup]) -> None:
     """Run the steps in the child, and say before each case which it is, and then what it gave."""
     # A thread of the parent that draws a bar may have held the lock of its standard error.
     sys.stderr = sys.__stderr__

@@ -38,7 +38,7 @@ NamedCase = tuple[CaseName, Callable[[Backend], Outcome]]
 
 
 @dataclass(frozen=True)
-class Step:
+class CaseGroup:
     """Some cases that belong together: those of an op on an element type, or one check.
 
     `subject` is the name of the op or the check.
@@ -80,7 +80,7 @@ class Plan:
         if self.sample is not None and self.sample < 1:
             raise UsageError(f"a sample has at least one case, got {self.sample}")
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[CaseGroup]:
         """Return what is run, in order. Raises as `load_model` does for the model."""
         steps = _needed(self.model, self.ops) if self.model else self._of_level()
         if self.sample is not None:
@@ -88,15 +88,15 @@ class Plan:
         index, count = self.shard
         return steps[index - 1 :: count]
 
-    def _of_level(self) -> list[Step]:
+    def _of_level(self) -> list[CaseGroup]:
         """Return the ops on each type, and the checks."""
         of_ops = [
-            Step(name, partial(_cases_in, name, dtype.name, self.level))
+            CaseGroup(name, partial(_cases_in, name, dtype.name, self.level))
             for name in sorted(set(self.ops) or OPS)
             for dtype in legal_dtypes(OPS[name])
         ]
         checks = [] if self.ops else checks_of(self.level)
-        return [*of_ops, *(Step(check.name, partial(_check_alone, check)) for check in checks)]
+        return [*of_ops, *(CaseGroup(check.name, partial(_check_alone, check)) for check in checks)]
 
 
 def run_conformance(
@@ -177,12 +177,12 @@ def _check_alone(check: Check) -> Iterator[NamedCase]:
     yield CaseName(check.name), partial(run_check, check=check)
 
 
-def _needed(model: str, ops: Sequence[str]) -> list[Step]:
+def _needed(model: str, ops: Sequence[str]) -> list[CaseGroup]:
     """Return the ops that the programs of `model` need, each on a type."""
     wanted = [need for need in needs_of(model) if not ops or need.op.name in ops]
     wanted.sort(key=lambda need: (need.op.name, need.key_type))
     return [
-        Step(name, partial(_needs_in, list(needs)))
+        CaseGroup(name, partial(_needs_in, list(needs)))
         for (name, _), needs in groupby(wanted, key=lambda need: (need.op.name, need.key_type))
     ]
 
@@ -201,20 +201,20 @@ def _run_need(backend: Backend, need: Need) -> Outcome:
     return Outcome("pass") if refused is None else Outcome("refused", refused)
 
 
-def _drawn(steps: Sequence[Step], count: int, seed: int) -> list[Step]:
+def _drawn(steps: Sequence[CaseGroup], count: int, seed: int) -> list[CaseGroup]:
     """Return at most `count` cases of `steps`: as many of each step, and of some one more."""
     generator = random.Random(seed)
     each, more = divmod(count, len(steps)) if steps else (0, 0)
     lucky = set(generator.sample(range(len(steps)), more))
     quotas = [each + (at in lucky) for at in range(len(steps))]
     return [
-        Step(step.subject, partial(_some_of, step, quota, generator.getrandbits(32)))
+        CaseGroup(step.subject, partial(_some_of, step, quota, generator.getrandbits(32)))
         for step, quota in zip(steps, quotas, strict=True)
         if quota
     ]
 
 
-def _some_of(step: Step, count: int, seed: int) -> list[NamedCase]:
+def _some_of(step: CaseGroup, count: int, seed: int) -> list[NamedCase]:
     found = list(step.cases())
     chosen = random.Random(seed).sample(range(len(found)), min(count, len(found)))
     return [found[at] for at in sorted(chosen)]

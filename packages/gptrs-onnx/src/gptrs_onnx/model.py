@@ -39,7 +39,7 @@ MAX_KEPT: Final = 64
 Result = TypeVar("Result")
 
 
-class Step(Protocol):
+class JittedGraph(Protocol):
     """The conversion of a graph, jitted."""
 
     def __call__(self, arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -87,7 +87,7 @@ class OnnxModel:
         self.weights = InitializerSource(stored, own)
         self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self._known_inputs: dict[str, str] = {}  # and what asks for their values
-        self._programs: OrderedDict[object, Step] = OrderedDict()
+        self._programs: OrderedDict[object, JittedGraph] = OrderedDict()
         self._is_static = False
         self._lock = threading.Lock()
 
@@ -109,7 +109,7 @@ class OnnxModel:
     def _tried(
         self,
         given: Mapping[str, np.ndarray],
-        call: Callable[[Step, tuple[Tensor, ...]], Result],
+        call: Callable[[JittedGraph, tuple[Tensor, ...]], Result],
     ) -> Result:
         """Return what `call` gives, after it was said which values and sizes must be known."""
         while True:
@@ -138,7 +138,7 @@ class OnnxModel:
         given = named_arguments(self.name, self.inputs, arrays, named)
         return {name: self.inputs[name].array(value) for name, value in given.items()}
 
-    def _step(self, given: Mapping[str, np.ndarray]) -> tuple[Step, tuple[Tensor, ...]]:
+    def _step(self, given: Mapping[str, np.ndarray]) -> tuple[JittedGraph, tuple[Tensor, ...]]:
         """Return what computes the outputs, and the inputs that it takes as tensors."""
         known = {
             name: self._require_small(name, array)
@@ -161,7 +161,7 @@ class OnnxModel:
 
     def _made(
         self, known: Mapping[str, np.ndarray], free: Sequence[str], given: Mapping[str, np.ndarray]
-    ) -> Step:
+    ) -> JittedGraph:
         axes = tuple(_axes(self.inputs[name], given[name].ndim) for name in free)
         dynamic = any(any(each) for each in axes) and not self._is_static
 

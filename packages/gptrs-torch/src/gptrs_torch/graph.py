@@ -41,7 +41,7 @@ MAX_PINNED: Final = 64
 Pinned: TypeAlias = Callable[[Sequence[np.ndarray]], "list[np.ndarray] | None"]
 
 
-class Step(Protocol):
+class JittedGraph(Protocol):
     """The conversion of a graph, jitted."""
 
     def __call__(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -94,7 +94,7 @@ class GraphFunction:
         )
         self._weights: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self._steps: dict[Sizes, Step] = {}
+        self._steps: dict[Sizes, JittedGraph] = {}
         self._pinned: dict[Hashable, Pinned] = {}
         self._is_static = False
         self._is_merged = False
@@ -169,7 +169,7 @@ class GraphFunction:
 
     def _prepared(
         self, values: Sequence[object]
-    ) -> tuple[Step, tuple[Tensor, ...], tuple[int, ...]]:
+    ) -> tuple[JittedGraph, tuple[Tensor, ...], tuple[int, ...]]:
         weights = [cast("torch.Tensor", values[i]) for i in self._static]
         equal = self._equal(values) if self._is_merged else ()
         if not self._steps or self._changed(weights):
@@ -199,7 +199,7 @@ class GraphFunction:
                 found.append((symbol, earlier))
         return tuple(found)
 
-    def _bound(self, weights: list[torch.Tensor], equal: Sizes) -> Step:
+    def _bound(self, weights: list[torch.Tensor], equal: Sizes) -> JittedGraph:
         """Return the step that computes with these weights as they are now.
 
         Sizes that are `equal` are one: torch has a symbol for each, and no reason to compare them.
@@ -224,9 +224,9 @@ class GraphFunction:
             return self._tensor_outputs(conversion.run())
 
         if self._is_static or not self._sizes:
-            return cast("Step", jit(torch_graph))
+            return cast("JittedGraph", jit(torch_graph))
         axes = tuple(self._axes(self._inputs[i], dict(equal)) for i in self._tensors)
-        return cast("Step", jit(torch_graph, dynamic={"tensors": axes}))
+        return cast("JittedGraph", jit(torch_graph, dynamic={"tensors": axes}))
 
     def _tensor_outputs(self, values: Sequence[object]) -> tuple[Tensor, ...]:
         """Return the outputs that are tensors, in the types that torch gives them."""

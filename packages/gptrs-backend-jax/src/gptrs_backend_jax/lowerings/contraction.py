@@ -8,15 +8,15 @@ from gptrs.api import DType, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import NUMBERS, computing
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 
 DotGeneral = ops.contraction.DotGeneral
 
 
 @TABLE.register(DotGeneral, dtypes=NUMBERS)
-def dot_general(op: DotGeneral, step: Step, lhs: Array, rhs: Array) -> Array:
+def dot_general(op: DotGeneral, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Multiply with exact products, summed in the accumulate type."""
-    dtype, accum = step.operands[0].dtype, op.accumulator(step.operands[0])
+    dtype, accum = ctx.operands[0].dtype, op.accumulator(ctx.operands[0])
     if not _is_multiplied_as_it_is(dtype, accum):
         lhs, rhs = (to_accumulator(x, dtype, accum) for x in (lhs, rhs))
     total = typed_lax.dot_general(
@@ -25,7 +25,7 @@ def dot_general(op: DotGeneral, step: Step, lhs: Array, rhs: Array) -> Array:
         ((op.contract_lhs, op.contract_rhs), (op.batch_lhs, op.batch_rhs)),
         computing(accum),
     )
-    return from_accumulator(total, accum, step.result.dtype)
+    return from_accumulator(total, accum, ctx.result.dtype)
 
 
 def _is_multiplied_as_it_is(dtype: DType, accum: DType) -> bool:

@@ -8,37 +8,37 @@ from typing import cast
 from jax import Array
 
 from gptrs.api import Op, TensorType, dtypes, ops
-from gptrs_backend_jax.lowering import TABLE, Arrays, Step
+from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext
 
 control_flow = ops.control_flow
 CustomCall = ops.custom_call.CustomCall
 
 
 @TABLE.register(control_flow.Cond, dtypes=[dtypes.i1])
-def cond(op: Op, step: Step, predicate: Array, *operands: Array) -> Arrays:
+def cond(op: Op, ctx: LoweringContext, predicate: Array, *operands: Array) -> Arrays:
     """Run the first region if the predicate is true, else the second."""
-    return step.walk.cond(predicate, step.instruction.regions, operands)
+    return ctx.walk.cond(predicate, ctx.instruction.regions, operands)
 
 
 @TABLE.register(control_flow.While, dtypes=[dtypes.i1])
-def while_(op: Op, step: Step, *state: Array) -> Arrays:
+def while_(op: Op, ctx: LoweringContext, *state: Array) -> Arrays:
     """Run the body while the condition holds; return the first state for which it does not."""
-    condition, body = step.instruction.regions
-    return step.walk.loop(condition, body, state)
+    condition, body = ctx.instruction.regions
+    return ctx.walk.loop(condition, body, state)
 
 
 @TABLE.register(control_flow.Scan, dtypes=[dtypes.i1])
-def scan(op: control_flow.Scan, step: Step, *operands: Array) -> Arrays:
+def scan(op: control_flow.Scan, ctx: LoweringContext, *operands: Array) -> Arrays:
     """Run the body for each step; return the last carried values, then the stacked results."""
     carried, scanned = operands[: op.carry_count], operands[op.carry_count :]
-    (body,) = step.instruction.regions
-    return step.walk.scan(body, carried, scanned, op.steps(step.operands), op.reverse)
+    (body,) = ctx.instruction.regions
+    return ctx.walk.scan(body, carried, scanned, op.steps(ctx.operands), op.reverse)
 
 
 @TABLE.register(control_flow.Call, dtypes=[dtypes.i1])
-def call(op: control_flow.Call, step: Step, *operands: Array) -> Arrays:
+def call(op: control_flow.Call, ctx: LoweringContext, *operands: Array) -> Arrays:
     """Run the function."""
-    return step.walk.call(op.function, operands)
+    return ctx.walk.call(op.function, operands)
 
 
 def _is_decomposed(op: Op, operands: Sequence[TensorType]) -> bool:
@@ -46,7 +46,7 @@ def _is_decomposed(op: Op, operands: Sequence[TensorType]) -> bool:
 
 
 @TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_is_decomposed)
-def custom_call(op: CustomCall, step: Step, *operands: Array) -> Arrays:
+def custom_call(op: CustomCall, ctx: LoweringContext, *operands: Array) -> Arrays:
     """Run the decomposition: this backend knows no target."""
     assert op.decomposition is not None, "the table asks for it"
-    return step.walk.call(op.decomposition, operands)
+    return ctx.walk.call(op.decomposition, operands)

@@ -20,7 +20,7 @@ from gptrs_backend_jax.element_types import (
     widen,
     wrap,
 )
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.rounding import unfused
 
 Function = Callable[..., Array]
@@ -34,8 +34,8 @@ def computes(op: type[Op]) -> Callable[[Function], Function]:
     """
 
     def register(function: Function) -> Function:
-        def lowering(_: Op, step: Step, *operands: Array) -> Array:
-            dtype = step.operands[0].dtype
+        def lowering(_: Op, ctx: LoweringContext, *operands: Array) -> Array:
+            dtype = ctx.operands[0].dtype
             return narrow(dtype, function(*(widen(dtype, x) for x in operands)))
 
         kinds: tuple[str, ...] = getattr(op, "kinds", ())
@@ -97,16 +97,16 @@ for _op, _function in PLAIN.items():
 
 
 @TABLE.register(elementwise.Maximum, elementwise.Minimum, dtypes=ORDERED)
-def extreme(op: Op, step: Step, lhs: Array, rhs: Array) -> Array:
+def extreme(op: Op, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Return the larger, or the smaller, of each two elements."""
     choose = larger if isinstance(op, elementwise.Maximum) else smaller
-    return choose(step.result.dtype, lhs, rhs)
+    return choose(ctx.result.dtype, lhs, rhs)
 
 
 @TABLE.register(elementwise.Sign, dtypes=REALS)
-def sign(_: Op, step: Step, x: Array) -> Array:
+def sign(_: Op, ctx: LoweringContext, x: Array) -> Array:
     """Return -1, 0 or 1; keep the sign of a zero, and NaN. Subnormal numbers are no zeros."""
-    keys, is_nan = order_keys(step.result.dtype, x)
+    keys, is_nan = order_keys(ctx.result.dtype, x)
     if is_nan is None:
         return lax.sign(x)
     one = lax.full_like(x, 1)
@@ -154,26 +154,26 @@ def _without_subnormals(base: Array) -> Array:
 
 
 @TABLE.register(elementwise.Div, elementwise.Rem, dtypes=dtypes.INTEGERS)
-def divide_integers(op: Op, step: Step, lhs: Array, rhs: Array) -> Array:
+def divide_integers(op: Op, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Divide toward zero; division by zero is an execution error."""
     is_zero = rhs == 0
-    step.walk.check(is_zero, rhs, f"`{op.name}` of integers by zero")
+    ctx.walk.check(is_zero, rhs, f"`{op.name}` of integers by zero")
     divisor = lax.select(is_zero, lax.full_like(rhs, 1), rhs)
     divide = lax.div if isinstance(op, elementwise.Div) else lax.rem
-    return wrap(step.result.dtype, divide(lhs, divisor))
+    return wrap(ctx.result.dtype, divide(lhs, divisor))
 
 
 @TABLE.register(elementwise.Div, dtypes=[d for d in NUMBERS if not d.is_integer])
-def divide(_: Op, step: Step, lhs: Array, rhs: Array) -> Array:
+def divide(_: Op, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Divide as IEEE 754 does."""
-    dtype = step.result.dtype
+    dtype = ctx.result.dtype
     return narrow(dtype, lax.div(widen(dtype, lhs), widen(dtype, rhs)))
 
 
 @TABLE.register(elementwise.Rem, dtypes=dtypes.FLOATS)
-def remainder(_: Op, step: Step, lhs: Array, rhs: Array) -> Array:
+def remainder(_: Op, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Return C's `fmod`: exact, with the sign of `lhs`."""
-    dtype = step.result.dtype
+    dtype = ctx.result.dtype
     return narrow(dtype, lax.rem(widen(dtype, lhs), widen(dtype, rhs)))
 
 
@@ -183,9 +183,9 @@ def remainder(_: Op, step: Step, lhs: Array, rhs: Array) -> Array:
     elementwise.ShiftRightLogical,
     dtypes=dtypes.INTEGERS,
 )
-def shift(op: Op, step: Step, x: Array, amount: Array) -> Array:
+def shift(op: Op, ctx: LoweringContext, x: Array, amount: Array) -> Array:
     """Shift; amounts outside [0, width) leave entering bits only."""
-    dtype = step.result.dtype
+    dtype = ctx.result.dtype
     is_signed = dtype.kind == "signed"
     outside = amount >= dtype.bits
     if is_signed:
@@ -212,9 +212,9 @@ COMPARE: dict[str, Function] = {
 
 
 @TABLE.register(elementwise.Compare, dtypes=dtypes.ALL)
-def compare(op: elementwise.Compare, step: Step, lhs: Array, rhs: Array) -> Array:
+def compare(op: elementwise.Compare, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Compare elements; floats by their bits, in the order of IEEE 754."""
-    dtype = step.operands[0].dtype
+    dtype = ctx.operands[0].dtype
     if dtype.is_complex:
         return _compare_complex(op, lhs, rhs)
     (left, left_nan), (right, right_nan) = order_keys(dtype, lhs), order_keys(dtype, rhs)
@@ -231,37 +231,37 @@ def _compare_complex(op: elementwise.Compare, lhs: Array, rhs: Array) -> Array:
 
 
 @TABLE.register(elementwise.IsFinite, dtypes=[d for d in NUMBERS if not d.is_integer])
-def is_finite(_: Op, step: Step, x: Array) -> Array:
+def is_finite(_: Op, ctx: LoweringContext, x: Array) -> Array:
     """Return whether elements are neither infinite nor NaN."""
-    dtype = step.operands[0].dtype
+    dtype = ctx.operands[0].dtype
     if dtype.is_complex:
         return lax.is_finite(lax.real(x)) & lax.is_finite(lax.imag(x))
     return lax.is_finite(widen(dtype, x))
 
 
 @TABLE.register(elementwise.Select, dtypes=dtypes.ALL)
-def select(_: Op, step: Step, predicate: Array, on_true: Array, on_false: Array) -> Array:
+def select(_: Op, ctx: LoweringContext, predicate: Array, on_true: Array, on_false: Array) -> Array:
     """Take each element of `on_true` where the predicate holds, else of `on_false`."""
     return lax.select(predicate, on_true, on_false)
 
 
 @TABLE.register(elementwise.Clamp, dtypes=REALS)
-def clamp(_: Op, step: Step, x: Array, low: Array, high: Array) -> Array:
+def clamp(_: Op, ctx: LoweringContext, x: Array, low: Array, high: Array) -> Array:
     """Return `minimum(maximum(x, low), high)`."""
-    dtype = step.result.dtype
+    dtype = ctx.result.dtype
     return smaller(dtype, larger(dtype, x, low), high)
 
 
 @TABLE.register(elementwise.Cast, dtypes=dtypes.ALL)
-def cast(op: elementwise.Cast, step: Step, x: Array) -> Array:
+def cast(op: elementwise.Cast, ctx: LoweringContext, x: Array) -> Array:
     """Convert by the rules of PTIR."""
-    return convert(x, step.operands[0].dtype, op.dtype)
+    return convert(x, ctx.operands[0].dtype, op.dtype)
 
 
 @TABLE.register(elementwise.Bitcast, dtypes=NUMBERS)
-def bitcast(op: elementwise.Bitcast, step: Step, x: Array) -> Array:
+def bitcast(op: elementwise.Bitcast, ctx: LoweringContext, x: Array) -> Array:
     """Reinterpret the bits; a 4-bit integer is sign- or zero-extended in its byte."""
-    source, target = step.operands[0].dtype, op.dtype
+    source, target = ctx.operands[0].dtype, op.dtype
     if source is target:
         return x
     if target.bits == 4:
@@ -279,6 +279,6 @@ def bitcast(op: elementwise.Bitcast, step: Step, x: Array) -> Array:
 
 
 @TABLE.register(elementwise.StopGradient, dtypes=dtypes.ALL)
-def stop_gradient(_: Op, step: Step, x: Array) -> Array:
+def stop_gradient(_: Op, ctx: LoweringContext, x: Array) -> Array:
     """Return the operand itself."""
     return x

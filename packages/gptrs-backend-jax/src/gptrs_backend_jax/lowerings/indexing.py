@@ -9,27 +9,27 @@ from jax import Array, lax
 from gptrs.api import DType, Op, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import integer_limits
-from gptrs_backend_jax.lowering import TABLE, Arrays, Step
+from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext
 
 indexing = ops.indexing
 IN_BOUNDS = "promise_in_bounds"
 
 
 def checked(
-    step: Step, indices: Array, operand: int, axis: int, size: int, does: str = "reads"
+    ctx: LoweringContext, indices: Array, operand: int, axis: int, size: int, does: str = "reads"
 ) -> Array:
     """Return indices in [0, size) as si32, si64 for large axes; report the first that is outside.
 
     `operand` is the number of the indices among the operands. Those outside become 0.
     """
-    least, most = integer_limits(step.operands[operand].dtype)
+    least, most = integer_limits(ctx.operands[operand].dtype)
     outside = typed_lax.zeros(indices.shape, np.bool_)
     if least < 0:
         outside = outside | (indices < 0)
     if size <= most:
         outside = outside | (indices >= size)
-    name = step.instruction.op.name
-    step.walk.check(
+    name = ctx.instruction.op.name
+    ctx.walk.check(
         outside, indices, f"`{name}` {does} index {{}} of axis {axis}, which has size {size}"
     )
     inside = lax.select(outside, lax.full_like(indices, 0), indices)
@@ -37,20 +37,20 @@ def checked(
 
 
 @TABLE.register(indexing.Take, dtypes=dtypes.ALL)
-def take(op: Op, step: Step, x: Array, indices: Array) -> Array:
+def take(op: Op, ctx: LoweringContext, x: Array, indices: Array) -> Array:
     """Return the rows of these indices."""
-    rows = checked(step, indices, 1, 0, x.shape[0])
+    rows = checked(ctx, indices, 1, 0, x.shape[0])
     if not x.size or not rows.size:
-        return typed_lax.zeros(step.result.shape, x.dtype)
+        return typed_lax.zeros(ctx.result.shape, x.dtype)
     return x.at[rows].get(mode=IN_BOUNDS)
 
 
 @TABLE.register(indexing.Gather, dtypes=dtypes.ALL)
-def gather(op: indexing.Gather, step: Step, x: Array, indices: Array) -> Array:
+def gather(op: indexing.Gather, ctx: LoweringContext, x: Array, indices: Array) -> Array:
     """Return elements by index along the axis."""
-    positions = checked(step, indices, 1, op.axis, x.shape[op.axis])
+    positions = checked(ctx, indices, 1, op.axis, x.shape[op.axis])
     if not x.size or not positions.size:
-        return typed_lax.zeros(step.result.shape, x.dtype)
+        return typed_lax.zeros(ctx.result.shape, x.dtype)
     # `indices` may be shorter than `x` along the other axes.
     limits = [
         dim if axis == op.axis else size
@@ -61,16 +61,20 @@ def gather(op: indexing.Gather, step: Step, x: Array, indices: Array) -> Array:
 
 
 @TABLE.register(indexing.DynamicSlice, dtypes=dtypes.ALL)
-def dynamic_slice(op: indexing.DynamicSlice, step: Step, x: Array, starts: Array) -> Array:
+def dynamic_slice(
+    op: indexing.DynamicSlice, ctx: LoweringContext, x: Array, starts: Array
+) -> Array:
     """Return the block at the clamped starts."""
-    places = _clamped(starts, step.operands[1].dtype, x.shape, op.sizes)
+    places = _clamped(starts, ctx.operands[1].dtype, x.shape, op.sizes)
     return lax.dynamic_slice(x, places, op.sizes, allow_negative_indices=False)
 
 
 @TABLE.register(indexing.DynamicUpdateSlice, dtypes=dtypes.ALL)
-def dynamic_update_slice(op: Op, step: Step, x: Array, update: Array, starts: Array) -> Array:
+def dynamic_update_slice(
+    op: Op, ctx: LoweringContext, x: Array, update: Array, starts: Array
+) -> Array:
     """Return `x` with the block at the clamped starts replaced."""
-    places = _clamped(starts, step.operands[2].dtype, x.shape, update.shape)
+    places = _clamped(starts, ctx.operands[2].dtype, x.shape, update.shape)
     return lax.dynamic_update_slice(x, update, places, allow_negative_indices=False)
 
 

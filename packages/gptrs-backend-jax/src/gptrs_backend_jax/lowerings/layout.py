@@ -7,7 +7,7 @@ from jax import Array, lax
 from gptrs.api import DType, Literal, Op, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import constant
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 
 layout = ops.layout
 
@@ -20,25 +20,25 @@ def padding_value(value: Literal | None, dtype: DType, x: Array) -> Array:
 
 
 @TABLE.register(layout.Reshape, dtypes=dtypes.ALL)
-def reshape(_: Op, step: Step, x: Array) -> Array:
+def reshape(_: Op, ctx: LoweringContext, x: Array) -> Array:
     """Return the same elements, in row-major order, in another shape."""
-    return lax.reshape(x, step.result.shape)
+    return lax.reshape(x, ctx.result.shape)
 
 
 @TABLE.register(layout.Transpose, dtypes=dtypes.ALL)
-def transpose(op: layout.Transpose, step: Step, x: Array) -> Array:
+def transpose(op: layout.Transpose, ctx: LoweringContext, x: Array) -> Array:
     """Permute the axes."""
     return lax.transpose(x, op.permutation)
 
 
 @TABLE.register(layout.BroadcastTo, dtypes=dtypes.ALL)
-def broadcast_to(op: layout.BroadcastTo, step: Step, x: Array) -> Array:
+def broadcast_to(op: layout.BroadcastTo, ctx: LoweringContext, x: Array) -> Array:
     """Repeat the elements along new axes and axes of size 1."""
-    return typed_lax.broadcast_to(x, step.result.shape)
+    return typed_lax.broadcast_to(x, ctx.result.shape)
 
 
 @TABLE.register(layout.Slice, dtypes=dtypes.ALL)
-def slice_(op: layout.Slice, step: Step, x: Array) -> Array:
+def slice_(op: layout.Slice, ctx: LoweringContext, x: Array) -> Array:
     """Return `size` elements of each axis, from `start` on, a step apart."""
     steps = op.steps(x.ndim)
     spans = zip(op.starts, op.sizes, steps, strict=True)
@@ -47,15 +47,15 @@ def slice_(op: layout.Slice, step: Step, x: Array) -> Array:
 
 
 @TABLE.register(layout.Concat, dtypes=dtypes.ALL)
-def concat(op: layout.Concat, step: Step, *parts: Array) -> Array:
+def concat(op: layout.Concat, ctx: LoweringContext, *parts: Array) -> Array:
     """Join the operands along the axis."""
     return lax.concatenate(parts, op.axis)
 
 
 @TABLE.register(layout.Pad, dtypes=dtypes.ALL)
-def pad(op: layout.Pad, step: Step, x: Array) -> Array:
+def pad(op: layout.Pad, ctx: LoweringContext, x: Array) -> Array:
     """Put `value` between and around the elements, or trim them; one axis after another."""
-    value = padding_value(op.value, step.result.dtype, x)
+    value = padding_value(op.value, ctx.result.dtype, x)
     between = op.between(x.ndim)
     x = lax.pad(x, value, [(0, 0, interior) for interior in between])
     for axis, (low, high) in enumerate(zip(op.low, op.high, strict=True)):
@@ -78,15 +78,15 @@ def _padded_axis(x: Array, value: Array, axis: int, low: int, high: int) -> Arra
 
 
 @TABLE.register(layout.Tile, dtypes=dtypes.ALL)
-def tile(op: layout.Tile, step: Step, x: Array) -> Array:
+def tile(op: layout.Tile, ctx: LoweringContext, x: Array) -> Array:
     """Repeat the whole tensor along each axis."""
     pairs = list(zip(op.repeats, x.shape, strict=True))
     split = lax.reshape(x, [size for dim in x.shape for size in (1, dim)])
     repeated = typed_lax.broadcast_to(split, [size for pair in pairs for size in pair])
-    return lax.reshape(repeated, step.result.shape)
+    return lax.reshape(repeated, ctx.result.shape)
 
 
 @TABLE.register(layout.Reverse, dtypes=dtypes.ALL)
-def reverse(op: layout.Reverse, step: Step, x: Array) -> Array:
+def reverse(op: layout.Reverse, ctx: LoweringContext, x: Array) -> Array:
     """Reverse the order of the elements along the axes."""
     return lax.rev(x, op.axes)

@@ -8,15 +8,15 @@ from jax import Array, lax
 from gptrs.api import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import narrow, widen
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 
 LayerNorm = ops.normalization.LayerNorm
 
 
 @TABLE.register(LayerNorm, dtypes=dtypes.FLOATS)
-def layer_norm(op: LayerNorm, step: Step, x: Array, scale: Array, bias: Array) -> Array:
+def layer_norm(op: LayerNorm, ctx: LoweringContext, x: Array, scale: Array, bias: Array) -> Array:
     """Normalize in two passes, mean then variance."""
-    dtype = step.result.dtype
+    dtype = ctx.result.dtype
     if not x.size:
         return x
     wide, scale, bias = (widen(dtype, array) for array in (x, scale, bias))

@@ -10,7 +10,7 @@ from gptrs.api import DType, Op, TensorType, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.element_types import held, integer_limits
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.rounding import unfused
 
 quantization = ops.quantization
@@ -22,10 +22,10 @@ FAR_OUTSIDE = 2.0**40
 
 @TABLE.register(quantization.Quantize, dtypes=dtypes.FLOATS)
 def quantize(
-    op: quantization.Quantize, step: Step, x: Array, scale: Array, zero_point: Array
+    op: quantization.Quantize, ctx: LoweringContext, x: Array, scale: Array, zero_point: Array
 ) -> Array:
     """Divide by the scale, round half to even, add the zero point, saturate."""
-    of_x, of_scale, _ = (operand.dtype for operand in step.operands)
+    of_x, of_scale, _ = (operand.dtype for operand in ctx.operands)
     compute = quantization.computing_dtype(of_x, of_scale)
     scales = _spread(op, convert(scale, of_scale, compute), x)
     zero_points = _spread(op, zero_point, x)
@@ -34,10 +34,10 @@ def quantize(
 
 @TABLE.register(quantization.Dequantize, dtypes=QUANTIZED)
 def dequantize(
-    op: quantization.Dequantize, step: Step, q: Array, scale: Array, zero_point: Array
+    op: quantization.Dequantize, ctx: LoweringContext, q: Array, scale: Array, zero_point: Array
 ) -> Array:
     """Subtract the zero point, multiply by the scale, round to the result type."""
-    of_q, of_scale, _ = step.operands
+    of_q, of_scale, _ = ctx.operands
     compute = quantization.computing_dtype(of_scale.dtype, op.dtype)
     scales = _spread(op, convert(scale, of_scale.dtype, compute), q)
     value = _dequantized(of_q, q, scales, _spread(op, zero_point, q), compute)
@@ -46,10 +46,10 @@ def dequantize(
 
 @TABLE.register(quantization.DequantizeAffine, dtypes=QUANTIZED)
 def dequantize_affine(
-    op: quantization.DequantizeAffine, step: Step, q: Array, scale: Array, bias: Array
+    op: quantization.DequantizeAffine, ctx: LoweringContext, q: Array, scale: Array, bias: Array
 ) -> Array:
     """Multiply by the scale, add the bias, round to the result type."""
-    _, of_scale, of_bias = (operand.dtype for operand in step.operands)
+    _, of_scale, of_bias = (operand.dtype for operand in ctx.operands)
     compute = quantization.computing_dtype(of_scale, of_bias, op.dtype)
     scales = _spread(op, convert(scale, of_scale, compute), q)
     biases = _spread(op, convert(bias, of_bias, compute), q)
@@ -60,7 +60,7 @@ def dequantize_affine(
 @TABLE.register(quantization.Requantize, dtypes=QUANTIZED)
 def requantize(
     op: quantization.Requantize,
-    step: Step,
+    ctx: LoweringContext,
     q: Array,
     scale_in: Array,
     zero_point_in: Array,
@@ -68,7 +68,7 @@ def requantize(
     zero_point_out: Array,
 ) -> Array:
     """Dequantize with the old scale and zero point, quantize with the new ones."""
-    of_q, of_in, _, of_out, _ = step.operands
+    of_q, of_in, _, of_out, _ = ctx.operands
     compute = quantization.computing_dtype(of_in.dtype, of_out.dtype)
     old = _spread(op, convert(scale_in, of_in.dtype, compute), q)
     new = _spread(op, convert(scale_out, of_out.dtype, compute), q)
@@ -77,16 +77,16 @@ def requantize(
 
 
 @TABLE.register(quantization.UnpackBits, dtypes=[dtypes.ui8])
-def unpack_bits(op: quantization.UnpackBits, step: Step, packed: Array) -> Array:
+def unpack_bits(op: quantization.UnpackBits, ctx: LoweringContext, packed: Array) -> Array:
     """Take each integer out of the one or two bytes in which its bits are."""
     axis, bits = op.axis, op.bits
     if bits == 8:
         return packed
-    count = step.result.shape[axis]
-    if not step.result.size:
-        return typed_lax.zeros(step.result.shape, np.uint8)
+    count = ctx.result.shape[axis]
+    if not ctx.result.size:
+        return typed_lax.zeros(ctx.result.shape, np.uint8)
     if 8 % bits == 0:
-        return _unpacked_evenly(packed, bits, axis, step.result.shape)
+        return _unpacked_evenly(packed, bits, axis, ctx.result.shape)
     first_bits = np.arange(count) * bits
     wide = lax.convert_element_type(packed, np.uint16)
     following = lax.concatenate(

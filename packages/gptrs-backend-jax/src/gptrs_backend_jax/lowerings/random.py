@@ -13,7 +13,7 @@ from gptrs.api import dtypes as types
 from gptrs.api import ops
 from gptrs.api import random_constants as numbers
 from gptrs_backend_jax.conversion import convert
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.rounding import unfused
 
 random = ops.random
@@ -24,7 +24,7 @@ MULTIPLIERS = tuple(np.uint64(number) for number in numbers.PHILOX_MULTIPLIERS)
 
 
 @TABLE.register(random.RngUniform, dtypes=random.RngUniform.allowed)
-def rng_uniform(op: ops.random.RngUniform, step: Step, seed: Array) -> Array:
+def rng_uniform(op: ops.random.RngUniform, ctx: LoweringContext, seed: Array) -> Array:
     """Return the random words for integers, their leading bits as a fraction for floats."""
     width, words = _words(op, seed)
     if not op.dtype.is_float:
@@ -40,7 +40,7 @@ def rng_uniform(op: ops.random.RngUniform, step: Step, seed: Array) -> Array:
 @TABLE.register(
     random.RngNormal, dtypes=[d for d in random.RngNormal.allowed if d is not types.f64]
 )
-def rng_normal(op: ops.random.RngNormal, step: Step, seed: Array) -> Array:
+def rng_normal(op: ops.random.RngNormal, ctx: LoweringContext, seed: Array) -> Array:
     """Return the inverse normal distribution function of the fractions of the random words."""
     width, words = _words(op, seed)
     precision = min(width, 52)

@@ -19,7 +19,7 @@ from gptrs_backend_jax.element_types import (
     integer_limits,
     order_keys,
 )
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 
 reduction = ops.reduction
 
@@ -55,27 +55,27 @@ def start(kind: str, dtype: DType, x: Array) -> np.ndarray:
 
 
 @TABLE.register(reduction.Reduce, dtypes=dtypes.ALL)
-def reduce(op: reduction.Reduce, step: Step, x: Array) -> Array:
+def reduce(op: reduction.Reduce, ctx: LoweringContext, x: Array) -> Array:
     """Combine the elements along the axes."""
-    accum = op.accumulator(step.operands[0])
-    wide = to_accumulator(x, step.operands[0].dtype, accum)
+    accum = op.accumulator(ctx.operands[0])
+    wide = to_accumulator(x, ctx.operands[0].dtype, accum)
     if op.axes:
         wide = typed_lax.reduce(wide, start(op.kind, accum, wide), COMBINE[op.kind], op.axes)
-    shaped = lax.reshape(wide, step.result.shape)
-    return from_accumulator(shaped, accum, step.result.dtype)
+    shaped = lax.reshape(wide, ctx.result.shape)
+    return from_accumulator(shaped, accum, ctx.result.dtype)
 
 
 @TABLE.register(reduction.Argmax, dtypes=ORDERED)
-def argmax(op: reduction.Argmax, step: Step, x: Array) -> Array:
+def argmax(op: reduction.Argmax, ctx: LoweringContext, x: Array) -> Array:
     """Return the position of the first NaN, else of the first of the largest."""
-    keys, _ = order_keys(step.operands[0].dtype, x)
+    keys, _ = order_keys(ctx.operands[0].dtype, x)
     return _position(jnp.argmax, op, keys)
 
 
 @TABLE.register(reduction.Argmin, dtypes=ORDERED)
-def argmin(op: reduction.Argmin, step: Step, x: Array) -> Array:
+def argmin(op: reduction.Argmin, ctx: LoweringContext, x: Array) -> Array:
     """Return the position of the first NaN, else of the first of the least."""
-    keys, is_nan = order_keys(step.operands[0].dtype, x)
+    keys, is_nan = order_keys(ctx.operands[0].dtype, x)
     if is_nan is not None:
         keys = lax.select(is_nan, lax.full_like(keys, np.iinfo(keys.dtype).min), keys)
     return _position(jnp.argmin, op, keys)
@@ -97,14 +97,14 @@ CUMULATIVE: dict[str, Callable[..., Array]] = {
 
 
 @TABLE.register(reduction.Cumulative, dtypes=NUMBERS)
-def cumulative(op: reduction.Cumulative, step: Step, x: Array) -> Array:
+def cumulative(op: reduction.Cumulative, ctx: LoweringContext, x: Array) -> Array:
     """Return the totals up to each element along the axis."""
-    accum = op.accumulator(step.operands[0])
-    wide = to_accumulator(x, step.operands[0].dtype, accum)
+    accum = op.accumulator(ctx.operands[0])
+    wide = to_accumulator(x, ctx.operands[0].dtype, accum)
     if wide.size:
         if op.exclusive:
             shift = [(0, 0, 0)] * wide.ndim
             shift[op.axis] = (-1, 1, 0) if op.reverse else (1, -1, 0)
             wide = lax.pad(wide, start(op.kind, accum, wide), shift)
         wide = CUMULATIVE[op.kind](wide, axis=op.axis, reverse=op.reverse)
-    return from_accumulator(wide, accum, step.result.dtype)
+    return from_accumulator(wide, accum, ctx.result.dtype)

@@ -10,7 +10,7 @@ from jax import Array, lax
 from gptrs.api import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import NUMBERS, narrow, widen
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.lowerings.indexing import IN_BOUNDS, checked
 from gptrs_backend_jax.lowerings.reduction import start
 
@@ -35,15 +35,15 @@ def _combined(target: Array, kind: str, place: Place, updates: Array) -> Array:
 
 @TABLE.register(ScatterReduce, dtypes=dtypes.ALL)
 def scatter_reduce(
-    op: ScatterReduce, step: Step, x: Array, indices: Array, updates: Array
+    op: ScatterReduce, ctx: LoweringContext, x: Array, indices: Array, updates: Array
 ) -> Array:
     """Return `x` with the updates combined into it."""
-    dtype = step.result.dtype
-    along = checked(step, indices, 1, op.axis, x.shape[op.axis], "writes")
+    dtype = ctx.result.dtype
+    along = checked(ctx, indices, 1, op.axis, x.shape[op.axis], "writes")
     if not along.size or not x.size:
         return x
     if op.kind == "replace":
-        return _replaced(op, step, x, along, updates)
+        return _replaced(op, ctx, x, along, updates)
     place = tuple(
         along if axis == op.axis else typed_lax.iota(np.int32, along.shape, axis)
         for axis in range(x.ndim)
@@ -51,13 +51,15 @@ def scatter_reduce(
     return narrow(dtype, _combined(widen(dtype, x), op.kind, place, widen(dtype, updates)))
 
 
-def _replaced(op: ScatterReduce, step: Step, x: Array, along: Array, updates: Array) -> Array:
+def _replaced(
+    op: ScatterReduce, ctx: LoweringContext, x: Array, along: Array, updates: Array
+) -> Array:
     """Write the last of the updates of each element; whole rows where their indices are one.
 
     XLA leaves the order of several updates open, so that all but the last are sent outside of the
     tensor, where they are dropped.
     """
-    if op.axis == 0 and step.walk.repeats_rows(step.instruction.operands[1]):
+    if op.axis == 0 and ctx.walk.repeats_rows(ctx.instruction.operands[1]):
         rows = along[(slice(None), *([0] * (along.ndim - 1)))]
         kept = _last_of_equals(rows, x.shape[0])
         width = updates.shape[1:]
@@ -91,12 +93,14 @@ def _last_of_equals(indices: Array, size: int) -> Array:
 
 
 @TABLE.register(indexing.SegmentReduce, dtypes=NUMBERS)
-def segment_reduce(op: indexing.SegmentReduce, step: Step, x: Array, segment_ids: Array) -> Array:
+def segment_reduce(
+    op: indexing.SegmentReduce, ctx: LoweringContext, x: Array, segment_ids: Array
+) -> Array:
     """Combine every row into the row of its segment."""
-    dtype = step.result.dtype
-    rows = checked(step, segment_ids, 1, 0, op.num_segments, "writes")
+    dtype = ctx.result.dtype
+    rows = checked(ctx, segment_ids, 1, 0, op.num_segments, "writes")
     wide = widen(dtype, x)
-    total = typed_lax.full(step.result.shape, start(op.kind, dtype, wide), wide.dtype)
+    total = typed_lax.full(ctx.result.shape, start(op.kind, dtype, wide), wide.dtype)
     if wide.size and total.size:
         total = _combined(total, op.kind, (rows,), wide)
     return narrow(dtype, total)

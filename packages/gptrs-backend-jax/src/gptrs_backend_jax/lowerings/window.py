@@ -10,7 +10,7 @@ from gptrs.api import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import NUMBERS
-from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.lowerings.layout import padding_value
 from gptrs_backend_jax.lowerings.reduction import COMBINE, start
 
@@ -18,13 +18,13 @@ window = ops.window
 
 
 @TABLE.register(window.ReduceWindow, dtypes=NUMBERS)
-def reduce_window(op: window.ReduceWindow, step: Step, x: Array) -> Array:
+def reduce_window(op: window.ReduceWindow, ctx: LoweringContext, x: Array) -> Array:
     """Combine the elements under each position of the window."""
-    accum = op.accumulator(step.operands[0])
-    wide = to_accumulator(x, step.operands[0].dtype, accum)
+    accum = op.accumulator(ctx.operands[0])
+    wide = to_accumulator(x, ctx.operands[0].dtype, accum)
     initial = start(op.kind, accum, wide)
-    if not step.result.size or not wide.size:
-        total = typed_lax.full(step.result.shape, initial, wide.dtype)
+    if not ctx.result.size or not wide.size:
+        total = typed_lax.full(ctx.result.shape, initial, wide.dtype)
     else:
         axes = op.axes()
         total = typed_lax.reduce_window(
@@ -36,18 +36,18 @@ def reduce_window(op: window.ReduceWindow, step: Step, x: Array) -> Array:
             padding=[(axis.low, axis.high) for axis in axes],
             dilation=[axis.dilation for axis in axes],
         )
-    return from_accumulator(total, accum, step.result.dtype)
+    return from_accumulator(total, accum, ctx.result.dtype)
 
 
 @TABLE.register(window.ExtractPatches, dtypes=dtypes.ALL)
-def extract_patches(op: window.ExtractPatches, step: Step, x: Array) -> Array:
+def extract_patches(op: window.ExtractPatches, ctx: LoweringContext, x: Array) -> Array:
     """Put a strided slice for each position of the window side by side."""
-    axes, positions = op.axes(), step.result.shape[1:-1]
+    axes, positions = op.axes(), ctx.result.shape[1:-1]
     if not axes:
         return x
-    value = padding_value(op.value, step.result.dtype, x)
-    if not step.result.size:
-        return typed_lax.zeros(step.result.shape, x.dtype)
+    value = padding_value(op.value, ctx.result.dtype, x)
+    if not ctx.result.size:
+        return typed_lax.zeros(ctx.result.shape, x.dtype)
     padded = lax.pad(x, value, [(0, 0, 0), *((a.low, a.high, 0) for a in axes), (0, 0, 0)])
     pieces: list[Array] = []
     for offsets in itertools.product(*(range(axis.size) for axis in axes)):

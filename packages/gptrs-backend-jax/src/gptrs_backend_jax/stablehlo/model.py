@@ -33,7 +33,7 @@ assert ops  # its modules register the converters
 Result = TypeVar("Result")
 
 
-class Step(Protocol):
+class JittedGraph(Protocol):
     """The conversion of a module, jitted."""
 
     def __call__(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -69,7 +69,7 @@ class StableHloModel:
         self._params = Params(
             ConstantSource(module), backend=self.backend, dtype=None, origin=origin
         )
-        self._steps: dict[bool, Step] = {}
+        self._steps: dict[bool, JittedGraph] = {}
         self._is_static = False
         self._lock = threading.Lock()
 
@@ -104,7 +104,7 @@ class StableHloModel:
             arguments = tuple(tensor(each) for each in given)
             return self._tried(lambda step: step.lower(arguments))
 
-    def _tried(self, use: Callable[[Step], Result]) -> Result:
+    def _tried(self, use: Callable[[JittedGraph], Result]) -> Result:
         """Return what a use of the step gives, with sizes as numbers where symbols do not do."""
         with self._lock:
             is_static = self._is_static or not self._has_free_sizes()
@@ -120,13 +120,13 @@ class StableHloModel:
             not isinstance(x, int) for each in self.inputs.values() for x in each.shape or ()
         )
 
-    def _made(self, *, is_static: bool) -> Step:
+    def _made(self, *, is_static: bool) -> JittedGraph:
         with self._lock:
             if is_static not in self._steps:
                 self._steps[is_static] = self._jitted(is_static)
             return self._steps[is_static]
 
-    def _jitted(self, is_static: bool) -> Step:
+    def _jitted(self, is_static: bool) -> JittedGraph:
         axes = tuple(
             tuple(None if isinstance(dim, int) else _identifier(dim) for dim in each.shape or ())
             for each in self.inputs.values()

@@ -17,7 +17,7 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.text_input import TextInput
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import Step, note_below
+from gptrs_cli.terminal.stderr import StepCallback, note_below
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -74,7 +74,7 @@ def perplexity(
         )
 
 
-def _progress(step: Step) -> Progress:
+def _progress(step: StepCallback) -> Progress:
     return lambda done, total: step(done, total, "")
 
 

@@ -22,7 +22,7 @@ from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED, OutputFileError
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import Step, note
+from gptrs_cli.terminal.stderr import StepCallback, note
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -68,7 +68,7 @@ class _Run:
         self._read = self._known = self._done = self._tokens = 0
         self._started = time.monotonic()
 
-    def write(self, lines: Sequence[PromptLine], step: Step) -> None:
+    def write(self, lines: Sequence[PromptLine], step: StepCallback) -> None:
         """Write the result of each line, in their order; those before it are waited for.
 
         After an interrupt or an error those that are done are written, whichever is missing.

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gptrs.quoting import clipped
-from gptrs_cli.terminal.stderr import Step, has_colors
+from gptrs_cli.terminal.stderr import StepCallback, has_colors
 
 _NARROWEST = 24
 """Least width of the last column of a table; with less, its cells go below their rows."""
@@ -88,7 +88,7 @@ class LiveLine:
 
 
 @contextmanager
-def bar(label: str) -> Generator[Step]:
+def bar(label: str) -> Generator[StepCallback]:
     """Open the scope of a progress bar on standard error; yield the function that moves it."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     console = _console(sys.stderr)

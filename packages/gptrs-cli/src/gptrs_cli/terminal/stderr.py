@@ -17,7 +17,7 @@ from typing_extensions import override
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-Step = Callable[[int, int, str], None]
+StepCallback = Callable[[int, int, str], None]
 """Called with the number of steps done, of all steps, and the name of the next one."""
 
 

@@ -13,7 +13,7 @@ from gptrs_onnx.registry import converts
 from gptrs_onnx.values import scalar
 
 Activation = Callable[[Tensor], Tensor]
-Step = Callable[..., tuple[Tensor, ...]]
+RecurrentStep = Callable[..., tuple[Tensor, ...]]
 _PLAIN: dict[str, Activation] = {
     "relu": F.relu,
     "tanh": F.tanh,
@@ -88,7 +88,7 @@ class _Layer:
 
     def run(
         self,
-        step: Step,
+        step: RecurrentStep,
         states: Sequence[Tensor],
         projected: Tensor,
         backwards: bool,
@@ -116,7 +116,7 @@ class _Layer:
         recurrence: Tensor,
         bias: Tensor | None,
         defaults: Sequence[str],
-        made: Callable[[_Direction], tuple[Step, Sequence[Tensor], Tensor]],
+        made: Callable[[_Direction], tuple[RecurrentStep, Sequence[Tensor], Tensor]],
     ) -> tuple[Tensor, ...]:
         """Return the outputs and last states; `made` gives the step, first states and inputs."""
         outputs: list[Tensor] = []
@@ -192,7 +192,7 @@ def rnn(
     """Return `h = f(x W^T + h R^T + b)` at each step, and the last h."""
     layer = _Layer(node, x, weight, lengths)
 
-    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+    def made(one: _Direction) -> tuple[RecurrentStep, Sequence[Tensor], Tensor]:
         (function,) = one.functions
 
         def step(row: Tensor, state: Tensor) -> tuple[Tensor]:
@@ -218,7 +218,7 @@ def gru(
     before = not node.flag("linear_before_reset")
     sizes = [2 * layer.hidden, layer.hidden]
 
-    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+    def made(one: _Direction) -> tuple[RecurrentStep, Sequence[Tensor], Tensor]:
         first, second = one.biases
         gates_own, hidden_own = F.split(one.own, sizes, 0)
         gate_bias = hidden_bias = None
@@ -272,7 +272,7 @@ def lstm(
     """Return the states of long short-term memory (Hochreiter, Schmidhuber 1997), and the last."""
     layer = _Layer(node, x, weight, lengths)
 
-    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+    def made(one: _Direction) -> tuple[RecurrentStep, Sequence[Tensor], Tensor]:
         step = partial(_lstm_step, node, one.functions, one.own, _part(peepholes, one.place))
         states = [layer.start(start, one.place), layer.start(start_cell, one.place)]
         return step, states, F.linear(layer.x, one.matrix, one.bias)

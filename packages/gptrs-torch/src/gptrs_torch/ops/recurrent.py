@@ -11,7 +11,7 @@ from gptrs_torch.node import Node, operator_name
 from gptrs_torch.registry import converts
 
 States = tuple[Tensor, ...]
-Step = Callable[[Tensor, States], States]
+RecurrentStep = Callable[[Tensor, States], States]
 """Takes the inputs' part of a step [B, gates] and the states [B, hidden]; returns new states."""
 
 
@@ -32,11 +32,11 @@ class Direction:
         return None if first is None or second is None else first + second
 
 
-Cell = Callable[[Direction], tuple[Step, Tensor | None]]
+Cell = Callable[[Direction], tuple[RecurrentStep, Tensor | None]]
 """Returns the step of a direction, and the bias of the product with the inputs."""
 
 
-def lstm_cell(weights: Direction) -> tuple[Step, Tensor | None]:
+def lstm_cell(weights: Direction) -> tuple[RecurrentStep, Tensor | None]:
     """Return a step of long short-term memory; the gates are input, forget, new, output."""
 
     def step(row: Tensor, states: States) -> States:
@@ -52,7 +52,7 @@ def lstm_cell(weights: Direction) -> tuple[Step, Tensor | None]:
     return step, weights.bias
 
 
-def gru_cell(weights: Direction) -> tuple[Step, Tensor | None]:
+def gru_cell(weights: Direction) -> tuple[RecurrentStep, Tensor | None]:
     """Return a step of gated recurrent units; the gates are reset, update, new."""
 
     def step(row: Tensor, states: States) -> States:
@@ -69,7 +69,7 @@ def gru_cell(weights: Direction) -> tuple[Step, Tensor | None]:
 def plain_cell(activation: Callable[[Tensor], Tensor]) -> Cell:
     """Return the cell whose state is one activation of what it gets."""
 
-    def cell(weights: Direction) -> tuple[Step, Tensor | None]:
+    def cell(weights: Direction) -> tuple[RecurrentStep, Tensor | None]:
         def step(row: Tensor, states: States) -> States:
             return (activation(row + F.linear(states[0], weights.own)),)
 

@@ -28,7 +28,7 @@ from gptrs.runtime.measure.compilations import compilations_told
 DEFAULT_LENGTHS = (1, 128, 512)
 """The prompt lengths that are prepared where nobody asks for others."""
 
-Step = Callable[[int, int, str], None]
+StepCallback = Callable[[int, int, str], None]
 """Told before a piece of work: how many are done, of how many, and what comes next."""
 
 
@@ -84,7 +84,9 @@ def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
         yield
 
 
-def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None) -> Warmed:
+def warm(
+    model: LoadedModel, lengths: Sequence[int] | None, step: StepCallback | None = None
+) -> Warmed:
     """Compile what `model` needs for prompts of these lengths and for text after them.
 
     Returns what the caches did not have; all that is kept is on disk then. Each prompt is read as
@@ -120,7 +122,7 @@ def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
 class _Progress:
     """Tells `step` of pieces of work, and of the kernels that are compiled in each."""
 
-    def __init__(self, total: int, step: Step | None) -> None:
+    def __init__(self, total: int, step: StepCallback | None) -> None:
         self.compiled = 0
         self.noun = "kernel"
         self._done = -1

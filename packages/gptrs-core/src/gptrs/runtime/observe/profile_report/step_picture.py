@@ -20,14 +20,14 @@ _LETTER = 6.4
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepRun:
     """A run of a program, and its kernels in order."""
 
     run: Interval
     kernels: Sequence[Interval]
 
 
-def typical_step(profile: Profile, program: int | None) -> Step | None:
+def typical_step(profile: Profile, program: int | None) -> StepRun | None:
     """Return the run of `program` that took the median time; None if no kernel of it is known.
 
     The first run is not chosen if there are others: it also reads and packs weights.
@@ -43,10 +43,10 @@ def typical_step(profile: Profile, program: int | None) -> Step | None:
         for i in profile.timeline.intervals
         if i.kind == "kernel" and i.program == program and run.started <= i.started <= end
     ]
-    return Step(run, kernels) if kernels else None
+    return StepRun(run, kernels) if kernels else None
 
 
-def step_picture(step: Step, colors: Mapping[str, int]) -> str:
+def step_picture(step: StepRun, colors: Mapping[str, int]) -> str:
     """Return the SVG of a step."""
     lines = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Kernels of a step in time">',
@@ -66,7 +66,7 @@ def step_picture(step: Step, colors: Mapping[str, int]) -> str:
     return "".join([*lines, "</svg>"])
 
 
-def _layers(step: Step) -> Iterator[str]:
+def _layers(step: StepRun) -> Iterator[str]:
     for number, (layer, group) in enumerate(groupby(step.kernels, key=lambda each: each.layer)):
         kernels = list(group)
         start, last = kernels[0].started, kernels[-1]
@@ -83,7 +83,7 @@ def _layers(step: Step) -> Iterator[str]:
             )
 
 
-def _axis(step: Step) -> Iterator[str]:
+def _axis(step: StepRun) -> Iterator[str]:
     bottom = _TOP + 2 * _ROW + 4
     for part in range(5):
         x = part / 4 * _WIDTH
@@ -94,6 +94,6 @@ def _axis(step: Step) -> Iterator[str]:
         )
 
 
-def _place(step: Step, started: float, seconds: float) -> tuple[float, float]:
+def _place(step: StepRun, started: float, seconds: float) -> tuple[float, float]:
     scale = _WIDTH / step.run.seconds
     return (started - step.run.started) * scale, seconds * scale
