@@ -93,6 +93,7 @@ def test_a_lost_process_of_the_model_is_told_and_ends_the_server(model, monkeypa
         reasons.append("process 1 of the model is gone")
         with pytest.raises(BackendError, match="process 1 of the model is gone"):
             ends.result(20)
+    eventually(lambda: not any(isinstance(each, threading.Timer) for each in threading.enumerate()))
     told = asyncio.run(health())
     assert told.status_code == 503
     assert told.json()["error"]["message"] == "process 1 of the model is gone"

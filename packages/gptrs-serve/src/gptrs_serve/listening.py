@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import uvicorn
 from starlette.applications import Starlette
+from typing_extensions import override
 
 from gptrs.api import BackendError, UsageError
 
@@ -52,6 +53,16 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, lost: Callable[[], str | None]) -> None:
         super().__init__(config)
         self._lost = lost
+        self._abandon: threading.Timer | None = None
+
+    @override
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer until the end; a process that came to it goes on."""
+        try:
+            super().run(sockets)
+        finally:
+            if self._abandon is not None:
+                self._abandon.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; asked ten times a second."""
@@ -60,9 +71,9 @@ class _Server(uvicorn.Server):
             return await super().on_tick(counter)
         # What runs on all processes fails soon, or waits for ever.
         self.config.timeout_graceful_shutdown = _LOST_S
-        abandon = threading.Timer(_ABANDON_S, _abandon, [reason])
-        abandon.daemon = True
-        abandon.start()
+        self._abandon = threading.Timer(_ABANDON_S, _abandon, [reason])
+        self._abandon.daemon = True
+        self._abandon.start()
         return True
 
 
