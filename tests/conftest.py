@@ -80,6 +80,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if "backend" in parameters and not item.get_closest_marker("whole"):
             cases[test, str(parameters["backend"])].append(item)
+        elif item.get_closest_marker("few"):
+            cases[test, "the backend of the test"].append(item)
         if item.get_closest_marker("many"):
             many[test].append(item)
     for (_, backend), of_one_test in cases.items():

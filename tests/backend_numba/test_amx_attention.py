@@ -35,6 +35,7 @@ def _seeds() -> Iterator[pytest.ParameterSet]:
         yield pytest.param(seed, dtype, marks=marks)
 
 
+@pytest.mark.few(3)
 @pytest.mark.paths
 @pytest.mark.parametrize(("seed", "dtype"), list(_seeds()))
 def test_random_shapes_masks_and_positions(seed: int, dtype: str) -> None:

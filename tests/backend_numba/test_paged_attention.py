@@ -35,6 +35,7 @@ def whole(kind: str) -> list[np.ndarray]:
     return [texts(kind).attend([(text, 0, LENGTH)])[0] for text in range(3)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.paths
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_texts_are_right(kind: str) -> None:
