@@ -316,12 +316,18 @@ def test_texts_of_a_form(gptrs, tmp_path, option, source, fits):
     ("words", "message"),
     [
         (["--regex", "("], "the regex cannot be used"),
+        (
+            ["--json-schema", "deep.json"],
+            "the json_schema cannot be used: recursion limit exceeded",
+        ),
         (["--json-schema", "missing.json"], "cannot read the JSON schema from `missing.json`"),
         (["--regex", "a", "--grammar", "b"], "`--grammar` and `--regex` exclude each other"),
     ],
 )
-def test_forms_that_are_refused(gptrs, words, message):
+def test_forms_that_are_refused(gptrs, tmp_path, monkeypatch, words, message):
     pytest.importorskip("llguidance", reason="llguidance is not installed")
+    (tmp_path / "deep.json").write_text('{"items":' * 3000 + "{}" + "}" * 3000, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     result = gptrs("generate", "--prompt", "x", "--backend", "ref", *words)
     assert result.code in (2, 3)
     assert message in result.err

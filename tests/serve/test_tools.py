@@ -119,6 +119,7 @@ TOOLS = [{"type": "function", "function": WEATHER}, {"type": "function", "functi
 SCHEMAS = {"weather": SCHEMA, "time": PLACE}
 ASKED = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS,
          "seed": 5, "temperature": 1.0, "max_tokens": 140}  # fmt: skip
+DEEP = json.loads('{"items":' * 200 + "{}" + "}" * 200)
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +255,8 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}],
           "tool_choice": "required"}, "the lark cannot be used"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}],
+          "tool_choice": "required"}, "recursion limit exceeded"),
     ],
 )  # fmt: skip
 def test_refusals(client, fields, message):

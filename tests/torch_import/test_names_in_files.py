@@ -101,6 +101,16 @@ def with_a_call(target: str, key: str) -> Callable[[Any], Any]:
     return whole
 
 
+def nameless(program: Any) -> Any:
+    """Take the name of the constant from it, and call another input as torch then calls it."""
+    (place,) = (
+        place
+        for place, spec in enumerate(program["graph_module"]["signature"]["input_specs"])
+        if "constant_input" in spec
+    )
+    return renamed("bias", f"arg{place}")(renamed("scale", "")(program))
+
+
 def keyword(tree: Any) -> None:
     tree[1]["context"] = json.dumps([CODE])
 
@@ -118,7 +128,9 @@ CASES = {
     "weight": (renamed("layer.bias", 'layer.b", ran.append(1)) or ("'), "is no name of a tensor"),
     "keyword": (with_arguments(keyword), NO_NAME),
     "argument of a call": (with_a_call("_operator.getitem", f"a={CODE}, b"), NO_NAME),
-    "twice": (renamed("bias", "x"), "the inputs have one name twice: .*x, x"),
+    "twice": (renamed("bias", "x"), "the inputs have one name twice: .*x, scale, x"),
+    "twice by a constant": (renamed("scale", "x"), "the inputs have one name twice: .*x, x"),
+    "twice without a name": (nameless, r"the inputs have one name twice: .*(arg\d), \1"),
     "enumeration": (with_arguments(enumeration), "keys are no plain values"),
     "method": (with_a_call("torch.ops.aten.__dict__.clear", "a"), NO_OPERATOR),
     "file": (with_a_call("torch.ops.aten.from_file.default", "a"), NO_OPERATOR),

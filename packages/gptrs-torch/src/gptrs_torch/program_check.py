@@ -113,11 +113,17 @@ def _require_name(name: str) -> None:
 
 def _input_names(module: Mapping[str, Any]) -> list[object]:
     """Return the names of the inputs of a program, those that are constants among them."""
-    slots = [*module["graph"]["inputs"], *module["signature"]["input_specs"]]
-    held = [cast("object", value) for slot in slots for value in slot.values()]
-    named = [cast("dict[str, object]", value) for value in held if isinstance(value, dict)]
-    # In a signature a tensor has its name one level down: it is that of a slot of the graph.
-    return [each.get("name", each.get("as_name")) for each in named]
+    specs: list[dict[str, Any]] = module["signature"]["input_specs"]
+    names: list[object] = []
+    for place, slot in enumerate(module["graph"]["inputs"]):
+        for value in slot.values():
+            if isinstance(value, dict):  # in a signature a tensor has its name one level down
+                named = cast("dict[str, object]", value)
+                names.append(named.get("name", named.get("as_name")))
+            else:
+                constant: dict[str, object] = specs[place].get("constant_input") or {}
+                names.append(constant.get("name") or f"arg{place}")  # as torch calls it
+    return names
 
 
 def _require_distinct(names: list[object]) -> None:

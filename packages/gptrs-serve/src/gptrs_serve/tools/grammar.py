@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from gptrs.runtime.generation.grammar import schema_text
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Function
 from gptrs_serve.tools.families import Family
@@ -72,7 +73,7 @@ class CallGrammar:
             for function in self._functions
         ]
         arguments = [
-            f"arguments_{number}: %json {json.dumps(schema)}"
+            f"arguments_{number}: %json {schema_text(schema)}"
             for number, schema in enumerate(schemas)
         ]
         return "\n".join(["%llguidance {}", *lines, *arguments, ""])

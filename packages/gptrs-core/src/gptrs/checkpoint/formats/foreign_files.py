@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gptrs.errors import GptrsError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
 
 FIRST_BYTES: Final = 16
 """How much of a file tells what it is."""
@@ -48,8 +50,10 @@ _POINTER: Final = ForeignFormat(
     "`git lfs pull` in the folder of the model fetches the files",
 )
 
+_POINTER_START: Final = b"version https://"
+
 _BY_START: Final[Mapping[bytes, ForeignFormat]] = {
-    b"version https://": _POINTER,
+    _POINTER_START: _POINTER,
     b"GGUF": _GGUF,
     b"\x89HDF\r\n\x1a\n": _HDF5,
     b"\x80\x02": _PICKLE,
@@ -82,3 +86,9 @@ def foreign_format(path: str | os.PathLike[str], start: bytes = b"") -> ForeignF
     if start[4:8] == b"TFL3":
         return _TFLITE
     return _BY_SUFFIX.get(Path(path).suffix.lower())
+
+
+def require_no_pointer(path: str | os.PathLike[str], start: bytes, error: type[GptrsError]) -> None:
+    """Raise `error` for a file whose first bytes are those of a pointer of Git LFS."""
+    if start.startswith(_POINTER_START):
+        raise error(f"{quoted(str(path), 200)} is {_POINTER.name}", hint=_POINTER.hint)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats.foreign_files import FIRST_BYTES, foreign_format
+from gptrs.checkpoint.formats.foreign_files import FIRST_BYTES, require_no_pointer
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import (
     DAMAGED,
@@ -52,11 +52,9 @@ class SafetensorsFile(MappedTensors):
 def _read_header(descriptor: int, file: str) -> tuple[Header, int]:
     """Return the checked header and the size of the file."""
     size = os.fstat(descriptor).st_size
-    prefix = read_at(descriptor, 8, 0)
-    if prefix == b"version ":
-        form = foreign_format(file, read_at(descriptor, FIRST_BYTES, 0))
-        if form is not None:
-            raise CheckpointError(f"{quoted(file, 200)} is {form.name}", hint=form.hint)
+    start = read_at(descriptor, FIRST_BYTES, 0)
+    require_no_pointer(file, start, CheckpointError)
+    prefix = start[:8]
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8:
         problem = f"has {size} bytes, a safetensors file starts with 8 bytes of header length"

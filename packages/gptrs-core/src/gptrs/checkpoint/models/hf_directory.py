@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
-from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES, foreign_format
+from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES, require_no_pointer
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models import byte_bpe_files
 from gptrs.checkpoint.models.bitsandbytes_folder import BitsAndBytesFolder
@@ -112,10 +112,7 @@ class HfDirectory(ModelSource):
         found = self._folder.find(name, subfolder)
         if found is not None:
             data = read_whole(found, limit)
-            form = foreign_format(name, data) if data.startswith(b"version ") else None
-            if form is not None:
-                where = quoted(str(self.path / subfolder / name), 200)
-                raise ModelError(f"{where} is {form.name}", hint=form.hint)
+            require_no_pointer(self.path / subfolder / name, data, ModelError)
             return data
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
             return self._preprocessor

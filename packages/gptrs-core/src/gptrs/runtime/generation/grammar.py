@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +16,7 @@ from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped
+from gptrs.runtime.deep_stack import on_deep_stack
 from gptrs.runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 Form = Literal["json_schema", "regex", "lark"]
 
+MAX_FORM_BYTES: Final = 128 << 10
+_STACK_OF_BYTE: Final = 2048
+"""Most of the stack that llguidance takes for a byte of a form: it follows references, and rules
+that name rules, as deep as they go."""
 
 _vocabularies: WeakKeyDictionary[ModelSource, LLTokenizer] = WeakKeyDictionary()
 _vocabularies_lock = ForkSafeLock()
@@ -65,23 +70,42 @@ def _new_vocabulary(model: LoadedModel) -> LLTokenizer:
         ) from error
 
 
+def schema_text(schema: Mapping[str, object]) -> str:
+    """Return a JSON schema as text; UsageError for one that is nested too deeply to be written."""
+    try:
+        return json.dumps(schema)
+    except RecursionError as error:
+        raise UsageError("the json_schema cannot be used: it is nested too deeply") from error
+
+
+def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
+    matcher = _library().LLMatcher
+    return matcher(tokenizer, getattr(matcher, f"grammar_from_{form}")(text))
+
+
 class Grammar:
     """A form that texts of `model` are to have; it may serve any number of texts at once.
 
-    `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed or
-    uses what llguidance does not know; MissingLibraryError where that is not installed. The first
-    grammar of a model reads its vocabulary, the others share that.
+    `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed, has
+    more than `MAX_FORM_BYTES` or uses what llguidance does not know; no file and no address that
+    it names is read. MissingLibraryError where llguidance is not installed. The first grammar of a
+    model reads its vocabulary, the others share that.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
-        llguidance = _library()
         self._tokenizer = _vocabulary(model)
         self._vocab_size = model.causal_lm().vocab_size
         self._ends = np.array(sorted(model.eos_tokens))
-        text = source if isinstance(source, str) else json.dumps(source)
+        text = source if isinstance(source, str) else schema_text(source)
+        size = len(text.encode("utf-8", "replace"))
+        if size > MAX_FORM_BYTES:
+            raise UsageError(
+                f"the {form} cannot be used: it has {size} bytes, the limit is {MAX_FORM_BYTES}"
+            )
         try:
-            made = getattr(llguidance.LLMatcher, f"grammar_from_{form}")(text)
-            self._matcher = llguidance.LLMatcher(self._tokenizer, made)
+            self._matcher = on_deep_stack(
+                lambda: _new_matcher(self._tokenizer, form, text), size * _STACK_OF_BYTE
+            )
         except ValueError as error:
             raise UsageError(f"the {form} cannot be used: {clipped(str(error), 300)}") from error
         if self._matcher.is_error():
