@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import gptrs
+from backend_jax.mesh_models import UNOPTIMIZED
 from gptrs.api import (
     BackendError,
     FollowingBackend,
@@ -216,6 +217,8 @@ def _server(port: int, number: int) -> subprocess.Popen[str]:
     command += ["--backend", "jax", "--device", "cpu", "--mesh", "data=2,tensor=2"]
     command += ["--coordinator", f"127.0.0.1:{port}", "--processes", "2"]
     command += ["--process-id", str(number)]
+    for name, value in UNOPTIMIZED.items():
+        command += ["--backend-option", f"{name}={value}"]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 

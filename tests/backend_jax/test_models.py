@@ -16,18 +16,13 @@ from gptrs.plugins.manager import manager
 pytest.importorskip("torch", reason="the directories of models need torch")
 pytest.importorskip("transformers", reason="the directories of models need transformers")
 
+from backend_jax.mesh_models import UNOPTIMIZED
 from backend_jax.model_kinds import ALIKE, CASES, HEADS, SAVES, computed
 
 TOLERANCE = 1e-4
 """Largest error of a number, relative to the largest of its kind."""
 QUICK = ("gpt2", "llama", "t5", "vit", "bert of words")
 """The cases that are not `slow`."""
-UNOPTIMIZED = (
-    ("xla_backend_optimization_level", "0"),
-    ("xla_llvm_disable_expensive_passes", "True"),
-)
-"""Options for XLA: it writes machine code in half of the time. What it makes of a program before
-stays as it is, such as fusions, and the quick cases have all of it."""
 
 
 def test_every_kind_has_a_case() -> None:
@@ -48,7 +43,7 @@ def test_numbers_and_tokens_are_those_of_ref(
     name: str, tmp_path: Path, jax_backend: Backend
 ) -> None:
     SAVES[name](tmp_path / "model")
-    settings = BackendSettings(options=() if name in QUICK else UNOPTIMIZED)
+    settings = BackendSettings(options=() if name in QUICK else tuple(UNOPTIMIZED.items()))
     ours, theirs = (
         computed(gptrs.load_model(tmp_path / "model", backend=backend))
         for backend in (manager().get_backend(jax_backend.name, settings=settings), "ref")

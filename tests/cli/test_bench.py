@@ -114,6 +114,10 @@ def test_a_server_has_the_cache_that_was_asked_for(gptrs, tmp_path):
     folder = save_tiny_gpt2(tmp_path / "tiny")
     asked = ("bench", "serve", "--model", folder, *QUICK, "--streams", 1, "--new-tokens", 2)
     assert gptrs(*asked, "--cache-dtype", "q8").code == 0
+    assert gptrs(*asked, "--weights", "q8", "--precision", "f32").code == 0
+    refused = gptrs(*asked, "--backend-option", "nothing=1")
+    assert refused.code == 2
+    assert "nothing" in refused.err
     refused = gptrs("serve", str(folder), "--port", 0, "--cache-dtype", "q3")
     assert refused.code == 2
     assert "elements of f32, bf16, f16, q8, got" in refused.err
@@ -132,7 +136,6 @@ def test_load_needs_a_tokenizer(gptrs, tmp_path):
     [
         (("--url", "ftp://x"), 2, "`ftp://x` is no address of the form http://HOST:PORT"),
         (("--url", "http://127.0.0.1:9"), 1, "the server at 127.0.0.1 port 9 does not answer"),
-        (("--precision", "bf16"), 2, "does not have `--precision`"),
         (("--url", "http://127.0.0.1:9", "--new-tokens", 9999), 2, "do not fit into the context"),
     ],
 )

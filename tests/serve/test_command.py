@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 
 from gptrs.errors import ModelError
 from gptrs.plugins.manager import configure
+from gptrs.runtime.load import load_model
 from gptrs_cli.main import main
 from gptrs_serve.command import _keys
 from gptrs_serve.loading import load_models
@@ -31,6 +33,10 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
         (["a=demo", "--adapter", "a=x"], "two models are called `a`"),
         (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
         (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
+        (["--backend-option", "x=1"], "`ref`"),
+        (["--weights", "q5"], "q5"),
+        (["--precision", "f8"], "f8"),
+        (["--weight-budget", "lots"], "lots"),
     ],
 )
 def test_refused_commands(capsys, words, message):
@@ -44,5 +50,5 @@ def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
     for shown, terminal in (("", False), ("loading nothere\n", True)):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
         with pytest.raises(ModelError, match="`nothere` does not exist"):
-            load_models(asked, model.backend)
+            load_models(asked, partial(load_model, backend=model.backend))
         assert capsys.readouterr().err == shown

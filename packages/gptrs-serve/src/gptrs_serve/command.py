@@ -16,6 +16,7 @@ import typer
 
 from gptrs.api import Backend, FollowingBackend, ProcessGroup, UsageError
 from gptrs.plugins.manager import get_backend
+from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
@@ -64,6 +65,26 @@ _Device = Annotated[
 ]
 _Mesh = Annotated[
     str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
+]
+_BackendOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backend-option", metavar="NAME=VALUE", help="An option of the backend; repeatable."
+    ),
+]
+_Weights = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="TYPE", help="Quantize the models at load: q8, q4."),
+]
+_Precision = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="TYPE", help="Of products: f32, bf16, int8."),
+]
+_WeightBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-budget", metavar="SIZE", help="Most memory for the weights of a model: 2GB, 50%."
+    ),
 ]
 _Coordinator = Annotated[
     str | None,
@@ -141,6 +162,10 @@ def serve(
     threads: _Threads = None,
     device: _Device = None,
     mesh: _Mesh = None,
+    backend_option: _BackendOptions = None,
+    weights: _Weights = None,
+    precision: _Precision = None,
+    weight_budget: _WeightBudget = None,
     coordinator: _Coordinator = None,
     processes: _Processes = None,
     process_id: _ProcessId = None,
@@ -160,26 +185,42 @@ def serve(
     /v1/tag, /v1/models, /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
     """
     group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
-    made = partial(get_backend, backend, threads, device=device, mesh=mesh, processes=group)
+    made = _backend(backend, threads, device, mesh, backend_option, group)
     if group is not None and group.number:
         return _follow(made(), group)
+    limits = {"most_running": most_running, "most_requests": most_requests}
+    limits["token_budget"] = max(256, 2 * most_running)
+    cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
+    load = partial(_loaded, models, adapter, weights, precision, weight_budget)
     access = _access(host, api_key_file, cors)
     with new_listener(host, port) as listener:
         runs_on = made() if group is None else _leading(made)
-        loaded = with_adapters(load_models(models or ["demo"], runs_on), adapter or [])
-        made_engine = partial(
-            Engine,
-            token_budget=max(256, 2 * most_running),
-            most_running=most_running,
-            most_requests=most_requests,
-            cache_budget=cache_budget,
-            cache_dtype=cache_dtype,
-            prompt_lookup=prompt_lookup,
-        )
+        loaded = load(runs_on)
+        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
         engine = _engine(made_engine, loaded, draft or [], runs_on)
         served = Served(loaded, engine, most_output, most_requests)
         _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)
         run_app(new_app(served, access), listener, drain_seconds, served.lost)
+
+
+def _backend(
+    name: str | None,
+    threads: int | None,
+    device: str | None,
+    mesh: str | None,
+    options: Sequence[str] | None,
+    processes: ProcessGroup | None,
+) -> Callable[[], Backend]:
+    """Return what makes the backend: where several processes meet, that waits for them."""
+    return partial(
+        get_backend,
+        name,
+        threads,
+        device=device,
+        options=options or [],
+        mesh=mesh,
+        processes=processes,
+    )
 
 
 def _access(host: str, api_key_file: Path | None, origins: Sequence[str] | None) -> Access:
@@ -198,6 +239,25 @@ def _engine(
     writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
     guessing = load_drafts(drafts, list(writers), backend)
     return made(writers, drafts=guessing) if writers else None
+
+
+def _loaded(
+    models: Sequence[str] | None,
+    adapters: Sequence[str] | None,
+    weights: str | None,
+    precision: str | None,
+    weight_budget: str | None,
+    backend: Backend,
+) -> dict[str, LoadedModel]:
+    """Load the models and their adapters, all in one way."""
+    load = partial(
+        load_model,
+        backend=backend,
+        weight_budget=weight_budget,
+        weights=weights,
+        precision=precision,  # pyright: ignore[reportArgumentType]
+    )
+    return with_adapters(load_models(models or ["demo"], load), adapters or [])
 
 
 def _leading(made: Callable[[], Backend]) -> Backend:

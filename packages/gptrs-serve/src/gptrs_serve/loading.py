@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gptrs.api import Backend, UsageError
 from gptrs.runtime.load import load_model
@@ -11,8 +11,10 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.served import SERVED
 
 
-def load_models(models: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
-    """Load [NAME=]MODEL...; UsageError for two of one name, or one that serves nothing.
+def load_models(
+    models: Sequence[str], load: Callable[[str], LoadedModel]
+) -> dict[str, LoadedModel]:
+    """Load [NAME=]MODEL... by `load`; UsageError for two of one name, or one that serves nothing.
 
     A terminal is told of each beforehand.
     """
@@ -21,7 +23,7 @@ def load_models(models: Sequence[str], backend: Backend) -> dict[str, LoadedMode
         name, separator, path = given.partition("=")
         if sys.stderr.isatty():  # large ones take a while
             print(f"loading {path if separator else given}", file=sys.stderr, flush=True)
-        model = load_model(path if separator else given, backend)
+        model = load(path if separator else given)
         name = name if separator else model.name
         if name in loaded or not name:
             raise UsageError(

@@ -94,8 +94,6 @@ def serve(
     load = Load(parse_integers(streams, "--streams", "numbers of streams"), requests,
                 prompt_tokens, new_tokens, cache_dtype)  # fmt: skip
     checked_dtype(cache_dtype)
-    if url is None:
-        _require_same(settings)
     with Waiting("loading the model") as waiting:
         loaded = loaded_model(model, settings)
         most = 2 * (prompt_tokens + new_tokens)
@@ -115,35 +113,23 @@ def serve(
     _print(loaded, found, settings)
 
 
-def _require_same(settings: Settings) -> None:
-    """UsageError for settings that `gptrs serve` does not have, and would run without."""
+def _server_options(settings: Settings, load: Load) -> list[str]:
+    options = ["--most-running", str(_most_running(load)), "--most-output", "100000"]
     stated = {
+        "--backend": settings.backend,
+        "--threads": settings.threads,
+        "--device": settings.device,
+        "--mesh": settings.mesh,
+        "--cache-dtype": load.cache_dtype,
         "--weight-budget": settings.weight_budget,
-        "--weights": settings.weights,
-        "--precision": settings.precision,
-        "--backend-option": settings.backend_options or None,
+        "--weights": settings.weights and settings.weights.value,
+        "--precision": settings.precision and settings.precision.value,
     }
     for name, value in stated.items():
         if value is not None:
-            raise UsageError(
-                f"the server of the measurement does not have `{name}`",
-                hint="leave it out, or measure a server of your own by --url",
-            )
-
-
-def _server_options(settings: Settings, load: Load) -> list[str]:
-    options = ["--most-running", str(_most_running(load)), "--most-output", "100000"]
-    if settings.backend is not None:
-        options += ["--backend", settings.backend]
-    if settings.threads is not None:
-        options += ["--threads", str(settings.threads)]
-    if settings.device is not None:
-        options += ["--device", settings.device]
-    if load.cache_dtype is not None:
-        options += ["--cache-dtype", load.cache_dtype]
-
-    if settings.mesh is not None:
-        options += ["--mesh", settings.mesh]
+            options += [name, str(value)]
+    for option in settings.backend_options:
+        options += ["--backend-option", option]
     return options
 
 
