@@ -123,6 +123,44 @@ def test_a_backend_that_exits_in_compile_is_no_success(faulty):
     assert "raise SystemExit(0)" in debug.err
 
 
+MEMBERS = {
+    "run": """
+    def compile(self, program, roles):
+        executable = super().compile(program, roles)
+        executable.run = lambda *inputs, **more: sys.exit(0)
+        return executable
+""",
+    "to_device": """
+    def to_device(self, array):
+        sys.exit(0)
+""",
+    "to_host": """
+    def to_host(self, buffer):
+        sys.exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_backend_that_exits_in_a_method_is_no_success(tmp_path, faulty, member):
+    work = (tmp_path / "faulty_work.py").read_text()
+    old = "\n    def compile(self, program, roles):\n        raise SystemExit(0)\n"
+    changed = work.replace(old, MEMBERS[member]).replace("import typer", "import sys\nimport typer")
+    (tmp_path / "faulty_work.py").write_text(changed)
+    result = faulty("generate", "hello", "--max-tokens", "3", "--backend", "quitter")
+    named = f"backend `quitter` (from faulty 1.0) failed in `{member}`: SystemExit: 0"
+    require_named(result, named)
+
+
+def test_the_factory_of_a_backend_that_exits_is_no_success(tmp_path, faulty):
+    work = (tmp_path / "faulty_work.py").read_text()
+    (tmp_path / "faulty_work.py").write_text(
+        work.replace("    return Quitter()", "    raise SystemExit(0)")
+    )
+    result = faulty("generate", "hello", "--max-tokens", "3", "--backend", "quitter")
+    require_named(result, "backend `quitter` (from faulty 1.0) is broken: SystemExit: 0")
+
+
 def test_a_command_that_exits_or_crashes_is_named(faulty):
     named = "command `{}` (from faulty 1.0) failed in its command: {}"
     require_named(faulty("quit"), named.format("quit", "SystemExit: 0"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,60 +213,109 @@ def test_a_model_tells_its_inputs_and_outputs() -> None:
     assert "MatMulNBits" in listed["com.microsoft"]
 
 
-def with_external_weight(folder: Path, location: str, data: bytes) -> Path:
+BODIES = {
+    "initializer": "y = MatMul (x, w)",
+    "attribute": "w = Constant <value = float {0}> () y = MatMul (x, w)",
+    "branch": "c = Constant <value = bool {1}> ()"
+    " y = If (c) <then_branch = one () => (float[n, 100] t)"
+    " { w = Constant <value = float {0}> () t = MatMul (x, w) }, else_branch = two () =>"
+    " (float[n, 100] e) { u = Constant <value = float {0}> () e = MatMul (x, u) }>",
+    "function": "y = local.f (x)",
+}
+"""Where the weight of a model is, which lies in another file."""
+FUNCTION = (
+    '<opset_import: ["" : 21], domain: "local"> f (x) => (y)'
+    " { w = Constant <value = float {0}> () y = MatMul (x, w) }"
+)
+
+
+def constants(nodes: Any) -> Iterator[Any]:
+    """Yield the tensors of floats in attributes of nodes and of their branches."""
+    for attribute in (each for node in nodes for each in node.attribute):
+        if attribute.t.data_type == onnx.TensorProto.FLOAT:
+            yield attribute.t
+        yield from constants(attribute.g.node)
+
+
+def with_external_weight(
+    folder: Path, location: str, data: bytes, where: str = "initializer", **more: str
+) -> Path:
     """Save a model whose weight [64, 100] is said to be in `location`."""
     weight = np.arange(6400, dtype=np.float32).reshape(64, 100)
+    weights = " <float[64, 100] w>" if where == "initializer" else ""
     model = parser.parse_model(
-        f"<{OPSET}> m (float[n, 64] x) => (float[n, 100] y) <float[64, 100] w>"
-        " { y = MatMul (x, w) }"
+        f'<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+        f" m (float[n, 64] x) => (float[n, 100] y){weights} {{ {BODIES[where]} }}"
+        f" {FUNCTION if where == 'function' else ''}"
     )
     tensor = onnx.numpy_helper.from_array(weight, "w")
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", "16"), ("length", str(weight.nbytes))):
+    keys = {"location": location, "offset": "16", "length": str(weight.nbytes), **more}
+    for key, value in keys.items():
         tensor.external_data.add(key=key, value=value)
     del model.graph.initializer[:]
-    model.graph.initializer.append(tensor)
+    if where == "initializer":
+        model.graph.initializer.append(tensor)
+    for nodes in (model.graph.node, *(each.node for each in model.functions)):
+        for constant in constants(nodes):
+            constant.CopyFrom(tensor)
     (folder / "weights.bin").write_bytes(data)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     return folder / "model.onnx"
 
 
-def test_data_in_another_file_is_read_out_of_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", BODIES)
+def test_data_in_another_file_is_read_out_of_the_folder(tmp_path: Path, where: str) -> None:
     weight = np.arange(6400, dtype=np.float32)
-    path = with_external_weight(tmp_path, "weights.bin", bytes(16) + weight.tobytes())
+    path = with_external_weight(tmp_path, "weights.bin", bytes(16) + weight.tobytes(), where)
     x = np.eye(2, 64, dtype=np.float32)
     found = gptrs_onnx.load(path, "ref")(x)["y"]
     np.testing.assert_array_equal(found, weight.reshape(64, 100)[:2])
 
 
+@pytest.mark.parametrize("where", BODIES)
 @pytest.mark.parametrize(
     ("location", "size", "message"),
     [
         ("../weights.bin", 25616, "outside the model's folder"),
         ("/etc/passwd", 25616, "outside the model's folder"),
+        ("linked.bin", 25616, "outside the model's folder"),
+        ("linked/weights.bin", 25616, "outside the model's folder"),
+        ("device", 25616, "outside the model's folder"),
+        ("pipe", 25616, "which is no file"),
         ("missing.bin", 25616, "which is no file"),
+        ("", 25616, "which is no file"),
+        ("a\0b", 25616, "cannot be read: .*null"),
+        ("a" * 5000, 25616, "cannot be read: .*too long|which is no file"),
         ("weights.bin", 25000, r"ends at byte 25616 of `weights\.bin`, which has 25000"),
     ],
 )
 def test_data_elsewhere_or_too_short_is_refused(
-    tmp_path: Path, location: str, size: int, message: str
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, location: str, size: int,
+    message: str,
+) -> None:  # fmt: skip
     folder = tmp_path / "model"
     folder.mkdir()
-    path = with_external_weight(folder, location, bytes(size))
+    path = with_external_weight(folder, location, bytes(size), where)
     (tmp_path / "weights.bin").write_bytes(bytes(size))
+    (tmp_path / "missing.bin").write_bytes(bytes(size))
+    (folder / "linked.bin").symlink_to(tmp_path / "weights.bin")
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "device").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    monkeypatch.chdir(tmp_path)  # no name counts from there
     with pytest.raises(ModelError, match=message):
         gptrs_onnx.load(path, "ref")
 
 
-def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    path = with_external_weight(folder, "link.bin", b"")
-    (tmp_path / "secret.bin").write_bytes(bytes(25616))
-    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
-    with pytest.raises(ModelError, match="outside the model's folder"):
+@pytest.mark.parametrize(
+    "more", [{"offset": "-4"}, {"length": "-1"}, {"length": "16"}, {"offset": str(2**70)},
+             {"length": str(2**70)}, {"offset": "abc"}],
+)  # fmt: skip
+def test_odd_places_in_a_file_are_refused(tmp_path: Path, more: dict[str, str]) -> None:
+    path = with_external_weight(tmp_path, "weights.bin", bytes(25616), **more)
+    with pytest.raises(ModelError):
         gptrs_onnx.load(path, "ref")
 
 

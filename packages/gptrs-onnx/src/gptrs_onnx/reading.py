@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -91,32 +92,53 @@ def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the mod
 
 
 def _bind_external(model: ir.Model, folder: Path | None) -> None:
-    for graph in model.graphs():
-        for name, value in graph.initializers.items():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                _require_inside(name, tensor, folder)
-                assert folder is not None
-                tensor.base_dir = str(folder)
+    for what, tensor in _external_tensors(model):
+        try:
+            _require_inside(what, tensor, folder)
+        except (OSError, ValueError, TypeError) as error:
+            raise ModelError(f"{what} cannot be read: {shown(error)}") from error
+        tensor.base_dir = str(folder)
 
 
-def _require_inside(name: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
+def _external_tensors(model: ir.Model) -> Iterator[tuple[str, ir.ExternalTensor]]:
+    """Yield all tensors that lie in other files, and what they are: attributes have some, too."""
+    for body in (model.graph, *model.functions.values()):
+        root = body.graph if isinstance(body, ir.Function) else body
+        for graph in (root, *root.subgraphs()):
+            for name, value in graph.initializers.items():
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    yield f"the initializer `{shown(name)}`", value.const_value
+        for node in body.all_nodes():
+            yield from _external_values(node.attributes.values(), shown(node.op_type))
+        if isinstance(body, ir.Function):
+            yield from _external_values(body.attributes.values(), shown(body.name))
+
+
+def _external_values(
+    attributes: Iterable[ir.Attr], owner: str
+) -> Iterator[tuple[str, ir.ExternalTensor]]:
+    for attribute in attributes:
+        held: object = attribute.value
+        several = isinstance(held, list | tuple)
+        for value in cast("Sequence[object]", held) if several else (held,):
+            if isinstance(value, ir.ExternalTensor):
+                yield f"the attribute `{shown(attribute.name)}` of `{owner}`", value
+
+
+def _require_inside(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
     """ModelError unless external data is a regular file in the folder that is long enough."""
     place = Path(os.fspath(cast("str", tensor.location)))
     if folder is None:
-        raise ModelError(f"the initializer `{shown(name)}` is in another file, which is not here")
+        raise ModelError(f"{what} is in another file, which is not here")
     target = (folder / place).resolve()
     if place.is_absolute() or not target.is_relative_to(folder.resolve()):
-        raise ModelError(
-            f"the initializer `{shown(name)}` is in `{shown(place)}`, outside the model's folder"
-        )
+        raise ModelError(f"{what} is in `{shown(place)}`, outside the model's folder")
     if not target.is_file():
-        raise ModelError(
-            f"the initializer `{shown(name)}` is in `{shown(place)}`, which is no file"
-        )
+        raise ModelError(f"{what} is in `{shown(place)}`, which is no file")
+    if any(size < 0 for size in tensor.shape.numpy()):
+        raise ModelError(f"{what} has a negative size")
     end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
     if end > target.stat().st_size or (tensor.offset or 0) < 0:
         raise ModelError(
-            f"the initializer `{shown(name)}` ends at byte {end} of `{shown(place)}`,"
-            f" which has {target.stat().st_size}"
+            f"{what} ends at byte {end} of `{shown(place)}`, which has {target.stat().st_size}"
         )
