@@ -17,6 +17,7 @@ import numpy as np
 
 from gptrs_backend_numba.codegen.array_lifetimes import require_kept_arrays
 from gptrs_backend_numba.codegen.deferred import Intrinsic, register_jitable
+from gptrs_backend_numba.codegen.folding import fold_constants
 from gptrs_backend_numba.codegen.inlining import Part, inline_parts
 from gptrs_backend_numba.codegen.sources import foreign_digest, syntax_tree
 
@@ -90,6 +91,7 @@ class SpecializedKernel:
         function = self.template.function
         definition, namespace = self._definition(), self._namespace()
         inline_parts(definition, namespace, _part_of)
+        fold_constants(definition, namespace)
         tree = ast.fix_missing_locations(ast.Module([definition], []))
         exec(compile(tree, function.__code__.co_filename, "exec", dont_inherit=True), namespace)
         built = namespace[definition.name]
