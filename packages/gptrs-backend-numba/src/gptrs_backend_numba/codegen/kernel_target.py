@@ -24,22 +24,8 @@ from numba.core.target_extension import (
     jit_registry,
     target_registry,
 )
-from numba.core.typed_passes import (
-    IRLegalization,
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import (
-    DeadBranchPrune,
-    FixupArgs,
-    GenericRewrites,
-    IRProcessing,
-    ReconstructSSA,
-    RewriteSemanticConstants,
-    TranslateByteCode,
-)
+
+from gptrs_backend_numba.codegen.numba_passes import PASSES
 
 NAME = "gptrs kernels"
 
@@ -87,6 +73,12 @@ class _TypingContext(typing.Context):
         if not self.is_fresh:
             super().refresh()
             self.is_fresh = True
+
+    def resolve_value_type(self, val):
+        """Return the type of a constant; numba asks its kinds of objects in turn for operators."""
+        is_operator = isinstance(val, BuiltinFunctionType) and val in _OPERATORS
+        found = self._lookup_global(val) if is_operator else None
+        return super().resolve_value_type(val) if found is None else found
 
     def resolve_function_type(self, func, args, kws):
         """Return the signature of a call; numba tries all of NumPy's for each sum of integers."""
@@ -155,19 +147,11 @@ class KernelCompiler(CompilerBase):
         if self.state.func_id.modname.startswith("numba."):
             return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
         manager = PassManager("kernel")
-        for each in _PASSES:
+        for each in PASSES:
             manager.add_pass(each, each.name())
         manager.finalize()
         return [manager]
 
-
-_PASSES = (
-    TranslateByteCode, FixupArgs, IRProcessing,
-    RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, ReconstructSSA,
-    NopythonTypeInference, PreLowerStripPhis,
-    IRLegalization, NativeLowering, NoPythonBackend,
-)  # fmt: skip
-"""Those of numba's own list for closures, `with`, exceptions, literals, arrays are left out."""
 
 target_registry[NAME] = KernelTarget
 TARGET = _Descriptor(NAME)
