@@ -6,18 +6,22 @@ The op cases and checks of the kit run on filled memory, too: see `tests/conform
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gptrs
+from fuzzing.tiny_models import save_tiny_model
 from gptrs import functionals as F
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes, parse_program
 from gptrs.ir.program import Program
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.kernel import kernel
@@ -27,6 +31,7 @@ from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import prepared, program_of, refusals
 from gptrs_conformance.program_generator import programs_covering, random_inputs, random_program
+from runtime.generation.tiny_lms import save_tiny_lm
 
 PATTERNS = ("255", "63")
 """NaN in every float and -1 in every integer; numbers near 0.75 and large integers."""
@@ -131,6 +136,51 @@ def test_programs_of_most_ops_and_types_do_not_show_it(monkeypatch: pytest.Monke
         if seed % 2:
             continue
         assert_alike(monkeypatch, program, random_inputs(program, seed).values())
+
+
+TEXT_MODELS = ("mamba", "mamba2", "qwen3_next", "gpt_oss", "lfm2", "deepseek_v3")
+IMAGE_MODELS = ("convnext", "efficientnet", "resnet")
+"""Models whose kernels are of their own: states, delta nets, sinks, experts, convolutions."""
+
+
+def assert_models_alike(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, compute: Callable[[LoadedModel], bytes]
+) -> None:
+    found: list[bytes] = []
+    for pattern in (*PATTERNS, ""):
+        monkeypatch.setenv(VARIABLE, pattern)
+        found.append(compute(load_model(folder, numba())))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(dtypes.f32, id="f32"),
+        pytest.param(dtypes.bf16, id="bf16", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("variant", TEXT_MODELS)
+def test_text_models_do_not_show_it(
+    variant: str, dtype: dtypes.DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(model: LoadedModel) -> bytes:
+        """Return the logits of two texts, and of a text that grows in steps."""
+        whole = model.forward(np.array([[1, 2, 3, 4], [4, 5, 6, 7]]))
+        options = {"max_tokens": 4, "temperature": 0.0, "ignore_eos": True, "logprobs": 3}
+        made = gptrs.generate(model, list(range(1, 20)), **options)
+        return whole.tobytes() + str((made.token_ids, made.logprobs)).encode()
+
+    assert_models_alike(monkeypatch, save_tiny_lm(tmp_path / "m", variant, dtype), compute)
+
+
+@pytest.mark.parametrize("kind", IMAGE_MODELS)
+def test_image_models_do_not_show_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.linspace(0, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)
+    folder = save_tiny_model(tmp_path / "m", kind, numba())
+    assert_models_alike(monkeypatch, folder, lambda model: model.forward(image).tobytes())
 
 
 def test_a_result_that_no_kernel_writes_shows_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,8 @@ def test_parts_of_a_split_model(tmp_path: Path) -> None:
 
 
 F32 = (0, (2,), bytes(8))
+STARTED = b"GGUF\3\0\0\0" + bytes(8) + b"\1" + bytes(7) + b"\1" + bytes(7) + b"a"
+"""A header up to the type of what its one key `a` holds."""
 REFUSED: dict[str, tuple[bytes, str]] = {
     "a type": (gguf({}, {"x": (23, (256,), b"")}), "of the type IQ4_XS, which gptrs does not read"),
     "an unknown type": (gguf({}, {"x": (99, (256,), b"")}), "is of the type number 99"),
@@ -268,6 +270,17 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "order": (b"GGUF\0\0\0\3" + bytes(16), "of a big-endian machine"),
     "keys": (b"GGUF\3\0\0\0" + bytes(8) + b"\xff" * 8, "it declares 18446744073709551615 m"),
     "tensors": (b"GGUF\3\0\0\0" + b"\xff" * 8 + bytes(8), "it declares 18446744073709551615 t"),
+    "many tensors": (
+        b"GGUF\3\0\0\0" + (100_001).to_bytes(8, "little") + bytes(24 * 100_001 + 8),
+        "it declares 100001 tensors, the limit is 100000",
+    ),
+    "length of a key": (
+        b"GGUF\3\0\0\0" + bytes(8) + b"\1" + bytes(7) + b"\xff" * 8 + bytes(99),
+        "a key",
+    ),
+    "length of a text": (STARTED + b"\x08\0\0\0" + b"\xff" * 8 + bytes(99), "`a`"),
+    "length of texts": (STARTED + b"\x09\0\0\0\x08\0\0\0" + b"\xff" * 8 + bytes(99), "`a`"),
+    "length of numbers": (STARTED + b"\x09\0\0\0\x06\0\0\0" + b"\xff" * 8 + bytes(99), "`a`"),
     "short": (gguf({"a": "text"}, {"x": F32})[:40], "its header does not end"),
     "nested": (gguf({"a": [["b"]]}, {}), "is an array of arrays"),  # type: ignore[dict-item, list-item]
     "alignment": (gguf({"general.alignment": 24}, {}), "must be a power of 2"),

@@ -103,7 +103,21 @@ def _linked_through_a_folder(folder: Path) -> None:
     (folder / "config.json").symlink_to("sub/secret.json")
 
 
+def _device_shard(folder: Path) -> None:
+    sharded(folder)
+    (folder / "two.safetensors").unlink()
+    (folder / "two.safetensors").symlink_to("/dev/zero")
+
+
+def _pipe_shard(folder: Path) -> None:
+    sharded(folder)
+    (folder / "two.safetensors").unlink()
+    os.mkfifo(folder / "two.safetensors")
+
+
 ATTACKS = {
+    "device for a shard": _device_shard,
+    "pipe for a shard": _pipe_shard,
     "shard outside": _outside_shard,
     "absolute shard": _absolute_shard,
     "linked config": _linked("config.json"),

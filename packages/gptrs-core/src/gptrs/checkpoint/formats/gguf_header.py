@@ -36,6 +36,8 @@ MAX_NAME_BYTES = 1024
 """Longest name of a tensor; llama.cpp has 64."""
 MAX_STRINGS = 4_000_000
 """Most keys, strings and names in all, which bounds the memory that they take."""
+MAX_TENSORS = 100_000
+"""Most tensors; the largest models have a few thousand."""
 MAX_RANK = 4
 """Most axes of a tensor, a limit of the format itself."""
 MAX_ALIGNMENT = 2**16
@@ -102,6 +104,8 @@ def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
             raise reader.error(f"it has the key {quoted(key)} twice")
         metadata[key] = reader.value(reader.u32(), key)
     reader.require_room(tensors, 24, "tensors")
+    if tensors > MAX_TENSORS:
+        raise reader.error(f"it declares {tensors} tensors, the limit is {MAX_TENSORS}")
     declared = [_declared(reader) for _ in range(tensors)]
     start = _aligned(reader.position, alignment := _alignment(metadata, reader))
     placed = _placed(declared, start, alignment, reader)
