@@ -125,6 +125,14 @@ def test_a_server_refuses_deep_schemas(address, depth):
     assert re.search("nested too deeply|recursion limit", refused.json()["error"]["message"])
 
 
+@pytest.mark.parametrize(("form", "most"), [("regex", 8_192), ("grammar", 32_768)])
+def test_a_server_bounds_what_a_form_costs(address, form, most):
+    body = {"prompt": "a", "max_tokens": 1, form: "a" * (most + 1)}
+    refused = post(address, "/v1/completions", body)
+    assert refused.status_code == 400
+    assert f"length <= {most}" in refused.json()["error"]["message"]
+
+
 def test_a_server_outlives_a_schema_of_chained_references(address):
     told = {"type": "json_schema", "json_schema": {"name": "long", "schema": chained(2000)}}
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}

@@ -14,6 +14,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
+_MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
+"""Characters of a form: what llguidance takes grows with their square, 0.2 s for such a regex."""
 Texts = str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
 
 
@@ -69,8 +71,8 @@ class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
     logit_bias: dict[str, Bias] | None = None
     ignore_eos: bool = False
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    regex: Annotated[str, Meta(max_length=100_000)] | None = None
-    grammar: Annotated[str, Meta(max_length=100_000)] | None = None
+    regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
+    grammar: Annotated[str, Meta(max_length=_MOST_GRAMMAR)] | None = None
     user: str | None = None
 
 
