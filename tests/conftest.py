@@ -66,8 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out cases of a test that has many, the same ones in every process.
 
     On one backend most of them compile alike kernels: of more than `_ENOUGH` a part stays, at least
-    `_ENOUGH`, the others are marked `slow`; the part is a quarter on `ref`, which compiles nothing,
-    and an eighth on others, of at least `_FEWER`. Of a test marked `many` all but some are marked
+    `_ENOUGH`, the others are marked `slow`; the part is a sixth on `ref`, which compiles nothing,
+    and a sixteenth on others, of at least `_FEWER`. Of a test marked `many` all but some are marked
     `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject;
     one marked `few(N)` keeps N of a backend that compiles, since other tests hold it to the same.
     """
@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if backend != "ref":
                 _mark_rest(of_one_test, few.args[0], pytest.mark.slow)
         else:
-            enough, part = (_ENOUGH, 4) if backend == "ref" else (_FEWER, 8)
+            enough, part = (_ENOUGH, 6) if backend == "ref" else (_FEWER, 16)
             _mark_rest(of_one_test, max(enough, len(of_one_test) // part), pytest.mark.slow)
     for of_one_test in many.values():
         _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
@@ -122,7 +122,7 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
 
 
-_ENOUGH, _FEWER = 20, 10
+_ENOUGH, _FEWER = 16, 6
 _SOME = 3
 _finished = itertools.count(1)
 

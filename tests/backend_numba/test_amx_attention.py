@@ -90,6 +90,7 @@ def test_later_queries_and_keys_change_nothing() -> None:
         assert np.array_equal(found[:, :, :length], some)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3.4028235e38])
 @pytest.mark.parametrize("side", range(3))
 @pytest.mark.parametrize("place", [5, 70, 99])

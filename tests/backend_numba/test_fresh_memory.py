@@ -103,6 +103,7 @@ def test_programs_for_all_sizes_sum_nothing_to_zero(
             assert (step(gptrs.tensor(x), gptrs.tensor(weight)).numpy() == n).all()
 
 
+@pytest.mark.few(12)
 @pytest.mark.paths
 @pytest.mark.parametrize(
     "name",
@@ -122,6 +123,7 @@ def claimed(op, operands, types) -> bool:
     return numba().refusal(op, operands, types) is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.paths
 @pytest.mark.parametrize("seed", range(1000, 1010))
 def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +155,7 @@ def assert_models_alike(
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype",
     [

@@ -81,6 +81,7 @@ def _forms() -> Iterator[pytest.ParameterSet]:
             yield pytest.param(types, interleaved, each, half, marks=marks)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("types", "interleaved", "each", "half"), list(_forms()))
 def test_every_form_gives_the_bits_of_the_ops(
     types: str, interleaved: bool, each: bool, half: int

@@ -26,6 +26,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.few(40)
 @pytest.mark.many
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
 def test_every_example_is_found_between_other_ops(name: str, example: dict[str, object]):

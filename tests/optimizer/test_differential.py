@@ -38,6 +38,7 @@ def assert_same_bits(program: Program, optimized: Program, seed: int) -> None:
     assert flaw is None, f"seed {seed}: {flaw}\n{print_program(program)}"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("first", range(0, 1_000, 100))
 def test_programs_of_all_sizes_keep_every_bit(first: int):
     tally = examine(range(first, first + 100))
@@ -63,6 +64,7 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
     assert smaller["programs"] >= len(SEEDS) // 2
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = 0

@@ -161,10 +161,10 @@ def _switches(settings):
 
 
 def _variants():
-    """Each variant on both dtypes; of every fourth variant one dtype is not `slow`."""
+    """Each variant on both dtypes; of every eighth variant one dtype is not `slow`."""
     for place, variant in enumerate(VARIANTS):
         for i, dtype in enumerate(("f32", "bf16")):
-            slow = (place + 4 * i) % 8 or variant in OTHER_NUMBERS
+            slow = (place + 8 * i) % 16 or variant in OTHER_NUMBERS
             yield pytest.param(variant, dtype, marks=[pytest.mark.slow] if slow else [])
 
 

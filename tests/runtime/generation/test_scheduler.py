@@ -73,6 +73,7 @@ def steps_of(setup: GenerationSetup):
     return setup.lm.steps
 
 
+@pytest.mark.few(60)
 @pytest.mark.many
 @pytest.mark.parametrize("seed", range(200))
 def test_random_texts_that_come_and_go(seed):
