@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     `_ENOUGH`, the others are marked `slow`; the part is a sixth on `ref`, which compiles nothing,
     and a sixteenth on others, of at least `_FEWER`. Of a test marked `many` all but some are marked
     `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject;
-    one marked `few(N)` keeps N of a backend that compiles, since other tests hold it to the same.
+    one marked `few(N)` keeps N, and on `ref` all, since other tests hold it to the same.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     many: defaultdict[str, list[pytest.Function]] = defaultdict(list)

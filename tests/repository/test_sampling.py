@@ -29,6 +29,14 @@ def test_without_a_backend(x): pass
 @pytest.mark.many
 @pytest.mark.parametrize("x", range(80))
 def test_of_alike_cases(x): pass
+
+@pytest.mark.few(7)
+@pytest.mark.parametrize("x", range(30))
+def test_of_which_a_few_stay(x): pass
+
+@pytest.mark.few(0)
+@pytest.mark.parametrize("x", range(5))
+def test_of_which_a_few_stay_where_it_compiles(backend, x): pass
 """
 
 
@@ -45,14 +53,15 @@ def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
     (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
     everything, kept = collected(tmp_path), collected(tmp_path, "-m", "not slow")
-    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100) + 100 + 80
+    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100 + 5) + 100 + 80 + 30
     assert set(kept) <= set(everything)
-    counts = {"test_many": 50 + 25, "test_few": conftest._ENOUGH + conftest._FEWER}
+    counts = {"test_many": 33 + 12, "test_few": conftest._ENOUGH + conftest._FEWER}
     counts |= {"test_whole": 200, "test_without_a_backend": 100, "test_of_alike_cases": 80}
+    counts |= {"test_of_which_a_few_stay": 7, "test_of_which_a_few_stay_where_it_compiles": 5}
     for name, count in counts.items():
         assert sum(each.startswith(f"{name}[") for each in kept) == count
     numba = {each for each in kept if each.startswith("test_many[numba")}
-    assert len(numba) == 25
+    assert len(numba) == 12
     assert kept == collected(tmp_path, "-m", "not slow"), "the same in every process"
     quick = collected(tmp_path, "-m", "not slow and not long")
     assert set(kept) - set(quick) < {f"test_of_alike_cases[{x}]" for x in range(80)}
