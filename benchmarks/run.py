@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gpt2_checkpoint import SIZES, save_gpt2
 from llama_checkpoint import save_llama
@@ -80,7 +81,7 @@ def main() -> None:
         print(f"written: {file}")
 
 
-def joined(before: dict[str, object], now: dict[str, object]) -> dict[str, object]:
+def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, object]:
     """The results of a run with those of another one behind them; exits if machines differ.
 
     The load is that of the first run. Limits are told once for each number of threads.
