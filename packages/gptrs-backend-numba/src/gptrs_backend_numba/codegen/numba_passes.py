@@ -60,9 +60,18 @@ class _Rewrites(GenericRewrites):
         return True
 
 
+_PARTS = (
+    "_iterated_domfronts", "_CacheListVars", "_find_defs_violators", "_fresh_vars", "_make_states",
+    "_compute_phi_locations", "_run_block_rewrite", "_FixSSAVars",
+)  # fmt: skip
+"""What `_assign_once` takes from `numba.core.ssa`, of which it is no public part."""
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _SingleAssignments(ReconstructSSA):
     def run_pass(self, state):
+        if not all(hasattr(ssa, name) for name in _PARTS):  # a numba that is newer than this
+            return super().run_pass(state)
         _assign_once(state.func_ir.blocks)
         state.func_ir._definitions = build_definitions(state.func_ir.blocks)
         return True
