@@ -97,6 +97,7 @@ def test_rows_that_fill_no_panel_are_decoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_amx")
 def test_a_text_among_others_is_the_text_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     gptrs.quantize(save(tmp_path / "m"), path, "q4")
