@@ -64,7 +64,7 @@ _PARTS = (
     "_iterated_domfronts", "_CacheListVars", "_find_defs_violators", "_fresh_vars", "_make_states",
     "_compute_phi_locations", "_run_block_rewrite", "_FixSSAVars",
 )  # fmt: skip
-"""What `_assign_once` takes from `numba.core.ssa`, of which it is no public part."""
+"""Names of `numba.core.ssa` that `_assign_once` uses; they are not public."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
