@@ -49,7 +49,7 @@ check: .venv/.installed-check ## what CI runs: lint, types, docs, every test wit
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS)
-	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
+	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS)
 
 paths: .venv/.installed-test ## kernels of each kind of processor: AMX, AVX-512, AVX2, portable
 	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)

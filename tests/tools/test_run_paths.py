@@ -54,3 +54,14 @@ def test_each_path_is_run_or_named(monkeypatch, capsys, status: int, failed: int
         f"AVX2: {state}",
         f"portable: {state}",
     ]
+
+
+def test_the_path_of_the_machine_is_left_out_where_all_tests_ran_on_it(monkeypatch, capsys):
+    monkeypatch.setattr(run_paths, "host_features", lambda: frozenset({"avx2", "fma"}))
+    given: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(
+        run_paths, "run", lambda env, args: given.append((env["NUMBA_CPU_FEATURES"], args)) or 0
+    )
+    assert run_paths.main(["--others", "-x"]) == 0
+    assert given == [("", ["-x"])]
+    assert "AVX2: left out, this machine takes it anyway\n" in capsys.readouterr().out
