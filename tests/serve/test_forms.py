@@ -15,6 +15,7 @@ from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 from gptrs.runtime.generation.grammar import MAX_FORM_BYTES, Grammar
+from gptrs_serve.forms import MOST_SCHEMA
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -133,8 +134,17 @@ def test_a_server_bounds_what_a_form_costs(address, form, most):
     assert f"length <= {most}" in refused.json()["error"]["message"]
 
 
+def test_a_server_bounds_what_a_schema_costs(address):
+    long = {"required": ["x" * MOST_SCHEMA]}
+    told = {"type": "json_schema", "json_schema": {"name": "long", "schema": long}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "response_format": told}
+    refused = post(address, "/v1/chat/completions", body)
+    assert refused.status_code == 400
+    assert f"at most {MOST_SCHEMA} characters" in refused.json()["error"]["message"]
+
+
 def test_a_server_outlives_a_schema_of_chained_references(address):
-    told = {"type": "json_schema", "json_schema": {"name": "long", "schema": chained(2000)}}
+    told = {"type": "json_schema", "json_schema": {"name": "long", "schema": chained(900)}}
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     made = post(address, "/v1/chat/completions", {**body, "response_format": told})
     assert made.status_code == 200

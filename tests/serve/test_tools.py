@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gptrs.runtime.load import load_model
+from gptrs_serve.forms import MOST_SCHEMA
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import GRANITE, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, family_of
 from gptrs_serve.tools.parser import CallArguments, CallParser, CallStart, TextDelta
@@ -257,6 +258,8 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
           "tool_choice": "required"}, "the lark cannot be used"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}],
           "tool_choice": "required"}, "recursion limit exceeded"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters":
+          {"required": ["x" * MOST_SCHEMA]}}}], "tool_choice": "required"}, "schema has at most"),
     ],
 )  # fmt: skip
 def test_refusals(client, fields, message):

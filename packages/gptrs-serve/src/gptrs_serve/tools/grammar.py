@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.runtime.generation.grammar import schema_text
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Function
+from gptrs_serve.forms import bounded_schema
 from gptrs_serve.tools.families import Family
 
 _COMPACT: Final = {
@@ -73,7 +73,7 @@ class CallGrammar:
             for function in self._functions
         ]
         arguments = [
-            f"arguments_{number}: %json {schema_text(schema)}"
+            f"arguments_{number}: %json {bounded_schema(schema, 'tools')}"
             for number, schema in enumerate(schemas)
         ]
         return "\n".join(["%llguidance {}", *lines, *arguments, ""])
