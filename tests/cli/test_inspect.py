@@ -114,3 +114,20 @@ def test_other_files_of_tensors_are_described_as_well(gptrs, tmp_path, suffix):
     assert "f16 100.0%" in gptrs("inspect", file).out
     file.write_bytes(file.read_bytes()[:40])
     assert gptrs("inspect", file).code == 3
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("n_layer", "n_embd", "n_head", "n_positions"),
+        ("num_layers", "d_model", "attention_heads", "max_position_embeddings"),
+        ("num_layers", "d_model", "num_heads", "max_position_embeddings"),
+        ("n_layers", "d_model", "n_heads", "max_seq_len"),
+    ],
+)
+def test_sizes_under_the_names_of_a_kind(gptrs, model_directory, names):
+    """GPT-2, XGLM, T5 and MPT have one each."""
+    path = model_directory / "config.json"
+    sizes = dict(zip(names, (3, 8, 2, 16), strict=True))
+    path.write_text(json.dumps({"model_type": "xglm", **sizes}), encoding="utf-8")
+    assert "layers 3, width 8, heads 2, context 16" in gptrs("inspect", model_directory).out

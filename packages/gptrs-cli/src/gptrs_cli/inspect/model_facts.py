@@ -10,11 +10,11 @@ from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
 from gptrs_cli.models.head import architecture, classes, commands
 
 _SETTINGS: Final = {
-    "layers": ("num_hidden_layers", "n_layer"),
-    "width": ("hidden_size", "n_embd"),
-    "heads": ("num_attention_heads", "n_head"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "attention_heads", "n_heads"),
     "kv heads": ("num_key_value_heads",),
-    "context": ("max_position_embeddings", "n_positions"),
+    "context": ("max_position_embeddings", "n_positions", "max_seq_len"),
     "vocabulary": ("vocab_size",),
     "classes": ("num_labels",),
 }
