@@ -248,6 +248,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
+    "gptj of tied words": ("GPTJ", {**GPTJ, "tie_word_embeddings": True}),
 }
 """The class of each directory in transformers, and its settings."""
 

@@ -355,14 +355,20 @@ class Llama(CausalLMModule):
             else None
         )
         # A checkpoint may have weights of its own for a layer that the config calls tied.
+        vocabulary = config.vocab_size
         tied = config.tie_word_embeddings and f"{names.head}.weight" not in params
+        self.tied_bias = (
+            params.tensor(f"{names.head}.bias", (vocabulary,))
+            if tied and config.head_bias
+            else None
+        )
         self.lm_head = (
             None
             if tied
             else Linear(
                 params / names.head,
                 inner,
-                config.vocab_size,
+                vocabulary,
                 bias=config.head_bias,
                 axes=("embed", "vocab"),
             )
@@ -437,6 +443,8 @@ class Llama(CausalLMModule):
         config = self.config
         x = x if self.project_out is None else self.project_out(x)
         logits = self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
+        if self.tied_bias is not None:
+            logits = logits + self.tied_bias
         if config.logit_scale != 1:
             logits = logits * config.logit_scale
         if config.logit_softcap is not None:
