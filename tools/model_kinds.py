@@ -21,7 +21,8 @@ POPULAR = {
         *("phi", "phi3", "smollm3", "olmo2", "olmo3", "granite", "starcoder2", "stablelm"),
         *("cohere", "cohere2", "exaone4", "glm4", "seed_oss", "internlm3", "arcee", "helium"),
         *("ernie4_5", "hunyuan_v1_dense", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon"),
-        *("gptj", "lfm2", "qwen3_next", "mamba", "mamba2", "deepseek_v3"),
+        *("gptj", "codegen", "xglm", "biogpt"),
+        *("lfm2", "qwen3_next", "mamba", "mamba2", "deepseek_v3"),
     ),
     "Mixtures of experts": (
         *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "glm4_moe", "glm4_moe_lite"),

@@ -58,6 +58,13 @@ def _internlm3(folder: Path) -> None:
     edit_config(folder, model_type="internlm3", qkv_bias=False, bias=False)
 
 
+def _refined_web(folder: Path, kind: str) -> None:
+    """Save a Falcon under one of its older names, the second one with linear biases."""
+    linear = {"alibi": kind == "RefinedWebModel", "num_attention_heads": 12, "hidden_size": 48}
+    save_llama(folder, "Falcon", multi_query=False, parallel_attn=False, **linear)
+    edit_config(folder, model_type=kind, n_layer=2, n_head=12)
+
+
 def _new(folder: Path) -> None:
     """Save a GTE in the form of files of before it had a name."""
     _encoder("Gte", "Model", {})(folder)
@@ -96,6 +103,7 @@ def _hearers() -> dict[str, Save]:
 def _saves() -> dict[str, Save]:
     """Return what saves each case; a case begins with the name of its kind."""
     found: dict[str, Save] = {"gpt2": save_gpt2, "internlm3": _internlm3, "new": _new}
+    found |= {kind: partial(_refined_web, kind=kind) for kind in ("RefinedWeb", "RefinedWebModel")}
     found["gpt_oss"] = test_gpt_oss.save
     first = {name: VARIANTS[name] for name in _LLAMAS}
     for name, (kind, settings) in {

@@ -24,7 +24,10 @@ SAME_NAMES = (
     "tie_word_embeddings",
 )
 
-NO_DEFAULTS = {"internlm3", "deepseek_v2", "dots1", "glm4_moe", "lfm2"}
+NO_DEFAULTS = {
+    *("internlm3", "RefinedWeb", "RefinedWebModel"),
+    *("deepseek_v2", "dots1", "glm4_moe", "lfm2"),
+}
 
 
 @pytest.mark.long
@@ -112,7 +115,34 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("stablelm", {"partial_rotary_factor": 0.1, "hidden_size": 64}, "components of a head"),
     ("smollm3", {"no_rope_layers": [1, 0, 1]}, "`no_rope_layers`.*one number for each of 2 layers"),
     ("exaone4", {"sliding_window_pattern": "LGLG"}, "`sliding_window_pattern`.*form LLLG"),
-    ("falcon", {"alibi": True}, "`alibi` of a `falcon` model is supported as False only"),
+    ("falcon", {"alibi": True}, "`alibi` of a `falcon`.*must be false where 4 heads share 1 of"),
+    (
+        "falcon",
+        {"alibi": True, "new_decoder_architecture": True, "num_kv_heads": 2},
+        "`alibi` of a `falcon` model must be false where 4 heads share 2 of keys",
+    ),
+    (
+        "falcon",
+        {"apply_residual_connection_post_layernorm": True},
+        "`apply_residual_connection_post_layernorm`.*False only",
+    ),
+    ("RefinedWeb", {"n_head": 4, "n_head_kv": 3}, r"\(4\) is no multiple of `num_kv_heads` \(3\)"),
+    ("codegen", {"rotary_dim": 258}, "`rotary_dim` of a `codegen` model must be even and at most"),
+    ("codegen", {"scale_attn_weights": False}, "`scale_attn_weights` of a `codegen`.*True only"),
+    (
+        "codegen",
+        {"n_embd": 42, "n_head": 3, "num_key_value_heads": 3, "rotary_dim": 2},
+        "`n_embd` of a `codegen` model must be a multiple of 4, found `42`",
+    ),
+    ("xglm", {"add_cross_attention": True}, "`add_cross_attention` of a `xglm`.*False only"),
+    (
+        "xglm",
+        {"d_model": 2, "attention_heads": 1, "num_key_value_heads": 1},
+        "`d_model` of a `xglm` model.*at least 4",
+    ),
+    ("xglm", {"pad_token_id": -1}, "`pad_token_id` of a `xglm` model must be an integer >= 0"),
+    ("biogpt", {"hidden_act": "wavy"}, "`hidden_act` of a `biogpt` model must be one of"),
+    ("biogpt", {"scale_embedding": 2}, "`scale_embedding` of a `biogpt`.*true or false, found `2`"),
     ("gptj", {"rotary_dim": 65}, "`rotary_dim` of a `gptj` model must be even and at most 256"),
     ("qwen2", {"rope_scaling": {"rope_type": "mrope"}}, "`rope_scaling.rope_type`.*'mrope'"),
     (

@@ -30,6 +30,11 @@ MORE_LAYERS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 12}
 
 GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 160, "rotary_dim": 4}
 
+RW = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
+"""Settings of Falcon RW."""
+
+XGLM = {"d_model": 36, "num_layers": 2, "attention_heads": 6, "ffn_dim": 44, "init_std": 0.3}
+
 DEEPSEEK = {
     **{"kv_lora_rank": 20, "q_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 10},
     **{"v_head_dim": 14, "moe_intermediate_size": 24, "n_routed_experts": 6},
@@ -248,21 +253,51 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
+    "falcon of linear biases": ("Falcon", RW),
+    "falcon of linear biases in parallel": (
+        "Falcon",
+        {
+            **{**RW, "parallel_attn": True, "bias": False, "tie_word_embeddings": False},
+            # bf16 has no such slopes
+            **{"num_attention_heads": 12, "hidden_size": 48, "ffn_hidden_size": 50},
+        },
+    ),
+    "codegen": ("CodeGen", {**GPTJ, "n_inner": 40}),
+    "codegen of six heads": ("CodeGen", {**GPTJ, "n_embd": 60, "n_head": 6, "rotary_dim": 10}),
+    "codegen of tied words": ("CodeGen", {**GPTJ, "tie_word_embeddings": True}),
     "gptj of tied words": ("GPTJ", {**GPTJ, "tie_word_embeddings": True}),
+    "xglm": ("XGLM", {**XGLM, "scale_embedding": False}),
+    "xglm of a silent position": (
+        "XGLM",
+        {
+            **{**XGLM, "pad_token_id": 9, "tie_word_embeddings": False},
+            "activation_function": "relu",
+        },
+    ),
+    "biogpt": ("BioGpt", {}),
+    "biogpt of its own head": (
+        "BioGpt",
+        {
+            **{"scale_embedding": False, "tie_word_embeddings": False, "hidden_act": "relu"},
+            **{"num_attention_heads": 2, "layer_norm_eps": 0.1},
+        },
+    ),
 }
 """The class of each directory in transformers, and its settings."""
 
+UNKNOWN = {"internlm3", "RefinedWeb", "RefinedWebModel"}
+"""Kinds that transformers lacks."""
 NEW_KINDS = set(KINDS) - {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3"}
 
 
 def test_every_kind_has_a_case():
-    assert {name.split()[0] for name in [*CASES, *MORE]} == NEW_KINDS - {"internlm3"}
+    assert {name.split()[0] for name in [*CASES, *MORE]} == NEW_KINDS - UNKNOWN
 
 
 COMPILED_CASES = {
     *(name for number, name in enumerate(CASES) if number % 2),
     *("bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gpt_neo", "gpt_oss", "lfm2", "phi"),
-    "qwen3_next",
+    *("qwen3_next", "falcon of linear biases", "codegen", "xglm", "biogpt"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 
@@ -303,3 +338,35 @@ def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):
     wanted = torch_logits(folder, tokens)
     edit_config(folder, rope_parameters=None, rotary_pct=0.5, rotary_emb_base=500)
     assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)
+
+
+OLD_FALCONS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "RefinedWebModel": ({}, {"multi_query": True, "parallel_attn": True}),
+    "RefinedWebModel of linear biases": (RW, {"multi_query": None, "parallel_attn": None}),
+    "RefinedWeb": (
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_attention_heads": 8},
+        {"n_head_kv": 2, "n_head": 8, "multi_query": None},
+    ),
+}
+"""Settings of Falcons, and those of their files before transformers had the kind."""
+
+
+@pytest.mark.parametrize("name", OLD_FALCONS)
+def test_old_files_of_falcon(tmp_path, backend_name, name):
+    settings, old = OLD_FALCONS[name]
+    folder = save_llama(tmp_path / "m", "Falcon", **settings)
+    tokens = some_tokens(1, 20)
+    wanted = torch_logits(folder, tokens)
+    gone = ("num_hidden_layers", "num_attention_heads", "num_kv_heads", "ffn_hidden_size")
+    gone = dict.fromkeys((*gone, "new_decoder_architecture", "num_ln_in_parallel_attn"))
+    counts = {"n_layer": 2, "n_head": 4}
+    edit_config(folder, **{"model_type": name.split()[0], **gone, **counts, **old})
+    assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)
+
+
+def test_linear_biases_of_falcon_are_rounded_far_from_the_start(tmp_path, backend_name):
+    """Positions above 256, and their products with slopes, are those of bf16."""
+    folder = save_llama(tmp_path / "m", "Falcon", **RW, max_position_embeddings=400)
+    tokens = some_tokens(1, 330)
+    model = gptrs.load_model(folder, backend=backend_name)
+    assert_close(model.forward(tokens), torch_logits(folder, tokens))

@@ -152,8 +152,12 @@ def _switches(settings):
         "part of a head": config.rope.rotated < 1,
         "interleaved": config.interleaved,
         "positions": names.positions,
-        "joined": names.qkv and not config.qkv_groups,
+        "sines": config.sines,
+        "linear biases": config.alibi and not config.alibi_rounded,
+        "rounded linear biases": config.alibi_rounded,
+        "joined": names.qkv and not (config.qkv_groups or config.qkv_shards),
         "groups": config.qkv_groups,
+        "shards": config.qkv_shards,
         "norm over all heads": config.head_norm == "width",
         "limit of scores": config.softcap,
     }

@@ -26,6 +26,7 @@ from gptrs_models.bart_blocks import (
     EncoderLayer,
     source_views,
 )
+from gptrs_models.sines import Sines
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,9 @@ class Embeddings(Module):
 def _sines(config: BartConfig) -> np.ndarray:
     """Return the positions f32 [positions, C] of kinds that do not learn them (as fairseq's)."""
     width, count = config.width, config.max_position_embeddings
-    half = width // 2 if config.kind.positions == "m2m" else -(-width // 2)
     if config.kind.positions == "m2m":
-        places = np.arange(count, dtype=np.float32) + np.float32(config.padding + 1)
-        steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(1e4) / (half - 1)))
-        angles = places[:, None] * steps
-        parts = [np.sin(angles), np.cos(angles), np.zeros((count, width - 2 * half))]
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        return Sines(count, config.padding + 1).table(width)
+    half = -(-width // 2)
     angles = np.arange(count)[:, None] / 1e4 ** (2 * np.arange(half) / width)
     return np.concatenate([np.sin(angles), np.cos(angles[:, : width // 2])], 1).astype(np.float32)
 

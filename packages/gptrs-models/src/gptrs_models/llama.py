@@ -11,7 +11,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api import Module, Params, Tensor, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,
@@ -99,6 +99,7 @@ class Attention(Module):
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         self.joined, self.groups = names.qkv is not None, config.qkv_groups
+        self.shards = config.qkv_shards
         heads = Axis("heads", self.n_heads)
         self.gated = config.attention_gate
         if names.qkv is not None:
@@ -161,6 +162,10 @@ class Attention(Module):
             groups = split_heads(self.qkv_proj(x), self.n_kv_heads)  # (N, K, (H / K + 2) * D)
             pieces = F.split(groups, [q_dim, self.head_dim, self.head_dim])
             parts = [merge_heads(piece) for piece in pieces]
+        elif self.shards is not None:
+            shards = split_heads(self.qkv_proj(x), self.shards)  # (N, shards, 3 * H / shards * D)
+            query, value, key = (merge_heads(piece) for piece in F.split(shards, 3))
+            parts = [query, key, value]
         else:
             parts = [*F.split(self.qkv_proj(x), [self.q_dim, self.kv_dim, self.kv_dim])]
         query, key, value = parts
@@ -343,6 +348,7 @@ class Llama(CausalLMModule):
         if names.positions is not None:
             rows = config.context_length + config.position_offset
             self.embed_positions = Embedding(body / names.positions, rows, width)
+        self.sines = None if config.sines is None else tensor(config.sines.table(width))
         if names.embed_norm is not None:
             self.embed_norm = make_norm(
                 config.norm, body / names.embed_norm, width, config.rms_norm_eps
@@ -410,17 +416,24 @@ class Llama(CausalLMModule):
         """Return what the first block reads of the tokens of a step, [N, C]."""
         x = self.embed_tokens(step.tokens)  # (N, C)
         x = x if self.project_in is None else self.project_in(x)
-        if self.config.names.positions is not None:
-            x = x + self.embed_positions(step.positions + self.config.position_offset)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
+        if self.config.names.positions is not None:
+            x = x + self.embed_positions(step.positions + self.config.position_offset)
+        if self.sines is not None:
+            x = x + F.take(self.sines, step.positions)
         return x if self.config.names.embed_norm is None else self.embed_norm(x)
 
     def _ropes(self, step: RaggedStep[Tensor]) -> Sequence[Rope | Alibi | None]:
         """Return the rotation or the linear biases of each layer; None for one without."""
         config = self.config
         if config.alibi:
-            return [Alibi.at(config.alibi, step)] * config.num_hidden_layers
+            scale = config.attention_scale or config.head_dim**-0.5
+            if config.alibi_rounded:
+                biases = Alibi.rounded(config.alibi, step, scale)
+            else:
+                biases = Alibi.at(config.alibi, step)
+            return [biases] * config.num_hidden_layers
         rotated = [i for i in range(config.num_hidden_layers) if i not in config.unrotated_layers]
         settings = {i: config.rope for i in rotated}
         if config.sliding_rope is not None:

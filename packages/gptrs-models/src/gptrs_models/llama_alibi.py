@@ -32,6 +32,18 @@ class Alibi:
     slopes: Tensor
 
     @classmethod
+    def rounded(cls, slopes: Sequence[float], step: RaggedStep[Tensor], scale: float) -> Alibi:
+        """Return the biases of Falcon: products of bf16, which are scaled as the scores are.
+
+        Here `places` [N, H, 2] are the products themselves: each head must have keys of its own.
+        """
+        count = step.positions.shape[0]
+        positions = F.cast(F.reshape(step.positions, (count, 1, 1)), dtypes.bf16)
+        rows = [F.full((1, 1, 1), slope, dtypes.bf16) for slope in slopes]
+        products = F.cast(positions * F.concat(rows, axis=1), dtypes.f32)  # (N, H, 1)
+        return cls(F.pad(products, [(0, 0), (0, 0), (0, 1)]), F.full((1, 1, ADDED), scale))
+
+    @classmethod
     def at(cls, slopes: Sequence[float], step: RaggedStep[Tensor]) -> Alibi:
         """Return the biases of the tokens of a step, with the slope of each of H heads."""
         positions = F.reshape(step.positions, (step.positions.shape[0], 1, 1))

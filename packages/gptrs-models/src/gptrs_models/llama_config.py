@@ -10,6 +10,7 @@ from gptrs_models.delta_net import Delta
 from gptrs_models.latent_attention import Latent
 from gptrs_models.llama_experts import Experts
 from gptrs_models.mamba2 import Mamba2Config
+from gptrs_models.sines import Sines
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
 """A norm: RMS, or mean and variance. `_offset` stores its weights less 1 (Gemma, Nemotron),
@@ -85,13 +86,15 @@ class LlamaConfig:
     which layers have the window, `unrotated_layers` which have no rotary embedding. Layers with the
     window have `sliding_rope` where there is one. `qkv_groups` says that `Names.qkv` holds the
     queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
-    queries first. `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is
-    the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
-    `latent` makes it latent attention. `sinks` are scores beside those of the keys, one for each
-    head (gpt-oss). `attention_gate` multiplies what attention finds by numbers that stand behind
-    the query of each head (Qwen3-Next). `residual_after_norm` adds each half to what it reads, not
-    to what its norm reads (old BLOOM). `embedding_width` is that of embeddings of tokens, which
-    matrices turn into `hidden_size` and back where they differ (OPT 350M).
+    queries first; `qkv_shards` is the number of parts of queries, values and keys (CodeGen).
+    `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is the row of
+    `Names.positions` for position 0; `sines` are positions that are not learned (XGLM). `alibi` has
+    the slope of each head, see `Alibi`; `alibi_rounded` makes it that of Falcon. `latent` makes it
+    latent attention. `sinks` are scores beside those of the keys, one for each head (gpt-oss).
+    `attention_gate` multiplies what attention finds by numbers that stand behind the query of each
+    head (Qwen3-Next). `residual_after_norm` adds each half to what it reads, not to what its norm
+    reads (old BLOOM). `embedding_width` is that of embeddings of tokens, which matrices turn into
+    `hidden_size` and back where they differ (OPT 350M).
     """
 
     vocab_size: int
@@ -124,6 +127,7 @@ class LlamaConfig:
     down_bias: bool | None = None
     interleaved: bool = False
     qkv_groups: bool = False
+    qkv_shards: int | None = None
     qkv_clip: float | None = None
     head_bias: bool = False
     sinks: bool = False
@@ -135,7 +139,9 @@ class LlamaConfig:
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0
+    sines: Sines | None = None
     alibi: tuple[float, ...] = ()
+    alibi_rounded: bool = False
     experts: Experts | None = None
     attention_scale: float | None = None
     softcap: float | None = None

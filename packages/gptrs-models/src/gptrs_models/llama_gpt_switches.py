@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
@@ -9,6 +10,7 @@ from typing import cast
 from gptrs.api import ConfigFields
 from gptrs_models.llama_alibi import bloom_slopes, mpt_slopes
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
+from gptrs_models.sines import Sines
 
 GPT_NAMES = Names(
     body="transformer",
@@ -53,6 +55,21 @@ MPT_NAMES = Names(
     mlp_in="norm_2",
     norm="norm_f",
 )
+
+
+FAIRSEQ_NAMES = Names(
+    body="model.decoder",
+    positions="embed_positions",
+    output="out_proj",
+    mlp=None,
+    gate=None,
+    up="fc1",
+    down="fc2",
+    attention_in="self_attn_layer_norm",
+    mlp_in="final_layer_norm",
+    norm="final_layer_norm",
+)
+"""Names of OPT."""
 
 
 def unrotated(config: LlamaConfig, names: Names, bias: bool = True) -> LlamaConfig:
@@ -162,20 +179,15 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     before = fields.boolean("do_layer_norm_before", True)
     width = config.hidden_size
     inner = fields.integer("word_embed_proj_dim", width)
-    names = Names(
-        body="model.decoder",
-        positions="embed_positions",
-        output="out_proj",
-        mlp=None,
-        gate=None,
-        up="fc1",
-        down="fc2",
-        attention_in="self_attn_layer_norm" if before else None,
-        attention_out=None if before else "self_attn_layer_norm",
-        mlp_in="final_layer_norm" if before else None,
-        mlp_out=None if before else "final_layer_norm",
-        norm="final_layer_norm",
-    )
+    names = FAIRSEQ_NAMES
+    if not before:
+        names = replace(
+            names,
+            attention_in=None,
+            attention_out="self_attn_layer_norm",
+            mlp_in=None,
+            mlp_out="final_layer_norm",
+        )
     bias = fields.boolean("enable_bias", True)
     return replace(
         with_biases(config, bias, bias),
@@ -188,6 +200,34 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         final_norm=before and not fields.boolean("_remove_final_layer_norm", False),
         embedding_width=None if inner == width else inner,
     )
+
+
+def biogpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch names, learned positions from row 2 on, and embeddings times `sqrt(C)`."""
+    names = replace(FAIRSEQ_NAMES, body="biogpt", norm="layer_norm", head="output_projection")
+    return replace(
+        unrotated(config, names),
+        position_offset=2,
+        embedding_scale=_root(fields, config),
+    )
+
+
+def xglm(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch names, positions that are sines, and embeddings times `sqrt(C)`."""
+    fields.require("add_cross_attention", False)
+    if config.hidden_size < 4:
+        raise fields.error("d_model", "must be at least 4")
+    names = replace(FAIRSEQ_NAMES, body="model", positions=None, norm="layer_norm")
+    padding = fields.integer("pad_token_id", 1, minimum=0)
+    return replace(
+        unrotated(config, names),
+        sines=Sines(config.context_length, first=2, silent=padding),
+        embedding_scale=_root(fields, config),
+    )
+
+
+def _root(fields: ConfigFields, config: LlamaConfig) -> float:
+    return math.sqrt(config.hidden_size) if fields.boolean("scale_embedding", True) else 1.0
 
 
 def _inner(fields: ConfigFields, name: str, config: LlamaConfig) -> int:

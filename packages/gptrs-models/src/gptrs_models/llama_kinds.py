@@ -97,6 +97,26 @@ NEOX_NAMES = {
     "partial_rotary_factor": "rotary_pct",
 }
 
+XGLM_NAMES = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "attention_heads",
+    "intermediate_size": "ffn_dim",
+    "hidden_act": "activation_function",
+}
+
+FALCON_NAMES = {"rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation"}
+
+REFINED_WEB = Kind(
+    KindDefaults(
+        250880, 256, 2, None, 2048, epsilon=1e-5, hidden_size=64, heads=8, activation="gelu",
+        tied=True,
+        own_names={**FALCON_NAMES, "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+    ),
+    parallel.refined_web,
+)  # fmt: skip
+"""Falcon before transformers had it."""
+
 KINDS: dict[str, Kind] = {
     "llama": Kind(KindDefaults(32000, 11008, 32, None, 2048)),
     "mistral": Kind(
@@ -263,14 +283,22 @@ KINDS: dict[str, Kind] = {
         ),
         parallel.gptj,
     ),
+    "codegen": Kind(
+        KindDefaults(
+            50400, 16384, 28, None, 2048, epsilon=1e-5, heads=16, activation="gelu_new",
+            own_names=GPTJ_NAMES,
+        ),
+        parallel.codegen,
+    ),
     "falcon": Kind(
         KindDefaults(
             65024, 18176, 32, None, 2048, epsilon=1e-5, hidden_size=4544, heads=71,
-            activation="gelu", tied=True,
-            own_names={"rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation"},
+            activation="gelu", tied=True, own_names=FALCON_NAMES,
         ),
         parallel.falcon,
     ),
+    "RefinedWeb": REFINED_WEB,
+    "RefinedWebModel": REFINED_WEB,
     "opt": Kind(
         KindDefaults(
             50272, 3072, 12, None, 2048, epsilon=1e-5, hidden_size=768, heads=12,
@@ -278,6 +306,20 @@ KINDS: dict[str, Kind] = {
             own_names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
         ),
         gpt.opt,
+    ),
+    "xglm": Kind(
+        KindDefaults(
+            256008, 4096, 24, None, 2048, epsilon=1e-5, hidden_size=1024, heads=16,
+            activation="gelu", tied=True, own_names=XGLM_NAMES,
+        ),
+        gpt.xglm,
+    ),
+    "biogpt": Kind(
+        KindDefaults(
+            42384, 4096, 24, None, 1024, epsilon=1e-5, hidden_size=1024, heads=16,
+            activation="gelu", tied=True,
+        ),
+        gpt.biogpt,
     ),
     "gpt_bigcode": Kind(
         KindDefaults(

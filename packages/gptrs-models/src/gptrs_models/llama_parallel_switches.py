@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gptrs.api import ConfigFields, ModelError
+from gptrs_models.llama_alibi import bloom_slopes
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_switches import full_layers
 
@@ -126,9 +127,18 @@ def gptj(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
+def codegen(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch a joined projection in the four parts that CodeGen was trained in."""
+    fields.require("scale_attn_weights", True)
+    if config.hidden_size % 4:
+        raise fields.error("n_embd", "must be a multiple of 4")
+    config = gptj(fields, config)
+    return replace(config, names=replace(config.names, qkv="qkv_proj"), qkv_shards=4)
+
+
 def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, joined projections and parallel halves; ALiBi is not supported."""
-    fields.require("alibi", False)
+    """Switch names, joined projections and parallel halves, or linear biases (Falcon RW)."""
+    fields.require("apply_residual_connection_post_layernorm", False)
     new = fields.boolean("new_decoder_architecture", False)
     parallel = new or fields.boolean("parallel_attn", True)
     two_norms = new and fields.integer("num_ln_in_parallel_attn", 2) == 2
@@ -154,6 +164,9 @@ def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         raise ModelError(
             f"`num_attention_heads` ({heads}) is no multiple of `num_kv_heads` ({kv_heads})"
         )
+    linear = fields.boolean("alibi", False)
+    if linear and kv_heads != heads:
+        raise fields.error("alibi", f"must be false where {heads} heads share {kv_heads} of keys")
     return replace(
         with_biases(config, bias, bias),
         names=names,
@@ -162,4 +175,14 @@ def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         intermediate_size=fields.integer("ffn_hidden_size", 4 * config.hidden_size),
         parallel=parallel,
         qkv_groups=True,
+        alibi=bloom_slopes(heads) if linear else (),
+        alibi_rounded=linear,
     )
+
+
+def refined_web(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Read the settings of Falcon under their names before transformers had it."""
+    groups = fields.get("n_head_kv")
+    own = {"new_decoder_architecture": groups is not None, "num_kv_heads": groups}
+    settings = {"multi_query": False, "parallel_attn": False, **fields.settings, **own}
+    return falcon(ConfigFields(settings, "RefinedWeb"), config)

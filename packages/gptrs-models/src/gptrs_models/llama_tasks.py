@@ -82,7 +82,7 @@ def _classifier(
 ) -> TextClassifier | TokenClassifier:
     fields = ConfigFields(settings, str(settings.get("model_type")))
     layers = read_config(settings)
-    if layers.alibi or layers.names.positions is not None:
+    if layers.alibi or layers.sines is not None or layers.names.positions is not None:
         raise fields.error("architectures", "may name no head for kinds without a rotary embedding")
     if layers.convolution is not None or layers.delta is not None:
         raise fields.error("architectures", "may name no head for kinds with convolutions")

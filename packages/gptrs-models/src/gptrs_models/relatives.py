@@ -22,7 +22,7 @@ LLAMA = (
     *("xverse", "yi", "zamba2"),
 )
 """Language models with rotary positions and gated layers, or the text part of others."""
-GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")
+GPT2 = ("ctrl", "imagegpt", "openai-gpt")
 """Language models with learned positions."""
 RESNET = ("van",)
 MOBILENET_V2 = ("mobilevit", "mobilevitv2")
