@@ -14,11 +14,13 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.size_guards import DerivedSize, select
+from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.codegen.compiled import compiled_source
+from gptrs_backend_numba import elementwise_blocks
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_source
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.jumps import Control
-from gptrs_backend_numba.kernels import elementwise
+from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.pool import POOL, run_tasks
@@ -260,12 +262,27 @@ class Builder:
             for place, view in enumerate((*inputs, output))
         ]
         done = operations or [_move(accesses[0])]
-        source = elementwise.source(len(axes), accesses[:-1], accesses[-1], done)
-        geometry = [size for size, _ in axes]
-        for place, access in enumerate(accesses):
-            if not access.fixed:
-                geometry += [steps[place] for _, steps in axes]
-        self.call(compiled_source(source), inputs, output, geometry, explain)
+        kernel = len(axes), accesses[:-1], accesses[-1], done
+        sizes = [size for size, _ in axes]
+        strides = [
+            steps[place]
+            for place, access in enumerate(accesses)
+            if not access.fixed
+            for _, steps in axes
+        ]
+        known = not symbols_of([output.size])
+        small = known and output.size < elementwise_blocks.PARALLEL_FROM
+        if small or explain is not None or len(inputs) > elementwise_tasks.MOST_INPUTS:
+            call = compiled_source(elementwise.source(*kernel))
+            self.call(call, inputs, output, [*sizes, *strides], explain)
+            return
+        blocks, count = elementwise_blocks.blocks(sizes)
+        task = compiled_source(elementwise.task_source(*kernel)).address
+        job = task, count, self.threads_from(elementwise_blocks.PARALLEL_FROM, output.size)
+        geometry = [*[0] * elementwise_tasks.EXTRA, *sizes, *blocks, *strides]
+        spare = elementwise_tasks.MOST_INPUTS - len(inputs)
+        reads = [*inputs, *[(*inputs, output)[0]] * spare]
+        self.add_job(compiled(elementwise_tasks.run_elementwise), job, reads, output, geometry)
 
     def copy(self, source: View, target: View) -> None:
         """Add a call that copies elements between views of one shape, as they are."""

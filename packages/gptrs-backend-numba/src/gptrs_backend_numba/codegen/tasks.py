@@ -1,19 +1,25 @@
-"""Parallel work inside compiled code: tasks that threads take from a shared counter.
+"""Parallel work inside compiled code: tasks that threads take from shared counters.
 
 A job is a task function, its four arguments and a count. The calling thread publishes the job,
 takes tasks like everybody else, and at the end waits only for tasks that a worker has begun: a
 worker that the operating system has put aside costs nothing. (numba's own parallel loops wait for
 every thread, abort the process when two threads enter at once or end a forked child.)
 
+Neighbouring tasks form a range for each thread, which begins with its own range and then helps
+with the others. Kernels that follow one another mostly cut their tensors alike, so that a thread
+finds in its caches what it has written itself: a processor reads what another one has just written
+several times slower.
+
 The shared state is an array of int64, those written by several threads in a cache line of their
-own. The ticket holds the number of the job in its upper and the next task in its lower half, so
-taking a task is one compare-and-exchange that fails if either has changed. Between two jobs the
-ticket names a job without tasks: whoever has read fields of different jobs also has an outdated
-ticket.
+own. The ticket of a range holds the number of the job, the next task and the end, so taking a task
+is one compare-and-exchange that fails if any has changed. A range without tasks left gives nothing
+to take, and a job ends with its last task: whoever has read fields of different jobs also has an
+outdated ticket.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, register_jitable, types
@@ -30,14 +36,16 @@ from gptrs_backend_numba.codegen.system import (
     pause,
 )
 
-STATE_WORDS = 128
+MOST_RANGES = 8
+"""The most ranges of a job; more threads than these share some. Each costs a job a store."""
+_DONE, _WAKE, _SLEEPERS, _STOP, _JOB = (64 * line for line in range(5))
+_LIMIT, _RANGES, _FIRST, _FUNCTION, _ARGUMENTS = (_JOB + 8 * place for place in range(1, 6))
+_TICKETS = _JOB + 128
+STATE_WORDS = (_TICKETS + 64 * MOST_RANGES) // 8
 """Length of the shared array."""
 
-_TICKET, _COUNT, _DONE, _WAKE, _SLEEPERS, _LIMIT, _STOP, _FUNCTION = (
-    64 * line for line in range(8)
-)
-_ARGUMENTS = _FUNCTION + 8
-_NO_TASKS = 0xFFFFFFFF
+_MOST_TASKS = 0xFFFF
+"""The most tasks that tickets can count; a job of more is published in parts."""
 _SPINS = 2000
 """Times an idle worker looks for work before it sleeps, some 20 to 60 microseconds."""
 
@@ -61,44 +69,69 @@ def call_task(typing_context, function, a, b, c, geometry, task):
 
 
 @register_jitable
+def has_tasks(ticket):
+    """Return whether the range of a ticket has a task that nobody has taken."""
+    return (ticket >> 16) & _MOST_TASKS < ticket & _MOST_TASKS
+
+
+@register_jitable
 def has_task(state, worker):
     """Return whether there is a task that this worker may take."""
-    next_task = atomic_load(state + _TICKET) & _NO_TASKS
-    return next_task < atomic_load(state + _COUNT) and worker < atomic_load(state + _LIMIT)
+    if worker >= atomic_load(state + _LIMIT):
+        return False
+    for number in range(atomic_load(state + _RANGES)):
+        if has_tasks(atomic_load(state + _TICKETS + 64 * number)):
+            return True
+    return False
 
 
 @register_jitable
 def take_task(state, worker):
     """Run one task, or find that another thread was faster; False when there is none to take."""
-    ticket = atomic_load(state + _TICKET)
-    task = ticket & _NO_TASKS
-    if task >= atomic_load(state + _COUNT) or worker >= atomic_load(state + _LIMIT):
-        return False
-    function = atomic_load(state + _FUNCTION)
-    a = atomic_load(state + _ARGUMENTS)
-    b = atomic_load(state + _ARGUMENTS + 8)
-    c = atomic_load(state + _ARGUMENTS + 16)
-    geometry = atomic_load(state + _ARGUMENTS + 24)
-    if exchange_if(state + _TICKET, ticket, ticket + 1):
-        call_task(function, a, b, c, geometry, task)
-        atomic_add(state + _DONE, 1)
-    return True
+    ranges = atomic_load(state + _RANGES)
+    own = worker % ranges if ranges else 0
+    for step in range(ranges):
+        place = own + step if own + step < ranges else own + step - ranges
+        place = state + _TICKETS + 64 * place
+        ticket = atomic_load(place)
+        if not has_tasks(ticket):
+            continue
+        if worker >= atomic_load(state + _LIMIT):
+            return False
+        function = atomic_load(state + _FUNCTION)
+        a = atomic_load(state + _ARGUMENTS)
+        b = atomic_load(state + _ARGUMENTS + 8)
+        c = atomic_load(state + _ARGUMENTS + 16)
+        geometry = atomic_load(state + _ARGUMENTS + 24)
+        task = atomic_load(state + _FIRST) + ((ticket >> 16) & _MOST_TASKS)
+        if exchange_if(place, ticket, ticket + (1 << 16)):
+            call_task(function, a, b, c, geometry, task)
+            atomic_add(state + _DONE, 1)
+        return True
+    return False
 
 
 @register_jitable
-def publish(state, function, count, threads, a, b, c, geometry):
-    """Make a job visible to the workers and wake those who sleep."""
-    job = (atomic_load(state + _TICKET) >> 32) + 1
-    atomic_store(state + _TICKET, (job << 32) | _NO_TASKS)
-    atomic_store(state + _COUNT, count)
+def publish(state, function, first, count, threads, a, b, c, geometry):
+    """Make tasks of a job visible to the workers and wake those who sleep."""
+    job = atomic_load(state + _JOB) + 1
+    ranges = min(threads, count, MOST_RANGES)
+    atomic_store(state + _JOB, job)
     atomic_store(state + _LIMIT, threads)
+    atomic_store(state + _RANGES, ranges)
+    atomic_store(state + _FIRST, first)
     atomic_store(state + _FUNCTION, function)
     atomic_store(state + _ARGUMENTS, a)
     atomic_store(state + _ARGUMENTS + 8, b)
     atomic_store(state + _ARGUMENTS + 16, c)
     atomic_store(state + _ARGUMENTS + 24, geometry)
     atomic_store(state + _DONE, 0)
-    atomic_store(state + _TICKET, (job + 1) << 32)
+    begin = np.int64(0)
+    for number in range(ranges):
+        end = count * (number + 1) // ranges
+        ticket = (job << 32) | (begin << 16) | end
+        atomic_store(state + _TICKETS + 64 * number, ticket)
+        begin = end
     wake_sleepers(state)
 
 
@@ -152,10 +185,12 @@ def share_tasks(state, function, count, threads, a, b, c, geometry):
         for task in range(count):
             call_task(function, a, b, c, geometry, task)
         return
-    publish(state, function, count, threads, a, b, c, geometry)
-    while take_task(state, 0):
-        pass
-    await_others(state, count)
+    for first in range(np.int64(0), count, _MOST_TASKS):
+        part = min(count - first, _MOST_TASKS)
+        publish(state, function, first, part, threads, a, b, c, geometry)
+        while take_task(state, 0):
+            pass
+        await_others(state, part)
 
 
 @kernel

@@ -18,6 +18,7 @@ from gptrs_backend_numba.codegen.registers import (
     store,
     typed_pointer,
 )
+from gptrs_backend_numba.kernels import elementwise_tasks as sharing
 
 _FLOAT = {
     "neg": "-{0}",
@@ -202,7 +203,47 @@ def source(
     lines = [f"def kernel({''.join(f'a_{x.name}, ' for x in inputs)}a_out, geometry):"]
     lines += ["    G = pointer(geometry, np.int64)"] + ["    failed = False"] * fails
     lines += [f"    n{axis} = G[{axis}]" for axis in range(rank)]
-    at = rank
+    lines += _loops(rank, inputs, output, operations, rank)
+    lines.append("    return 1 if failed else 0" if fails else "    return 0")
+    return "\n".join(lines) + "\n"
+
+
+def task_source(
+    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+) -> str:
+    """The kernel of `source` as a task of `run_elementwise`, which computes one block.
+
+    Before the strides, the geometry has room for the addresses of the inputs after the second, the
+    sizes of the axes, and those of a block.
+    """
+    first = min(2, len(inputs))
+    names = [f"a_{x.name}" for x in inputs[:first]] + ["unused"] * (2 - first)
+    lines = [f"def kernel({', '.join(names)}, a_out, geometry, task):"]
+    lines.append("    G = pointer(geometry, np.int64)")
+    lines += [f"    a_{x.name} = G[{place}]" for place, x in enumerate(inputs[first:])]
+    for axis in reversed(range(rank)):
+        at = sharing.EXTRA + axis
+        lines += [
+            f"    count = (G[{at}] + G[{at + rank}] - 1) // G[{at + rank}]",
+            f"    b{axis} = task % count * G[{at + rank}]",
+            f"    n{axis} = min(G[{at}], b{axis} + G[{at + rank}])",
+            "    task = task // count",
+        ]
+    at = sharing.EXTRA + 2 * rank
+    lines += _loops(rank, inputs, output, operations, at, begin="b{}, ")
+    return "\n".join([*lines, "    return 0"]) + "\n"
+
+
+def _loops(
+    rank: int,
+    inputs: Sequence[Access],
+    output: Access,
+    operations: Sequence[Operation],
+    at: int,
+    begin: str = "",
+) -> list[str]:
+    """The loops, with what they need of the geometry from `at` on; `begin` formats with an axis."""
+    lines: list[str] = []
     for access in (*inputs, output):
         lines.append(f"    p_{access.name} = {typed_pointer(f'a_{access.name}', access.dtype)}")
         if access.fixed:
@@ -213,16 +254,21 @@ def source(
         lines += [f"    s_{access.name}{axis} = G[{at + axis}]" for axis in range(read)]
         at += rank
     for axis in range(rank - 1):
-        lines.append("    " * (axis + 1) + f"for i{axis} in range(n{axis}):")
-    lines += ["    " * rank + line for line in _row(rank, inputs, output, operations)]
-    lines.append("    return 1 if failed else 0" if fails else "    return 0")
-    return "\n".join(lines) + "\n"
+        walk = f"for i{axis} in range({begin.format(axis)}n{axis}):"
+        lines.append("    " * (axis + 1) + walk)
+    walk = f"for i in range({begin.format(rank - 1)}n{rank - 1}):"
+    lines += ["    " * rank + line for line in _row(rank, inputs, output, operations, walk)]
+    return lines
 
 
 def _row(
-    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+    rank: int,
+    inputs: Sequence[Access],
+    output: Access,
+    operations: Sequence[Operation],
+    walk: str,
 ) -> list[str]:
-    """The innermost loop and what is computed before it for each row."""
+    """The innermost loop, which begins with `walk`, and what is computed before it for each row."""
     walked = [access for access in (*inputs, output) if not access.fixed]
     lines: list[str] = []
     for access in walked:
@@ -231,7 +277,7 @@ def _row(
     for access in walked:
         if access.inner == 0 and access is not output:
             lines.append(f"{access.name} = {load(access.dtype, _element(access, rank))}")
-    lines.append(f"for i in range(n{rank - 1}):")
+    lines.append(walk)
     for access in inputs:
         if not access.fixed and access.inner != 0:
             lines.append(f"    {access.name} = {load(access.dtype, _element(access, rank))}")

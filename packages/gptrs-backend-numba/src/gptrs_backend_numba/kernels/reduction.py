@@ -21,25 +21,25 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.keys import key_of
 from gptrs_backend_numba.codegen.machine import offset, pointer
 
-_COLUMNS = 2048
-"""Running values that stay in the L1 cache while rows pass by."""
-
 
 @kernel
-def reduce_kernel(x, out, geometry, *, OPERAND, RESULT, IDENTITY, combine, rounded, store):
-    """Reduce some axes.
+def reduce_task(
+    x, unused, out, geometry, task, *, OPERAND, RESULT, IDENTITY, combine, rounded, store
+):  # fmt: skip
+    """Reduce some axes for a block of results.
 
-    Geometry: number of results, of kept axes, of rows of reduced elements, of reduced axes besides
-    the row; row length and stride; then (size, stride) of each kept and each reduced axis.
+    Geometry: number of results in all and a task, of kept axes, of rows of reduced elements, of
+    reduced axes besides the row; row length and stride; then (size, stride) of each kept and each
+    reduced axis.
     """
     G = pointer(geometry, np.int64)
     X, O = pointer(x, OPERAND), pointer(out, RESULT)
-    count, kept, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5]
-    for o in range(count):
-        base = offset(G, 6, kept, o)
+    count, block, kept, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
+    for o in range(task * block, min(count, (task + 1) * block)):
+        base = offset(G, 7, kept, o)
         total = IDENTITY
         for r in range(outer):
-            first = base + offset(G, 6 + 2 * kept, reduced, r)
+            first = base + offset(G, 7 + 2 * kept, reduced, r)
             if stride == 1:  # a loop of its own, so that it vectorizes
                 for i in range(n):
                     total = rounded(combine(total, X[first + i]))
@@ -51,45 +51,47 @@ def reduce_kernel(x, out, geometry, *, OPERAND, RESULT, IDENTITY, combine, round
 
 
 @kernel
-def reduce_columns_kernel(
-    x, out, geometry, *, OPERAND, RESULT, IDENTITY, BLOCK, combine, rounded
+def reduce_columns_task(
+    x, unused, out, geometry, task, *, OPERAND, RESULT, IDENTITY, combine, rounded
 ):  # fmt: skip
-    """Reduce some axes of results that lie side by side, a row of them at a time.
+    """Reduce some axes of results that lie side by side, a chunk of a row of them at a time.
 
-    Geometry: number of rows of results, of kept axes besides the row, its length, number of rows of
-    reduced elements, of reduced axes besides the last, and its size and stride; then (size, stride)
-    of each kept and each reduced axis.
+    Geometry: number of chunks in all, a task and a row, of results a chunk, of kept axes besides
+    the row, its length, number of rows of reduced elements, of reduced axes besides the last, and
+    its size and stride; then (size, stride) of each kept and each reduced axis.
     """
     G = pointer(geometry, np.int64)
     X, O = pointer(x, OPERAND), pointer(out, RESULT)
-    count, kept, width, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
-    for o in range(count):
-        base = offset(G, 7, kept, o)
-        for begin in range(np.int64(0), width, BLOCK):
-            end = min(begin + BLOCK, width)
-            for j in range(o * width + begin, o * width + end):
-                O[j] = IDENTITY
-            for r in range(outer):
-                first = base + offset(G, 7 + 2 * kept, reduced, r)
-                for i in range(n):
-                    row = first + i * stride - o * width
-                    for j in range(o * width + begin, o * width + end):
-                        O[j] = rounded(combine(O[j], X[row + j]))
+    items, block, chunks, chunk, kept, width = G[0], G[1], G[2], G[3], G[4], G[5]
+    outer, reduced, n, stride = G[6], G[7], G[8], G[9]
+    for item in range(task * block, min(items, (task + 1) * block)):
+        o = item // chunks
+        begin = (item - o * chunks) * chunk
+        end = min(begin + chunk, width)
+        base = offset(G, 10, kept, o)
+        for j in range(o * width + begin, o * width + end):
+            O[j] = IDENTITY
+        for r in range(outer):
+            first = base + offset(G, 10 + 2 * kept, reduced, r)
+            for i in range(n):
+                row = first + i * stride - o * width
+                for j in range(o * width + begin, o * width + end):
+                    O[j] = rounded(combine(O[j], X[row + j]))
     return 0
 
 
 @kernel
-def extreme_kernel(x, out, geometry, *, OPERAND, RESULT, key, is_better):
+def extreme_task(x, unused, out, geometry, task, *, OPERAND, RESULT, key, is_better):
     """Find the index of the first best element; the first NaN comes before all else.
 
-    Geometry: number of results, of kept axes, length and stride of the axis; then (size, stride)
-    of each kept axis.
+    Geometry: number of results in all and a task, of kept axes, length and stride of the axis; then
+    (size, stride) of each kept axis.
     """
     G = pointer(geometry, np.int64)
     X, O = pointer(x, OPERAND), pointer(out, RESULT)
-    count, kept, n, stride = G[0], G[1], G[2], G[3]
-    for o in range(count):
-        base = offset(G, 4, kept, o)
+    count, block, kept, n, stride = G[0], G[1], G[2], G[3], G[4]
+    for o in range(task * block, min(count, (task + 1) * block)):
+        base = offset(G, 5, kept, o)
         best = key(X[base])
         at = np.int64(0)
         for i in range(np.int64(1), n):
@@ -105,7 +107,7 @@ def reduction(
     kind: str, identity: np.generic, operand: DType, accumulator: DType, result: DType
 ) -> SpecializedKernel:
     """Return the kernel of `reduce`; `identity` is a register value of the accumulator."""
-    return reduce_kernel.specialize(
+    return reduce_task.specialize(
         OPERAND=memory_of(operand),
         RESULT=memory_of(result),
         IDENTITY=identity,
@@ -119,11 +121,10 @@ def column_reduction(
     kind: str, identity: np.generic, operand: DType, result: DType
 ) -> SpecializedKernel:
     """Return the kernel of `reduce` for results side by side, which hold the running values."""
-    return reduce_columns_kernel.specialize(
+    return reduce_columns_task.specialize(
         OPERAND=memory_of(operand),
         RESULT=memory_of(result),
         IDENTITY=identity,
-        BLOCK=_COLUMNS,
         combine=combined_of(kind, operand, result),
         rounded=rounded_of(result),
     )
@@ -131,7 +132,7 @@ def column_reduction(
 
 def extreme(largest: bool, operand: DType, result: DType) -> SpecializedKernel:
     """Return the kernel of `argmax` or `argmin`."""
-    return extreme_kernel.specialize(
+    return extreme_task.specialize(
         OPERAND=bits_of_width(operand.itemsize),
         RESULT=memory_of(result),
         key=key_of(operand, nan_is_least=not largest),

@@ -9,7 +9,8 @@ from itertools import pairwise
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import reduction as ops
-from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs.ir.size_guards import greatest, least
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.lowering.table import TABLE
@@ -19,13 +20,19 @@ from gptrs_backend_numba.size_classes import is_equal, is_one
 from gptrs_backend_numba.views import View, merged_axes
 
 Axes = list[tuple[int, tuple[int, ...]]]
+_PARALLEL_FROM = 32_768
+"""Elements from which sharing pays: waking a worker takes microseconds."""
+_ELEMENTS_A_TASK = 16_384
+"""Elements that a task reduces: fewer would not be worth handing out."""
+_FEWEST_COLUMNS, _MOST_COLUMNS, _COLUMNS_A_LINE = 64, 2048, 16
+"""Running values side by side: loops over fewer would be short; so many stay in the L1 cache."""
 _IN_PLACE = (dtypes.f32, dtypes.f64, dtypes.si32, dtypes.si64)
 """Types whose running values can lie in the memory of the result."""
 
 
 @TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS))
 def reduce(builder: Builder, unit: Unit) -> None:
-    """Add one kernel call, none for a result without elements."""
+    """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.Reduce)
     x = builder.view(unit.last.operands[0])
@@ -47,18 +54,23 @@ def reduce(builder: Builder, unit: Unit) -> None:
     if out.dtype is accumulator and accumulator in _IN_PLACE and _side_by_side(kept):
         *kept, (width, _) = kept
         count = math.prod(size for size, _ in kept)
-        geometry = [count, len(kept), width, rows, len(outer), length, stride]
+        chunk, chunks = _columns(width, rows * length)
+        block, tasks = _blocks(count * chunks, chunk * rows * length)
+        geometry = [count * chunks, block, chunks, chunk, len(kept), width]
         kernel = kernels.column_reduction(op.kind, first, x.dtype, out.dtype)
     else:
-        geometry = [out.size, len(kept), rows, len(outer), length, stride]
+        block, tasks = _blocks(out.size, rows * length)
+        geometry = [out.size, block, len(kept)]
         kernel = kernels.reduction(op.kind, first, x.dtype, accumulator, out.dtype)
-    geometry += [*_flat(kept), *_flat(outer)]
-    builder.call(compiled(kernel, fastmath=fastmath), (x,), out, geometry)
+    geometry += [rows, len(outer), length, stride, *_flat(kept), *_flat(outer)]
+    task = compiled(kernel, fastmath=fastmath).address
+    threads = builder.threads_from(_PARALLEL_FROM, x.size)
+    builder.call_tasks(task, tasks, (x, x), out, geometry, threads)
 
 
 @TABLE.register(ops.Argmax, ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex])
 def extreme(builder: Builder, unit: Unit) -> None:
-    """Add one kernel call, none for a result without elements."""
+    """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.ArgExtreme)
     x = builder.view(unit.last.operands[0])
@@ -66,9 +78,25 @@ def extreme(builder: Builder, unit: Unit) -> None:
     if out.size == 0:
         return
     kept, _ = _split(x, (op.axis,))
-    geometry = [out.size, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
-    kernel = kernels.extreme(isinstance(op, ops.Argmax), x.dtype, out.dtype)
-    builder.call(compiled(kernel), (x,), out, geometry)
+    block, tasks = _blocks(out.size, x.shape[op.axis])
+    geometry = [out.size, block, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
+    task = compiled_task(kernels.extreme(isinstance(op, ops.Argmax), x.dtype, out.dtype))
+    threads = builder.threads_from(_PARALLEL_FROM, x.size)
+    builder.call_tasks(task, tasks, (x, x), out, geometry, threads)
+
+
+def _blocks(results: int, elements: int) -> tuple[int, int]:
+    """Return how many results, of so many `elements` each, a task has, and the number of tasks."""
+    block = greatest(1, _ELEMENTS_A_TASK // greatest(1, elements))
+    return block, -(-results // block)
+
+
+def _columns(width: int, rows: int) -> tuple[int, int]:
+    """Return the results of a chunk of a row, whole cache lines, and the number of chunks."""
+    most = greatest(_FEWEST_COLUMNS, least(_MOST_COLUMNS, _ELEMENTS_A_TASK // greatest(1, rows)))
+    each = -(-width // -(-width // most))
+    chunk = -(-each // _COLUMNS_A_LINE) * _COLUMNS_A_LINE
+    return chunk, -(-width // chunk)
 
 
 def _side_by_side(kept: Axes) -> bool:
