@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from gptrs.plugins.selection import Selection
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The workers of the tests take all cores: nobody compiles for them.
 os.environ.setdefault("GPTRS_NUMBA_COMPILERS", "1")
+# A shell has its background jobs ignore Ctrl-C, and so would each process that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
