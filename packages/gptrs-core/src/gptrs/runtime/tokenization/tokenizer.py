@@ -23,6 +23,12 @@ from gptrs.spans import span
 
 _CONFIG = "tokenizer_config.json"
 _TWO_VOCABULARIES = "source.spm"
+_MAKE_TOKENS = (
+    "make the tokens with transformers, `AutoTokenizer.from_pretrained(FOLDER)(TEXT)`, and give"
+    " them instead of text (--prompt-ids)"
+)
+_PYTHON_CLASSES = ("BioGptTokenizer",)
+"""Classes of transformers without a tokenizer.json, of kinds that gptrs has."""
 _OLDER = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 
@@ -36,11 +42,9 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
         return TextTokenizer(data, TOKENIZER, added_tokens(files), _prefix_space(files))
     older = next((file for file in _OLDER if files.has_file(file)), None)
     if files.has_file(_TWO_VOCABULARIES):
-        hint = (
-            "the files have two vocabularies, which no tokenizer.json says: make the tokens"
-            " with transformers, `AutoTokenizer.from_pretrained(FOLDER)(TEXT)`, and give them"
-            " instead of text (--prompt-ids)"
-        )
+        hint = f"the files have two vocabularies, which no {TOKENIZER} says: {_MAKE_TOKENS}"
+    elif (files.read_json(_CONFIG) or {}).get("tokenizer_class") in _PYTHON_CLASSES:
+        hint = f"its texts are cut by code in Python, which no {TOKENIZER} says: {_MAKE_TOKENS}"
     elif older is None:
         hint = "add the file, or give token ids instead of text (--prompt-ids)"
     elif older == VOCABULARY and files.has_file(MERGES):
