@@ -64,6 +64,19 @@ def test_greedy_texts_alone_and_together(directory, backend_name):
     assert list(alone.token_ids) == expected[0]
 
 
+def test_byt5_reads_text(tmp_path, backend_name):
+    """Its tokens are bytes, and it has a head of its own and more layers before than behind."""
+    sizes = {"vocab_size": 384, "num_layers": 3, "num_decoder_layers": 1}
+    folder = tmp_path / "m"
+    save_seq2seq(folder, "t5 of a gate", tie_word_embeddings=False, **sizes)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    text, source = "Grüße, 世界!", [byte + 3 for byte in "Grüße, 世界!".encode()]
+    model = gptrs.load_model(folder, backend=backend_name)
+    ours = gptrs.generate(model, text, max_tokens=14, sampling=GREEDY)
+    assert list(ours.token_ids) == torch_text(folder, [*source, 1], 14)
+    assert ours.prompt_token_ids == (*source, 1)
+
+
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
     """A BART whose texts may end with any of several tokens."""

@@ -100,6 +100,74 @@ def test_a_file_of_its_own_goes_first(tmp_path):
     assert find_model(folder).read_bytes("tokenizer.json") == b"{}"
 
 
+OF_BYTES = ("gap <extra_id_0>, <extra_id_1> end", "\0\x7f\xa0\xad\n\ufeff", "a <pad> b")
+BYTE_SETTINGS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "of fewer gaps": {"extra_ids": 7},
+    "of listed gaps": {
+        "extra_ids": 2,
+        "additional_special_tokens": ["<extra_id_1>", "<extra_id_0>"],
+    },
+    "of its own end": {
+        "eos_token": {
+            "__type": "AddedToken", "content": "<end>", "lstrip": False, "rstrip": False,
+            "normalized": False, "single_word": False,
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("case", BYTE_SETTINGS)
+def test_bytes_are_the_tokens_of_byt5(tmp_path, case, saved):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    folder = save_tiny_gpt2(tmp_path / "m", tokenizer=False)
+    settings = {"tokenizer_class": "ByT5Tokenizer", **BYTE_SETTINGS[case]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.ByT5Tokenizer.from_pretrained(folder)
+    if saved:  # with the numbers of its tokens
+        theirs.save_pretrained(folder)
+    ours = tokenizer_of(find_model(folder), "m")
+    assert ours.size == len(theirs)
+    for text in (
+        *TEXTS,
+        "gap <extra_id_0>, <extra_id_1> end",
+        "\0\x7f\xa0\xad\n\ufeff",
+        "a <pad> b",
+    ):
+        tokens = theirs(text)["input_ids"]
+        assert ours.encode(text) == tokens, text
+        assert ours.decode(tokens, special=True) == theirs.decode(tokens), text
+        assert ours.encode(text, special=False) == tokens[:-1], text
+    pair = ours.encode_pair("a fox", "so it is", 99).tokens
+    assert list(pair) == theirs("a fox", "so it is")["input_ids"]
+
+
+def test_bytes_in_a_converted_model(tmp_path):
+    folder = save_tiny_gpt2(tmp_path / "m", tokenizer=False)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    convert(folder, tmp_path / "m.gptrschk")
+    ours = tokenizer_of(find_model(tmp_path / "m.gptrschk"), "m")
+    assert ours.encode("é</s>") == [0xC3 + 3, 0xA9 + 3, 1, 1]
+
+
+@pytest.mark.parametrize("gaps", [-1, 10**9, "7"])
+def test_a_number_of_gaps_that_cannot_be_is_told(tmp_path, gaps):
+    folder = save_tiny_gpt2(tmp_path / "m", tokenizer=False)
+    settings = {"tokenizer_class": "ByT5Tokenizer", "extra_ids": gaps}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=f"`extra_ids` .* must be a number up to .*{gaps}"):
+        tokenizer_of(find_model(folder), "m")
+
+
+def test_a_tokenizer_in_python_is_told(tmp_path):
+    folder = save(tmp_path / "m", [], {"tokenizer_class": "BioGptTokenizer"})
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json") as caught:
+        tokenizer_of(find_model(folder), "m")
+    assert "cut by code in Python" in str(caught.value.hint)
+    assert "--prompt-ids" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "BlenderbotTokenizer"}])
 def test_a_class_that_is_not_known_is_told(tmp_path, settings):
     folder = save(tmp_path / "m", [], settings)

@@ -121,7 +121,7 @@ def class_of(read: ReadFile) -> TokenizerClass | None:
 
 def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
     """Return the content of a `tokenizer.json`; ModelError for malformed files."""
-    vocabulary, settings = _vocabulary(read), _settings(read)
+    vocabulary, settings = _vocabulary(read), tokenizer_settings(read)
     numbered = _numbered(read, settings)
     special = _special(kind, settings)
     added = _added(special, vocabulary, numbered)
@@ -164,7 +164,7 @@ def _object(read: ReadFile, name: str) -> dict[str, object]:
     return {} if data is None else parse_object(data, name)
 
 
-def _settings(read: ReadFile) -> dict[str, object]:
+def tokenizer_settings(read: ReadFile) -> dict[str, object]:
     """Return tokenizer_config.json, in old folders with special_tokens_map.json put over it."""
     settings = _object(read, TOKENIZER_CONFIG)
     return settings if _DECODER in settings else {**settings, **_object(read, _OLD_MAP)}

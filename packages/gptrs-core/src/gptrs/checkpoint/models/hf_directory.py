@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -20,7 +20,7 @@ from typing_extensions import override
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES, require_no_pointer
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.models import byte_bpe_files
+from gptrs.checkpoint.models import byte_bpe_files, byte_tokens
 from gptrs.checkpoint.models.bitsandbytes_folder import BitsAndBytesFolder
 from gptrs.checkpoint.models.mlx_folder import MlxFolder
 from gptrs.checkpoint.models.model_folder import ModelFolder
@@ -103,7 +103,7 @@ class HfDirectory(ModelSource):
             return True
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
             return True
-        return (name, subfolder) == (TOKENIZER, "") and self._tokenizer_class is not None
+        return (name, subfolder) == (TOKENIZER, "") and self._made_tokenizer is not None
 
     @override
     def read_bytes(
@@ -116,15 +116,18 @@ class HfDirectory(ModelSource):
             return data
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
             return self._preprocessor
-        made = self._tokenizer_class if (name, subfolder) == (TOKENIZER, "") else None
-        return None if made is None else byte_bpe_files.tokenizer_json(self._tokenizer_file, made)
+        made = self._made_tokenizer if (name, subfolder) == (TOKENIZER, "") else None
+        return None if made is None else made(self._tokenizer_file)
 
     @cached_property
-    def _tokenizer_class(self) -> byte_bpe_files.TokenizerClass | None:
-        """The class of a tokenizer in older files, None without these."""
+    def _made_tokenizer(self) -> Callable[[byte_bpe_files.ReadFile], bytes] | None:
+        """The function that makes a tokenizer.json of older files, None without these."""
         names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
-        there = all(self._folder.find(name) is not None for name in names)
-        return byte_bpe_files.class_of(self._tokenizer_file) if there else None
+        if any(self._folder.find(name) is None for name in names):
+            is_bytes = byte_tokens.has_byte_tokens(self._tokenizer_file)
+            return byte_tokens.tokenizer_json if is_bytes else None
+        kind = byte_bpe_files.class_of(self._tokenizer_file)
+        return None if kind is None else partial(byte_bpe_files.tokenizer_json, kind=kind)
 
     def _tokenizer_file(self, name: str) -> bytes | None:
         found = self._folder.find(name)
@@ -135,7 +138,7 @@ class HfDirectory(ModelSource):
         weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
         names = self._folder.walk()
         kept = [n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER)]
-        made = [TOKENIZER] if self._tokenizer_class is not None else []
+        made = [TOKENIZER] if self._made_tokenizer is not None else []
         made += [PREPROCESSOR] if self._timm is not None else []
         return tuple(dict.fromkeys([*kept, *made]))
 
