@@ -27,10 +27,10 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check paths lint types types-packages types-tests format docs dist fuzz floors lock bench clean
+.PHONY: help demo quick test check exhaustive paths lint types types-packages types-tests format docs dist fuzz floors lock bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	@$(BIN)/gptrs generate --max-tokens 120
@@ -45,11 +45,14 @@ quick: .venv/.installed-test ## run the fast tests of core on the reference back
 test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'
 
-check: .venv/.installed-check ## what CI runs: lint, types, docs, every test with torch, paths
+check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, of long products a part, paths
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS)
+
+exhaustive: .venv/.installed-check ## the cases of products that CI leaves out, on backends that compile
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m exhaustive
 
 paths: .venv/.installed-test ## kernels of each kind of processor: AMX, AVX-512, AVX2, portable
 	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)

@@ -1,6 +1,7 @@
 """One test body for every backend: the `backend` fixture and the `--backends` option.
 
-Products of many parameters are sampled: all but some of their cases are marked `slow` or `long`.
+Products of many parameters are sampled: all but some of their cases are marked `slow`, `long` or
+`exhaustive`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import signal
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 
 import pytest
@@ -71,9 +72,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     On one backend most of them compile alike kernels: of more than `_ENOUGH` a part stays, at least
     `_ENOUGH`, the others are marked `slow`; the part is a sixth on `ref`, which compiles nothing,
-    and a sixteenth on others, of at least `_FEWER`. Of a test marked `many` all but some are marked
-    `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject;
-    one marked `few(N)` keeps N, and on `ref` all, since other tests hold it to the same.
+    and a sixteenth on others, of at least `_FEWER`. Of products there CI runs four times as many,
+    with each value of each parameter: the others are marked `exhaustive`. Of a test marked `many`
+    all but some are marked `long`. A test marked `whole` keeps all, since each of its cases is the
+    only one of its subject; one marked `few(N)` keeps N, and on `ref` all, since other tests hold
+    it to the same.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     many: defaultdict[str, list[pytest.Function]] = defaultdict(list)
@@ -89,21 +92,58 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("many"):
             many[test].append(item)
     for (_, backend), of_one_test in cases.items():
-        few = of_one_test[0].get_closest_marker("few")
-        if few is not None:
-            if backend != "ref":
-                _mark_rest(of_one_test, few.args[0], pytest.mark.slow)
-        else:
-            enough, part = (_ENOUGH, 6) if backend == "ref" else (_FEWER, 16)
-            _mark_rest(of_one_test, max(enough, len(of_one_test) // part), pytest.mark.slow)
+        _leave_out(of_one_test, backend)
     for of_one_test in many.values():
         _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
+
+
+def _leave_out(cases: list[pytest.Function], backend: str) -> None:
+    few = cases[0].get_closest_marker("few")
+    if few is None:
+        enough, part = (_ENOUGH, 6) if backend == "ref" else (_FEWER, 16)
+        kept = max(enough, len(cases) // part)
+        _mark_rest(cases, kept, pytest.mark.slow)
+        if backend != "ref":
+            _mark_alike(cases, _MORE_IN_CI * kept)
+    elif backend != "ref":
+        _mark_rest(cases, few.args[0], pytest.mark.slow)
 
 
 def _mark_rest(items: list[pytest.Function], kept: int, mark: pytest.MarkDecorator) -> None:
     items.sort(key=lambda item: zlib.crc32(item.name.encode()))
     for item in items[kept:]:
         item.add_marker(mark)
+
+
+def _mark_alike(items: list[pytest.Function], kept: int) -> None:
+    """Mark all but `kept` cases of a product `exhaustive`, and those that bring a new value.
+
+    Where a parameter has a value of its own for each case, each is the only one of its subject.
+    """
+    values = [_values(item) for item in items]
+    if any(len({each[name] for each in values}) == len(items) for name in values[0]):
+        return
+    seen = {pair for each in values[:kept] for pair in each.items()}
+    for item, each in zip(items[kept:], values[kept:], strict=True):
+        if seen.issuperset(each.items()):
+            item.add_marker(pytest.mark.exhaustive)
+        seen.update(each.items())
+
+
+def _values(item: pytest.Function) -> dict[str, tuple[type, Hashable]]:
+    """Return the parameters of a case by name, what cannot be hashed by its identity."""
+    return {
+        name: (type(value), value if _hashable(value) else id(value))
+        for name, value in item.callspec.params.items()
+    }
+
+
+def _hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -127,6 +167,7 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _ENOUGH, _FEWER = 16, 6
+_MORE_IN_CI = 4
 _SOME = 3
 _finished = itertools.count(1)
 

@@ -1,4 +1,7 @@
-"""`make test` takes a part of the cases that a test has on a backend; CI takes all of them."""
+"""`make test` takes a part of the cases that a test has on a backend; CI takes more of them.
+
+Of a product CI takes each value of each parameter where it compiles, `make exhaustive` the rest.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,13 @@ def test_many(backend, x): pass
 
 @pytest.mark.parametrize("x", range({enough}))
 def test_few(backend, x): pass
+
+@pytest.mark.parametrize("x", range(30))
+@pytest.mark.parametrize("y", range(10))
+def test_product(backend, x, y): pass
+
+@pytest.mark.parametrize("case", [(x, [y]) for x in range(20) for y in range(5)])
+def test_subjects(backend, case): pass
 
 @pytest.mark.whole
 @pytest.mark.parametrize("x", range(100))
@@ -52,11 +62,18 @@ def collected(folder: Path, *options: str) -> list[str]:
 def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
     (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
-    everything, kept = collected(tmp_path), collected(tmp_path, "-m", "not slow")
-    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100 + 5) + 100 + 80 + 30
+    everything, kept = collected(tmp_path, "-m", ""), collected(tmp_path, "-m", "not slow")
+    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5
+    assert len(everything) == 2 * several + 100 + 80 + 30
     assert set(kept) <= set(everything)
     counts = {"test_many": 33 + 12, "test_few": conftest._ENOUGH + conftest._FEWER}
-    counts |= {"test_whole": 200, "test_without_a_backend": 100, "test_of_alike_cases": 80}
+    counts |= {
+        "test_product": 50 + 18,
+        "test_subjects": 16 + 6,
+        "test_whole": 200,
+        "test_without_a_backend": 100,
+        "test_of_alike_cases": 80,
+    }
     counts |= {"test_of_which_a_few_stay": 7, "test_of_which_a_few_stay_where_it_compiles": 5}
     for name, count in counts.items():
         assert sum(each.startswith(f"{name}[") for each in kept) == count
@@ -66,3 +83,19 @@ def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
     quick = collected(tmp_path, "-m", "not slow and not long")
     assert set(kept) - set(quick) < {f"test_of_alike_cases[{x}]" for x in range(80)}
     assert len(kept) - len(quick) == 70
+
+
+@pytest.mark.long
+def test_of_a_product_where_it_compiles_ci_takes_each_value_of_each_parameter(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
+    (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
+    everything, in_ci = collected(tmp_path, "-m", ""), collected(tmp_path)
+    left_out = collected(tmp_path, "-m", "exhaustive")
+    assert sorted([*in_ci, *left_out]) == sorted(everything)
+    assert all(name.startswith("test_product[numba-") for name in left_out)
+    assert set(left_out).isdisjoint(collected(tmp_path, "-m", "not slow"))
+    kept = [name for name in in_ci if name.startswith("test_product[numba-")]
+    assert 4 * 18 <= len(kept) <= 4 * 18 + 40
+    values = [name.rstrip("]").split("-")[1:] for name in kept]
+    assert {y for y, _ in values} == {str(y) for y in range(10)}
+    assert {x for _, x in values} == {str(x) for x in range(30)}
