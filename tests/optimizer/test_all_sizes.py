@@ -16,7 +16,7 @@ from gptrs_conformance.program_generator import random_program
 from gptrs_conformance.program_generator.symbols import common_sizes, with_symbols
 
 _CHUNK = 50
-_OF_COMPILED = 16
+_OF_COMPILED = 5
 """Programs of a chunk for backends that compile them, which takes long; `make fuzz` has more."""
 
 
