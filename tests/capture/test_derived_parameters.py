@@ -11,7 +11,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
-from gptrs.capture import execute
+from gptrs.capture import compilation, execute
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
@@ -84,6 +84,27 @@ def test_other_weights_derive_their_own(weights):
     for parameter, expected in ((first, 2.0), (second, 6.0), (first, 2.0)):
         got = scaled(x, Tensor.of_parameter(parameter), Tensor.of_parameter(offset))
         assert got.numpy().tolist() == [expected] * 4
+
+
+def test_equal_layers_share_a_program_whatever_their_weights_are_called(weights, monkeypatch):
+    compiled: list[str] = []
+
+    def noted(program, backend, roles, origin="program"):
+        compiled.append(origin)
+        return compile_program(program, backend, roles, origin)
+
+    compile_program = compilation.compile_program
+    monkeypatch.setattr(compilation, "compile_program", noted)
+    layers = [weights.parameter(f"layer_{key}", key, float(key)) for key in (1, 2, 3)]
+    offset = weights.parameter("o", 4, 0.0)
+
+    def run(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = scaled(x, Tensor.of_parameter(layer), Tensor.of_parameter(offset))
+        return x
+
+    assert gptrs.jit(run)(gptrs.tensor(np.ones(4, np.float32))).numpy().tolist() == [24] * 4
+    assert compiled == ["parameter"]
 
 
 def test_equal_contents_under_other_recipes_differ(weights):

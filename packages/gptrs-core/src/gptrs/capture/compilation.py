@@ -354,14 +354,14 @@ class _Compiler:
         return Prepared(self.request.number, executable, inputs, need if guards else None, kept)
 
     def _inputs(self, split: Split) -> tuple[int | Derivation, ...]:
-        shared: dict[int, Computation] = {}
+        shared: dict[bytes, Computation] = {}
         inputs: list[int | Derivation] = []
         for source in split.inputs:
             if isinstance(source, int):
                 inputs.append(source)
                 continue
             made = Computation(source.program, self.backend)
-            inputs.append(Derivation(source, shared.setdefault(id(source.program), made)))
+            inputs.append(Derivation(source, shared.setdefault(made.digest, made)))
         return tuple(inputs)
 
     def _optimized(self, program: Program) -> Split:

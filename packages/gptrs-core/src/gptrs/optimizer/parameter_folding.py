@@ -146,8 +146,22 @@ def _recipe(value: Value, region: Region) -> Recipe:
     read = {operand for made in body.instructions for operand in made.operands}
     inputs = tuple(number for number, param in enumerate(region.params) if param in read)
     params = tuple(region.params[number] for number in inputs)
-    main = Function("main", Region(params, body.instructions, body.results))
-    return Recipe(Program((main,)), inputs)
+    return Recipe(
+        Program((Function("main", _nameless(Region(params, body.instructions, body.results))),)),
+        inputs,
+    )
+
+
+def _nameless(region: Region) -> Region:
+    """Return `region` without names, so that equal layers share what is compiled for a recipe."""
+    copies = {param: Value(param.type) for param in region.params}
+    instructions: list[Instruction] = []
+    for made in region.instructions:
+        results = tuple(Value(value.type) for value in made.results)
+        instructions.append(replace(with_operands(made, copies), results=results))
+        copies.update(zip(made.results, results, strict=True))
+    params = tuple(copies[param] for param in region.params)
+    return Region(params, tuple(instructions), tuple(copies[value] for value in region.results))
 
 
 def _reading(region: Region, derived: dict[Value, Value]) -> Region:
