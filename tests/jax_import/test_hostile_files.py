@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ jax = pytest.importorskip("jax", reason="these tests read modules of JAX")
 
 import gptrs_backend_jax  # noqa: E402
 from gptrs.errors import GptrsError, ModelError  # noqa: E402
+from gptrs_backend_jax.stablehlo.reading import child, files  # noqa: E402
 
 X = np.ones((3, 4), np.float32)
 
@@ -39,11 +42,34 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(made)
 
 
+@pytest.fixture(scope="module")
+def forked() -> Callable[[Path, str], int | None]:
+    """What reads a file in a process that has imported JAX: to import it takes most of the time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", child.__name__])
+
+    def run(source: Path, folder: str) -> int | None:
+        process = context.Process(target=child.main, args=(str(source), folder))
+        process.start()
+        process.join(files._SECONDS)
+        return process.exitcode
+
+    return run
+
+
 @pytest.mark.parametrize("form", ["bytecode", "text"])
 @pytest.mark.parametrize(
     "count", [4, pytest.param(20, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_nothing_but_our_errors_comes_out(tmp_path: Path, form: str, count: int) -> None:
+def test_nothing_but_our_errors_comes_out(
+    tmp_path: Path,
+    form: str,
+    count: int,
+    forked: Callable[[Path, str], int | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(files, "_run", forked)
     exported = jax.export.export(jax.jit(function), platforms=["cpu"])(X)
     text = str(exported.mlir_module()).encode()
     sound: bytes = exported.mlir_module_serialized if form == "bytecode" else text
