@@ -75,10 +75,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     and a sixteenth on others, of at least `_FEWER`. Of products there CI runs four times as many,
     with each value of each parameter: the others are marked `exhaustive`. Of a test marked `many`
     all but some are marked `long`. A test marked `whole` keeps all, since each of its cases is the
-    only one of its subject; one marked `few(N)` keeps N, and on `ref` all, since other tests hold
-    it to the same.
+    only one of its subject, unless it is marked `alike`, too: then CI runs each value once. One
+    marked `few(N)` keeps N, and on `ref` all, since other tests hold it to the same.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     many: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if not isinstance(item, pytest.Function):
@@ -91,8 +92,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[test, "the backend of the test"].append(item)
         if item.get_closest_marker("many"):
             many[test].append(item)
+        if item.get_closest_marker("alike"):
+            alike[test, str(parameters["backend"])].append(item)
     for (_, backend), of_one_test in cases.items():
         _leave_out(of_one_test, backend)
+    for (_, backend), of_one_test in alike.items():
+        _leave_out_alike(of_one_test, backend)
     for of_one_test in many.values():
         _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
 
@@ -107,6 +112,13 @@ def _leave_out(cases: list[pytest.Function], backend: str) -> None:
             _mark_alike(cases, _MORE_IN_CI * kept)
     elif backend != "ref":
         _mark_rest(cases, few.args[0], pytest.mark.slow)
+        _mark_alike(cases, _MORE_IN_CI * few.args[0])
+
+
+def _leave_out_alike(cases: list[pytest.Function], backend: str) -> None:
+    if backend != "ref":
+        cases.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+        _mark_alike(cases, sum(not item.get_closest_marker("slow") for item in cases))
 
 
 def _mark_rest(items: list[pytest.Function], kept: int, mark: pytest.MarkDecorator) -> None:

@@ -29,6 +29,18 @@ def test_product(backend, x, y): pass
 @pytest.mark.parametrize("case", [(x, [y]) for x in range(20) for y in range(5)])
 def test_subjects(backend, case): pass
 
+@pytest.mark.slow
+@pytest.mark.whole
+@pytest.mark.alike
+@pytest.mark.parametrize("x", range(20))
+@pytest.mark.parametrize("y", range(3))
+def test_alike(backend, x, y): pass
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("x", range(10))
+@pytest.mark.parametrize("y", range(10))
+def test_few_of_a_product(x, y): pass
+
 @pytest.mark.whole
 @pytest.mark.parametrize("x", range(100))
 def test_whole(backend, x): pass
@@ -63,13 +75,15 @@ def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
     (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
     everything, kept = collected(tmp_path, "-m", ""), collected(tmp_path, "-m", "not slow")
-    several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5
-    assert len(everything) == 2 * several + 100 + 80 + 30
+    several = 200 + conftest._ENOUGH + 300 + 100 + 60 + 100 + 5
+    assert len(everything) == 2 * several + 100 + 100 + 80 + 30
     assert set(kept) <= set(everything)
     counts = {"test_many": 33 + 12, "test_few": conftest._ENOUGH + conftest._FEWER}
     counts |= {
         "test_product": 50 + 18,
         "test_subjects": 16 + 6,
+        "test_alike": 0,
+        "test_few_of_a_product": 2,
         "test_whole": 200,
         "test_without_a_backend": 100,
         "test_of_alike_cases": 80,
@@ -92,10 +106,23 @@ def test_of_a_product_where_it_compiles_ci_takes_each_value_of_each_parameter(tm
     everything, in_ci = collected(tmp_path, "-m", ""), collected(tmp_path)
     left_out = collected(tmp_path, "-m", "exhaustive")
     assert sorted([*in_ci, *left_out]) == sorted(everything)
-    assert all(name.startswith("test_product[numba-") for name in left_out)
+    found = {name.partition("-")[0] for name in left_out}
+    assert {name for name in found if not name.startswith("test_few_of_a_product[")} == {
+        "test_product[numba", "test_alike[numba",
+    }  # fmt: skip
     assert set(left_out).isdisjoint(collected(tmp_path, "-m", "not slow"))
     kept = [name for name in in_ci if name.startswith("test_product[numba-")]
     assert 4 * 18 <= len(kept) <= 4 * 18 + 40
-    values = [name.rstrip("]").split("-")[1:] for name in kept]
-    assert {y for y, _ in values} == {str(y) for y in range(10)}
-    assert {x for _, x in values} == {str(x) for x in range(30)}
+    _require_all_values(kept, 10, 30)
+    kept = [name for name in in_ci if name.startswith("test_alike[numba-")]
+    assert 20 <= len(kept) <= 22
+    _require_all_values(kept, 3, 20)
+    kept = [name for name in in_ci if name.startswith("test_few_of_a_product[")]
+    assert 10 <= len(kept) <= 8 + 20
+    _require_all_values([name.replace("[", "-") for name in kept], 10, 10)
+
+
+def _require_all_values(names: list[str], *counts: int) -> None:
+    values = [name.rstrip("]").split("-")[1:] for name in names]
+    for place, count in enumerate(counts):
+        assert {each[place] for each in values} == {str(value) for value in range(count)}

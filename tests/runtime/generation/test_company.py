@@ -174,6 +174,7 @@ def _variants():
 
 @pytest.mark.many
 @pytest.mark.whole
+@pytest.mark.alike
 @pytest.mark.usefixtures("without_amx")
 @pytest.mark.parametrize(("variant", "dtype"), list(_variants()))
 def test_a_text_among_others_is_the_text_alone(tmp_path, backend, variant, dtype):
