@@ -47,6 +47,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
         _IMAGE,
     ),
+    "regnet": ("RegNet", "RegNetForImageClassification", {}, _IMAGE),
     "swin": ("Swin", "SwinForImageClassification", {}, _IMAGE),
 }
 """Names of transformers, settings and the input of each network."""

@@ -25,7 +25,7 @@ from gptrs.errors import UsageError
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
+from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE, GROUPED
 from gptrs_backend_numba.cost_model import VARIABLE, Convolution, winograd_side
 from gptrs_backend_numba.lowering.winograd import TransformedWeight
 from vision_networks import NETWORKS, Counting, FunctionalLayers, Weights, captured
@@ -135,6 +135,25 @@ def test_depthwise(case: Case, epilogue: dict[str, object]) -> None:
     require_close(dataclasses.replace(case, **epilogue))
 
 
+GROUPED_CASES = (
+    Case((1, 14, 13, 128), 128, groups=2),
+    Case((2, 9, 17, 36), 96, stride=(2, 2), groups=3),
+    Case((1, 11, 12, 10), 128, (5, 3), (1, 2), ((2, 2), (0, 1)), (1, 2), groups=2),
+    Case((2, 5, 5, 48), 64, (2, 2), (2, 2), ((0, 0), (0, 0)), groups=2),
+)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("case", GROUPED_CASES, ids=str)
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
+def test_grouped(case: Case, epilogue: dict[str, object]) -> None:
+    optimized = Optimized()
+    with tracing(optimized):
+        require_close(dataclasses.replace(case, **epilogue))
+    (call,) = optimized.calls(GROUPED)
+    assert call.attrs["activation"] == epilogue.get("activation", "none")
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_depthwise_window_sees_nothing_but_its_taps(stride: int) -> None:
     """NaN at an edge stays in the windows that hold it: what is beyond the image is not read."""
@@ -150,7 +169,7 @@ def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> No
     with tracing(optimized):
         require_close(Case((1, 8, 7, 12), 24, groups=3))
         require_close(Case((1, 8, 7, 12), 24, groups=12))
-    assert not optimized.calls(CONV2D) + optimized.calls(DEPTHWISE)
+    assert not any(optimized.calls(each) for each in (CONV2D, DEPTHWISE, GROUPED))
 
 
 @pytest.mark.paths
@@ -159,6 +178,7 @@ def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> No
     [
         Case((1, 57, 31, 16), 72, residual=True, activation="relu"),
         Case((1, 57, 31, 48), 48, groups=48),
+        Case((1, 30, 31, 128), 128, groups=4, activation="relu"),
         Case((1, 56, 56, 24), 100, (1, 1), padding=((0, 0), (0, 0))),
     ],
     ids=str,

@@ -25,7 +25,7 @@ from gptrs.ir.shapes import Shape
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
+from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
 
@@ -63,6 +63,7 @@ def fused_convolutions(region: Region) -> Region:
         if node.erased or len(node.results) != 1:
             continue
         found = _convolution(node, rewriter) or _depthwise(node, rewriter)
+        found = found or _grouped(node, rewriter)
         if found is not None:
             _put(_extended(found, rewriter, returned), rewriter)
     return chained_convolutions(rewriter.region())
@@ -166,6 +167,56 @@ def _depthwise_operands(
     if weight.type.shape != (taps, channels, 1) or 0 in boxes.type.shape:
         return None
     return _Fused(DEPTHWISE, x, weight, window, result)
+
+
+def _grouped(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
+    """Match what `conv2d` makes of groups: their patches, a product for each, side by side again.
+
+    `x` becomes [groups, N, H, W, C / groups]; patches [groups, N, OH, OW, K] are multiplied by a
+    weight [K, groups, O / groups].
+    """
+    steps = _defined_by(node, (layout.Reshape, layout.Transpose, DotGeneral), rewriter)
+    (result,) = node.results
+    if steps is None or result.type.rank != 4 or result.type.dtype is not dtypes.f32:
+        return None
+    turn, product = steps[1].op, steps[2]
+    wanted = DotGeneral((4,), (0,), (0,), (1,))
+    if not isinstance(turn, layout.Transpose) or turn.permutation != (1, 2, 3, 0, 4):
+        return None
+    if product.op not in (wanted, replace(wanted, accum_dtype=dtypes.f32)):
+        return None
+    rows, weight = product.operands
+    found = _split_windows(rows, rewriter)
+    if found is None or weight.type.dtype is not dtypes.f32 or 0 in weight.type.shape:
+        return None
+    x, window = found
+    groups, outputs = weight.type.shape[1:]
+    fits = x.type.dtype is dtypes.f32 and x.type.rank == 4 and outputs % GROUP_OUTPUTS == 0
+    split = (groups, *result.type.shape[:3], outputs)
+    if not fits or product.results[0].type.shape != split:
+        return None
+    return _Fused(GROUPED, x, weight, window, result)
+
+
+def _split_windows(rows: Value, rewriter: Rewriter) -> tuple[Value, dict[str, Shape]] | None:
+    """Return the image that was split into groups before it was cut into patches."""
+    node = rewriter.definition(rows)
+    ops = (layout.Reshape, ExtractPatches, layout.Reshape, layout.Transpose, layout.Reshape)
+    steps = None if node is None else _defined_by(node, ops, rewriter)
+    if steps is None:
+        return None
+    _, patches, joined, turn, split = steps
+    window, (x,) = _patches_window(patches), split.operands
+    groups, batch, *rest = turn.results[0].type.shape
+    if window is None or not isinstance(turn.op, layout.Transpose) or x.type.rank != 4:
+        return None
+    if turn.op.permutation != (3, 0, 1, 2, 4) or joined.results[0].type.rank != 4:
+        return None
+    parts = (*x.type.shape[:3], groups, x.type.shape[3] // groups)
+    if split.results[0].type.shape != parts or rows.type.shape[:2] != (groups, batch):
+        return None
+    cut = (groups * batch, *rest)
+    return (x, window) if joined.results[0].type.shape == cut else None
 
 
 def _defined_by(

@@ -1,16 +1,17 @@
-"""`gptrs.numba.conv2d.f32.v1` and `gptrs.numba.depthwise_conv2d.f32.v1`: images, channels last.
+"""`gptrs.numba.conv2d.f32.v1`, with its depthwise and its grouped form: images, channels last.
 
-Operands: x [N, H, W, C]; weight [KH * KW * C, O], or [KH * KW, C] of a depthwise convolution; a
-factor and a term for each channel of the result if `scale` and `shift`; a tensor to add if
-`residual`, of the result's type. `window`, `stride`, `padding` and `dilation` are those of
-`extract_patches`. The result is `activation(conv(x, weight) * scale + shift + residual)`, with
-`activation` one of none, relu, relu6.
+Operands: x [N, H, W, C]; weight [KH * KW * C, O], or [KH * KW, C] of a depthwise convolution, or
+[KH * KW * C / groups, groups, O / groups] of a grouped one; a factor and a term for each channel of
+the result if `scale` and `shift`; a tensor to add if `residual`, of the result's type. `window`,
+`stride`, `padding` and `dilation` are those of `extract_patches`. The result is
+`activation(conv(x, weight) * scale + shift + residual)`, `activation` one of none, relu, relu6.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -21,10 +22,11 @@ from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
+from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
 from gptrs_backend_numba.kernels.convolution.geometry import DEPTHWISE_FIELDS, PAD_FIELDS
 from gptrs_backend_numba.kernels.convolution.padding import pad_task
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
@@ -98,6 +100,15 @@ def _when_conv2d(op: CustomCall, types: Sequence[TensorType]) -> bool:
     return _fits(op, types) and types[1].shape[0] == windows(op).taps * types[0].shape[3]
 
 
+def _when_grouped(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    if len(types) < 2 or types[0].rank != 4 or types[1].rank != 3:
+        return False
+    depth, groups, outputs = types[1].shape
+    whole = TensorType(types[1].dtype, (depth, groups * outputs))
+    fits = groups > 0 and depth * groups == windows(op).taps * types[0].shape[3]
+    return fits and outputs % GROUP_OUTPUTS == 0 and _fits(op, [types[0], whole, *types[2:]])
+
+
 def _when_depthwise(op: CustomCall, types: Sequence[TensorType]) -> bool:
     return _fits(op, types) and types[1].shape == (windows(op).taps, types[0].shape[3])
 
@@ -153,19 +164,34 @@ def conv2d(builder: Builder, unit: Unit) -> None:
             winograd(builder, given, at, side)
 
 
+@custom_call(GROUPED, when=_when_grouped)
+def grouped_conv2d(builder: Builder, unit: Unit) -> None:
+    """Add the direct algorithm, in which the panels of a group read its channels alone."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    given = operands(builder, unit)
+    if given.out.size:
+        groups = given.weight.shape[1]
+        weight = builder.contiguous(given.weight)
+        weight = weight.reshaped((weight.shape[0], given.out.shape[3]))
+        assert weight is not None, "contiguous"
+        direct(builder, replace(given, weight=weight), windows(op), groups=groups)
+
+
 def direct(
     builder: Builder,
     given: Operands,
     at: Windows,
     right: View | None = None,
     tasks: int = TASKS,
+    groups: int = 1,
 ) -> None:
     """Add the direct algorithm, for any windows; `right` is the weight if it is packed already."""
     x = _padded(builder, given.x, at.padding)
     n, height, width, channels = x.shape
     outputs = given.out.shape[3]
-    runs = _runs(at, width, channels)
-    run = at.taps * channels // len(runs)
+    runs = _runs(at, width, channels, apart=groups > 1)
+    run = at.taps * channels // groups // len(runs)
     line = 4 * width * channels
     rows, positions = n * given.out.shape[1], given.out.shape[2]
     whole = at.taps == 1 and at.stride == (1, 1) and not any(at.padding)
@@ -177,19 +203,18 @@ def direct(
         "STEP": 4 * at.stride[1] * channels,
         "ROWS_AN_IMAGE": rows if whole else given.out.shape[1], "POSITIONS": positions,
     }  # fmt: skip
-    multiply(
-        builder,
-        (x, right or packed(builder, given.weight)),
-        given,
-        fields | tiles(rows, positions, fields, tasks=tasks),
-        runs,
-    )
+    fields |= tiles(rows, positions, fields, tasks=tasks)
+    if groups > 1:
+        each = {"PANELS_A_GROUP": outputs // groups // PANEL, "GROUP_STEP": 4 * channels // groups}
+        fields |= each
+    sides = x, right or packed(builder, given.weight)
+    multiply(builder, sides, given, fields, runs)
 
 
-def _runs(at: Windows, width: int, channels: int) -> list[int]:
-    """Return the byte offsets of the contiguous runs of numbers in a window."""
+def _runs(at: Windows, width: int, channels: int, apart: bool) -> list[int]:
+    """Return the byte offsets of the contiguous runs of numbers in a window, or of its taps."""
     rows = [4 * i * at.dilation[0] * width * channels for i in range(at.window[0])]
-    if at.dilation[1] == 1 or at.window[1] == 1:
+    if (at.dilation[1] == 1 and not apart) or at.window[1] == 1:
         return rows
     return [row + 4 * j * at.dilation[1] * channels for row in rows for j in range(at.window[1])]
 

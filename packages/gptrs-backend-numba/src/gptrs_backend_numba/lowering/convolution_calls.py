@@ -74,6 +74,7 @@ def tiles(
         "ITEMS": items,
         "ITEMS_A_TASK": -(-items // blocks),
         "PANELS_A_TASK": -(-panels // columns),
+        "PANELS_A_GROUP": panels,
     } | _functions(divmod(positions, count), fields["N"], batch * fields["K"] * panels * PANEL)
 
 

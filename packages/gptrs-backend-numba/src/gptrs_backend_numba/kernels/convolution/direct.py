@@ -34,6 +34,7 @@ BATCH_STEP, RIGHT_STEP, OUT_BATCH_STEP, IMAGE_STEP, ROW_STEP, STEP = positions(
 ROWS_AN_IMAGE, POSITIONS, TILES, ITEMS, ITEMS_A_TASK, PANELS_A_TASK = positions(
     TILE_FIELDS, "ROWS_AN_IMAGE POSITIONS TILES ITEMS ITEMS_A_TASK PANELS_A_TASK"
 )
+PANELS_A_GROUP, GROUP_STEP = positions(TILE_FIELDS, "PANELS_A_GROUP GROUP_STEP")
 TALL, SHORT, TALL_HALF, SHORT_HALF = positions(TILE_FIELDS, "TALL SHORT TALL_HALF SHORT_HALF")
 
 
@@ -100,8 +101,9 @@ def tiles_task(x, right, out, geometry, task):
         tall, short = G[TALL], G[SHORT]
         if width <= WIDTH:
             tall, short = G[TALL_HALF], G[SHORT_HALF]
+        group = x + panel // G[PANELS_A_GROUP] * G[GROUP_STEP]
         compute_panel(
-            G, geometry, x, out, at, weights, following, tall, short, first_item, last_item
+            G, geometry, group, out, at, weights, following, tall, short, first_item, last_item
         )
     return 0
 

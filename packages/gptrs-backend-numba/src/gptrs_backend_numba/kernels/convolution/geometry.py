@@ -16,6 +16,7 @@ TILE_FIELDS = (
     "TILES",  # of a row; the first POSITIONS % TILES have one position more than the others
     "ITEMS",  # tiles in all
     "ITEMS_A_TASK", "PANELS_A_TASK",
+    "PANELS_A_GROUP", "GROUP_STEP",  # panels that read the same channels, from these to the next
     "TALL", "SHORT", "TALL_HALF", "SHORT_HALF",  # addresses of functions
     "TABLE",  # where the offsets of the runs begin
 )  # fmt: skip
