@@ -30,10 +30,16 @@ MORE_LAYERS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 12}
 
 GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 160, "rotary_dim": 4}
 
-RW = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
+RW: dict[str, object] = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 """Settings of Falcon RW."""
 
-XGLM = {"d_model": 36, "num_layers": 2, "attention_heads": 6, "ffn_dim": 44, "init_std": 0.3}
+XGLM: dict[str, object] = {
+    "d_model": 36,
+    "num_layers": 2,
+    "attention_heads": 6,
+    "ffn_dim": 44,
+    "init_std": 0.3,
+}
 
 DEEPSEEK = {
     **{"kv_lora_rank": 20, "q_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 10},
@@ -370,3 +376,18 @@ def test_linear_biases_of_falcon_are_rounded_far_from_the_start(tmp_path, backen
     tokens = some_tokens(1, 330)
     model = gptrs.load_model(folder, backend=backend_name)
     assert_close(model.forward(tokens), torch_logits(folder, tokens))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon of linear biases"])
+def test_linear_biases_in_a_cache_of_8_bits(tmp_path, backend_name, name):
+    """Positions are parts of keys: rounded to 8 bits they would be many places off."""
+    kind, settings = CASES[name]
+    folder = save_llama(tmp_path / "m", kind, **settings)
+    model = gptrs.load_model(folder, backend=backend_name)
+    prompt = some_tokens(1, 150)[0].tolist()
+    best = {}
+    for dtype in ("bf16", "q8"):
+        options = {"max_tokens": 1, "temperature": 0, "cache_dtype": dtype, "logprobs": 97}
+        found = gptrs.generate(model, prompt, **options, ignore_eos=True).logprobs
+        best[dtype] = [logprob for _, logprob in sorted(found[0].top)]
+    assert best["q8"] == best["bf16"]

@@ -144,3 +144,11 @@ def test_pools_that_were_donated_are_not_usable(buffers):
     give_away = jit(lambda pool: pool * 2, donate=[0])
     give_away(buffers.pools[1][0])
     assert not buffers.usable
+
+
+def test_keys_that_hold_positions_are_not_rounded_to_8_bits(backend):
+    specs = [CacheSpec(2, 4, exact=True), CacheSpec(2, 4), CacheSpec(2, 4, per_page=True)]
+    found = PageBuffers(specs, [3], dtypes.si8, backend).pools
+    types = [(str(keys.dtype), keys.shape[3]) for keys, _ in found]
+    assert types == [("bf16", 4), ("si8", 8), ("f32", 4)]
+    assert PageBuffers(specs[:1], [3], dtypes.f16, backend).pools[0][0].dtype is dtypes.f16

@@ -387,7 +387,7 @@ class Llama(CausalLMModule):
         if config.latent is not None:
             heads, width = 1, config.latent.width
         found = [
-            CacheSpec(heads, width, config.window(layer))
+            CacheSpec(heads, width, config.window(layer), exact=bool(config.alibi))
             for layer in range(config.num_hidden_layers)
         ]
         if config.convolution is not None:

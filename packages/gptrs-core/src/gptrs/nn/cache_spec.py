@@ -14,13 +14,15 @@ class CacheSpec:
 
     With `window` each position reads the last `window` ones up to itself, so pages of older ones
     are given back. With `per_page` there is one vector a page, the state after the last position in
-    it, as f32. UsageError for sizes below 1.
+    it, as f32. With `exact` keys hold positions, which codes of 8 bits cannot: they stay bf16.
+    UsageError for sizes below 1.
     """
 
     n_kv_heads: int
     head_dim: int
     window: int | None = None
     per_page: bool = False
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_kv_heads", "head_dim", "window"):

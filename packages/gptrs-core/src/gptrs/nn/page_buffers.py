@@ -142,7 +142,9 @@ class PageBuffers:
 
     def _type(self, spec: CacheSpec) -> DType:
         """Return the element type of a layer: states go on and on, and must not be rounded."""
-        return dtypes.f32 if spec.per_page else self.dtype
+        if spec.per_page:
+            return dtypes.f32
+        return dtypes.bf16 if spec.exact and self.dtype is dtypes.si8 else self.dtype
 
     def _zeros(self, spec: CacheSpec, pages: int) -> Tensor:
         shape = (pages, spec.n_kv_heads, _positions(spec), self._stored(spec))
