@@ -81,7 +81,7 @@ docs: .venv/.installed-docs ## build the site of the docs into site/; a dead lin
 dist: .venv/.installed-dist ## build the distributions into dist/, check them, try them in clean environments
 	@$(BIN)/python tools/dist.py
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults, run all of the kit, soak
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults, run all of the kit, soak; `make exhaustive` has the rest of the tests
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz_sizes.py --programs $(FUZZ_SIZES)
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)

@@ -20,7 +20,8 @@ SLOW = {"chat-template": 50}
 """As in the tool: each of these has a process that renders it."""
 TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
 GROUPS = {
-    "weights": (800, ["safetensors", "shard-index", "gptrschk", "gptrsten", "gguf"]),
+    "GGUF": (2000, ["gguf"]),
+    "weights": (800, ["safetensors", "shard-index", "gptrschk", "gptrsten"]),
     "settings": (150, ["config", "tokenizer"]),
     "others": (500, list(OTHER_FORMATS)),
 }
