@@ -295,6 +295,8 @@ MODELS: dict[str, Callable[[], Made]] = {
     "OPT": lambda: writer(
         "OPT", ffn_dim=37, word_embed_proj_dim=32, max_position_embeddings=32, init_std=0.3
     ),
+    "Falcon": lambda: writer("Falcon", multi_query=True),
+    "Falcon with ALiBi": lambda: writer("Falcon", alibi=True),
     "Bloom": lambda: (
         built("Bloom", "ForCausalLM", vocab_size=99, hidden_size=32, n_layer=2, n_head=4, **TOKENS),
         {"input_ids": ids(), "use_cache": False},

@@ -20,7 +20,15 @@ SAMPLE: dict[str, tuple[str, ...]] = {
     "torch.export": (
         *("Bert", "DistilBert", "MPNet", "Llama", "Mistral", "Gemma2", "Qwen3", "OPT", "Bart"),
         *("T5 encoder", "ViT", "Dinov2", "Swin", "ConvNext", "RegNet", "EfficientNet", "SegFormer"),
-        *("DETR", "SigLIP", "HuBERT", "DenseNet-like", "dilated convolutions"),
+        *(
+            "Falcon",
+            "Falcon with ALiBi",
+            "DETR",
+            "SigLIP",
+            "HuBERT",
+            "DenseNet-like",
+            "dilated convolutions",
+        ),
     ),
     "ONNX": (
         *("Electra", "Gemma", "Phi", "Beit", "ResNet", "U-Net", "CLIP", "LSTM"),

@@ -6,7 +6,7 @@ from gptrs.api import Tensor, dtypes
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
-from gptrs_torch.values import converted
+from gptrs_torch.values import converted, is_number
 
 
 def attended(
@@ -60,9 +60,19 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return attention; with `enable_gqa` several query heads read one key head."""
+    """Return attention; with `enable_gqa`, or if there is but one, query heads share a key head."""
     if dropout_p:
         node.refuse("drops elements at random")
-    if query.rank > 4 or not (enable_gqa or query.shape[:-2] == key.shape[:-2]):
+    alike = enable_gqa or query.shape[:-2] == key.shape[:-2] or _has_one_head(query, key, value)
+    if query.rank > 4 or not alike:
         node.refuse("has batches that are broadcast, or of more than two axes")
     return attended(query, key, value, attn_mask, is_causal, scale)
+
+
+def _has_one_head(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether all heads of the queries read the same keys and values."""
+    if not query.rank == key.rank == value.rank == 4:
+        return False
+    heads = key.shape[1], value.shape[1]
+    batches = {query.shape[0], key.shape[0], value.shape[0]}
+    return all(is_number(count, 1) for count in heads) and len(batches) == 1

@@ -1,0 +1,117 @@
+"""`histc` and `_grouped_mm` count and multiply as torch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="these tests run operators of torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from gptrs import get_backend  # noqa: E402
+from gptrs_torch.decompositions import table  # noqa: E402
+from gptrs_torch.graph import GraphFunction  # noqa: E402
+from gptrs_torch.node import NotConvertedError  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+
+def converted(function: Callable[..., Any], *tensors: Any) -> Any:
+    traced = make_fx(function, table(), "fake")(*tensors)
+    (result,) = GraphFunction(traced, get_backend("ref"))(*tensors)
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("bins", "low", "high"), [(10, 0, 0), (7, -1, 1), (1, -2, 2), (13, 0.1, 0.7), (100, -1, 3)]
+)
+def test_elements_are_counted_in_the_bins_of_torch(
+    bins: int, low: float, high: float, dtype: str
+) -> None:
+    type_ = getattr(torch, dtype)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 500, generator=generator, dtype=type_) * 3 - 1
+    # Elements at the edges themselves, and next to them.
+    edges = torch.linspace(low or -1, high or 2, bins + 1, dtype=type_)
+    aside = [torch.nextafter(edges, torch.full_like(edges, to)) for to in (-9, 9)]
+    x = torch.cat([x.flatten(), edges, *aside])
+    count = lambda each: torch.histc(each, bins, low, high)  # noqa: E731
+    expected = count(x)
+    assert 0 < expected.sum() <= x.numel()
+    torch.testing.assert_close(converted(count, x), expected, rtol=0, atol=0)
+
+
+def test_equal_elements_and_none_are_counted() -> None:
+    for x in (torch.full((5,), 3.0), torch.zeros(0)):
+        expected = torch.histc(x, 4)
+        found = converted(lambda each: torch.histc(each, 4), x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_what_is_no_number_is_in_no_bin() -> None:
+    x = torch.tensor([0.5, float("nan"), float("inf"), -float("inf"), 0.9])
+    expected = torch.histc(x, 4, 0, 1)
+    found = converted(lambda each: torch.histc(each, 4, 0, 1), x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+SHAPES = {
+    "rows": ((12, 16), (3, 16, 8), 12),
+    "columns": ((3, 16, 8), (8, 24), 24),
+    "terms": ((16, 24), (24, 8), 24),
+}
+
+
+@pytest.mark.parametrize("divided", SHAPES)
+def test_each_group_has_a_matrix_of_its_own(divided: str) -> None:
+    left, right, size = SHAPES[divided]
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(shape, generator=generator).bfloat16() for shape in (left, right))
+    for ends in ([size // 4, size // 4, size], [size // 2, 3 * size // 4, size]):
+        offs = torch.tensor(ends, dtype=torch.int32)
+        expected = by_groups(x.double(), y.double(), ends, divided)
+        found = converted(
+            lambda *each: torch._grouped_mm(each[0], each[1], offs=each[2]), x, y, offs
+        )
+        assert found.dtype == x.dtype
+        torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=5e-2)
+
+
+def grouped(x: Any, y: Any, offs: Any) -> Any:
+    return torch._grouped_mm(x, y, offs=offs)
+
+
+def by_groups(x: Any, y: Any, ends: list[int], divided: str) -> Any:
+    parts = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+    if divided == "rows":
+        return torch.cat([x[part] @ y[g] for g, part in enumerate(parts)])
+    if divided == "columns":
+        return torch.cat([x[g] @ y[:, part] for g, part in enumerate(parts)], 1)
+    return torch.stack([x[:, part] @ y[part] for part in parts])
+
+
+def test_as_many_matrices_on_both_sides() -> None:
+    x, y = torch.randn(3, 4, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    found = converted(torch._grouped_mm, x, y)
+    torch.testing.assert_close(found, x @ y, rtol=1e-2, atol=5e-2)
+
+
+def test_a_free_count_of_elements_is_refused() -> None:
+    x = torch.randn(6)
+    exported = torch.export.export(
+        Counting(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("n", min=2, max=99)}}
+    )
+    with pytest.raises(NotConvertedError, match="histc"):
+        GraphFunction(exported.graph_module, get_backend("ref"))(x)
+
+
+class Counting(torch.nn.Module):
+    """Counts elements."""
+
+    def forward(self, x: Any) -> Any:
+        """Return ten counts."""
+        return torch.histc(x, 10, -1, 1)
