@@ -112,7 +112,7 @@ class CausalLMModule(Module):
 
         ContextLengthError for a text that is too long, before any work.
         """
-        self._require_context(int(step.lengths.max()))
+        self._require_context(max(step.lengths.tolist()))
         with self._on_backend():
             logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()

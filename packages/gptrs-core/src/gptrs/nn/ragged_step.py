@@ -52,6 +52,8 @@ def ragged_step(
     Each text has one new token at least, and each of `page_tables`, integers [B, W], a page for
     every position.
     """
+    if all([len(new) == 1 for new in tokens]):
+        return _single_tokens([new[0] for new in tokens], cached, page_tables)
     counts = np.array([len(new) for new in tokens])
     before = np.asarray(cached, np.int64)
     row_starts = np.zeros(len(counts) + 1, np.int32)
@@ -67,6 +69,35 @@ def ragged_step(
         lengths=(before + counts).astype(np.int32),
         page_tables=tables,
         slots=tuple((table[text, page] * PAGE_SIZE + offset).astype(np.int32) for table in tables),
+    )
+
+
+def _single_tokens(
+    tokens: Sequence[int],
+    cached: Sequence[int] | np.ndarray,
+    page_tables: Sequence[np.ndarray],
+) -> RaggedStep:
+    """Return the step that appends one token to each text.
+
+    A model has just swept the caches of the processor: each function of NumPy costs microseconds.
+    """
+    positions = list(map(int, cached))
+    places = [(text, *divmod(position, PAGE_SIZE)) for text, position in enumerate(positions)]
+    return RaggedStep(
+        tokens=np.array(tokens, np.int64),
+        positions=np.array(positions, np.int64),
+        row_starts=np.array(range(len(positions) + 1), np.int32),
+        lengths=np.array([position + 1 for position in positions], np.int32),
+        page_tables=tuple([np.asarray(table, np.int32) for table in page_tables]),
+        slots=tuple(
+            [
+                np.array(
+                    [table.item(text, page) * PAGE_SIZE + offset for text, page, offset in places],
+                    np.int32,
+                )
+                for table in page_tables
+            ]
+        ),
     )
 
 
