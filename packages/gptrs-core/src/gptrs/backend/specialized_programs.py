@@ -49,8 +49,8 @@ class SpecializedPrograms:
     ) -> tuple[list[Buffer], SubmittedRun | None]:
         """Begin a run if the backend can, see `SubmittingExecutable`, else run."""
         executable = self._at(inputs)
-        if isinstance(executable, SubmittingExecutable):
-            return executable.submit(inputs, bound)
+        if hasattr(executable, "submit"):  # a check of the protocol takes longer than the rest
+            return cast("SubmittingExecutable", executable).submit(inputs, bound)
         results = executable.run(inputs) if bound is None else _run_bound(executable, inputs, bound)
         return results, None
 

@@ -253,8 +253,10 @@ class _CheckedRun:
 
     def check(self) -> None:
         """Wait for it; see `SubmittedRun`."""
-        with blamed(self._backend, "`check`"):
+        try:
             self._run.check()
+        except BaseException as error:
+            _blame(self._backend, "`check`", error)
 
 
 def _alike(one: Buffer, other: Buffer) -> bool:
