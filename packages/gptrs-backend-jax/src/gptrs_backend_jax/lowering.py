@@ -17,7 +17,10 @@ class Walk(Protocol):
     """The walk over a program that calls the lowerings; they report errors to it."""
 
     def check(self, is_bad: Array, values: Array, message: str) -> None:
-        """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there."""
+        """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there.
+
+        What is bad follows from the message and the values.
+        """
         ...
 
     def repeats_rows(self, indices: Value) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +43,10 @@ class ProgramWalk:
     failure: Failure = field(default_factory=lambda: no_failure())
     _definitions: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """The operand of each reshape and broadcast, for `repeats_rows`."""
+    _recorded: dict[Hashable, tuple[Arrays, Arrays]] = field(
+        default_factory=dict[Hashable, tuple[Arrays, Arrays]]
+    )
+    """Operands and results of each instruction, by its op and the identities of its operands."""
 
     def region(self, region: Region, inputs: Arrays) -> tuple[Array, ...]:
         """Record the instructions of a region on held arrays; return its held results."""
@@ -54,10 +59,29 @@ class ProgramWalk:
             if isinstance(instruction.op, _LAYOUT):
                 self._definitions[instruction.result] = instruction.operands[0]
             ctx = LoweringContext(instruction, operands, results, self)
-            made = lowering(instruction.op, ctx, *(values[x] for x in instruction.operands))
-            arrays = made if isinstance(made, Sequence) else (made,)
+            call = partial(lowering, instruction.op, ctx)
+            given = [values[x] for x in instruction.operands]
+            # The results of a region depend on more than the operands.
+            arrays = (
+                _all(call(*given))
+                if instruction.regions
+                else self._once(instruction.op, call, given)
+            )
             values.update(zip(instruction.results, arrays, strict=True))
         return tuple(values[value] for value in region.results)
+
+    def _once(self, what: Hashable, call: Callable[..., Array | Arrays], given: Arrays) -> Arrays:
+        """Return what `call` gives, recorded once for the same arrays: so is what it checks.
+
+        The layers of a model look up the same rows of the same table, and XLA would check each
+        time, since each check names another error.
+        """
+        key = (what, *map(id, given))
+        found = self._recorded.get(key)
+        if found is None:
+            # The operands are kept, so that no other array gets their identity.
+            found = self._recorded[key] = (given, _all(call(*given)))
+        return found[1]
 
     def repeats_rows(self, indices: Value) -> bool:
         """Whether `indices` is known to have one number in each row: a vector that was repeated."""
@@ -83,9 +107,14 @@ class ProgramWalk:
         return True
 
     def check(self, is_bad: Array, values: Array, message: str) -> None:
-        """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there."""
-        if not is_bad.size:
+        """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there.
+
+        What is bad follows from the message and the values: the same ones are checked once.
+        """
+        key = (message, id(values))
+        if not is_bad.size or key in self._recorded:
             return
+        self._recorded[key] = ((values,), ())
         is_unsigned = np.issubdtype(values.dtype, np.unsignedinteger)
         self.messages.append(Message(message, is_unsigned))
         flat = lax.reshape(is_bad, (is_bad.size,))
@@ -133,6 +162,10 @@ class ProgramWalk:
     ) -> Arrays:
         """Run `body` for each step; return the last carried values, then the stacked results."""
         count = len(carried)
+        if length == 1:
+            rows = [self._once("row", _row, [x])[0] for x in scanned]
+            results = self.region(body, (*carried, *rows))
+            return (*results[:count], *(x[None] for x in results[count:]))
         advance = self._isolated(body)
 
         def step(state: Carried, scanned: tuple[Array, ...]) -> tuple[Carried, tuple[Array, ...]]:
@@ -152,8 +185,11 @@ class ProgramWalk:
 
         def run(carried: Carried) -> Carried:
             outer, self.failure = self.failure, carried[0]
+            # What is recorded in there is not known outside.
+            recorded, self._recorded = self._recorded, {}
             results = self.region(region, carried[1])
             inner, self.failure = self.failure, outer
+            self._recorded = recorded
             return inner, results
 
         return run
@@ -161,6 +197,14 @@ class ProgramWalk:
     def _reopened(self, carried: Carried) -> tuple[Array, ...]:
         self.failure, results = carried
         return results
+
+
+def _all(made: Array | Arrays) -> Arrays:
+    return made if isinstance(made, Sequence) else (made,)
+
+
+def _row(x: Array) -> Array:
+    return lax.reshape(x, x.shape[1:])
 
 
 def no_failure() -> Failure:

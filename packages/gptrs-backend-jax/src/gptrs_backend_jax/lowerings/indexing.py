@@ -42,7 +42,7 @@ def take(op: Op, ctx: LoweringContext, x: Array, indices: Array) -> Array:
     rows = checked(ctx, indices, 1, 0, x.shape[0])
     if not x.size or not rows.size:
         return typed_lax.zeros(ctx.result.shape, x.dtype)
-    return x.at[rows].get(mode=IN_BOUNDS)
+    return x.at[rows].get(mode=IN_BOUNDS, wrap_negative_indices=False)
 
 
 @TABLE.register(indexing.Gather, dtypes=dtypes.ALL)
