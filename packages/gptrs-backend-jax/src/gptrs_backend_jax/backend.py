@@ -26,7 +26,7 @@ from gptrs.api import (
     require_supported,
 )
 from gptrs_backend_jax import typed_lax
-from gptrs_backend_jax.client import Device, InputType, all_types, compiled
+from gptrs_backend_jax.client import Device, InputType, all_types, array_type, compiled
 from gptrs_backend_jax.devices import (
     all_devices,
     chosen_grid,
@@ -60,6 +60,7 @@ class JaxBackend(KeptPrograms):
         self.ignored = ignored_settings(settings, device)
         self.steps_at_once = chosen_steps(settings.options)
         self._options = compiler_options(device, settings.options)
+        self._array_type = array_type()
 
     def __repr__(self) -> str:
         return f"<JaxBackend on {self.mesh or self.device}>"
@@ -184,7 +185,8 @@ class JaxBackend(KeptPrograms):
         """Return the elements of `buffer`, read-only; waits until they are computed."""
         if isinstance(buffer, HostValue):
             return buffer.read_only()
-        if not isinstance(buffer, Array):
+        if type(buffer) is not self._array_type and not isinstance(buffer, Array):
             kind = type(buffer).__name__
             raise UsageError(f"`to_host` takes a buffer of JAX, got `{kind}`", hint="use `run`")
-        return np.asarray(buffer if self._grid is None else self._grid.whole(buffer))
+        array = cast("Array", buffer)
+        return np.asarray(array if self._grid is None else self._grid.whole(array))

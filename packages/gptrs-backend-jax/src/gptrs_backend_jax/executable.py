@@ -164,17 +164,23 @@ class JaxExecutable:
         weights = self._weights.get(bound)
         if weights is None:
             weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
-        return self._begin([*self._values(inputs), *weights], [*inputs, *bound.buffers])
+        return self._begin([*self._values(inputs), *weights], inputs, bound)
 
     def _begin(
-        self, values: Sequence[Array | np.ndarray], inputs: Sequence[Buffer]
+        self,
+        values: Sequence[Array | np.ndarray],
+        inputs: Sequence[Buffer],
+        bound: BoundInputs | None = None,
     ) -> tuple[list[Buffer], _Run | None]:
-        """Return the results for `values`, as which `inputs` are passed, and what may fail."""
+        """Return the results for `values`, and what may fail.
+
+        They stand for `inputs`, and for those that are `bound` after them.
+        """
         try:
             with wide_types():
                 results, failure = self._call(*values)
         except (TypeError, ValueError):
-            self._require(inputs)
+            self._require([*inputs, *(bound.buffers if bound else ())])
             raise
         run = None if failure is None else _Run(failure, self._recording)
         return cast("list[Buffer]", results), run

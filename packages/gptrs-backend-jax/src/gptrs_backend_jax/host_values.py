@@ -44,7 +44,8 @@ def buffer_of(array: np.ndarray, device: Device) -> HostValue | Array:
 
     Integers of 4 bits are put there, too: JAX has two layouts for them.
     """
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    dtype = array.dtype
+    native = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
     if array.nbytes <= MOST_BYTES and array.dtype not in _OF_TWO_LAYOUTS:
         return HostValue(native)
     return placed(native, device)
