@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -125,9 +126,10 @@ def test_other_files_of_tensors_are_described_as_well(gptrs, tmp_path, suffix):
         ("n_layers", "d_model", "n_heads", "max_seq_len"),
     ],
 )
-def test_sizes_under_the_names_of_a_kind(gptrs, model_directory, names):
+def test_sizes_under_the_names_of_a_kind(gptrs, model_directory, tmp_path, names):
     """GPT-2, XGLM, T5 and MPT have one each."""
-    path = model_directory / "config.json"
+    folder = shutil.copytree(model_directory, tmp_path / "copy")
     sizes = dict(zip(names, (3, 8, 2, 16), strict=True))
-    path.write_text(json.dumps({"model_type": "xglm", **sizes}), encoding="utf-8")
-    assert "layers 3, width 8, heads 2, context 16" in gptrs("inspect", model_directory).out
+    config = json.dumps({"model_type": "xglm", **sizes})
+    (folder / "config.json").write_text(config, encoding="utf-8")
+    assert "layers 3, width 8, heads 2, context 16" in gptrs("inspect", folder).out
