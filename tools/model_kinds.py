@@ -35,7 +35,7 @@ POPULAR = {
         *("clip", "siglip"),
     ),
     "Texts about texts, speech, pictures in texts": (
-        *("t5", "bart", "marian", "whisper", "wav2vec2", "idefics3"),
+        *("t5", "bart", "marian", "whisper", "moonshine", "wav2vec2", "idefics3"),
     ),
     "The texts of models that also see or hear": (
         *("gemma3", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next"),

@@ -35,6 +35,7 @@ from models.llama_support import VARIANTS, edit_config, save_llama
 from models.models_support import save_gpt2
 from models.seq2seq_models import CASES as SEQ2SEQ
 from models.seq2seq_models import save_seq2seq
+from models.sound_models import save_moonshine
 
 Save = Callable[[Path], object]
 WORDS = 53
@@ -95,6 +96,7 @@ def _hearers() -> dict[str, Save]:
     whisper = partial(save_random_model, kind="Whisper", made="WhisperForConditionalGeneration")
     return {
         "whisper": partial(whisper, **test_whisper.SETTINGS),
+        "moonshine": save_moonshine,
         "wav2vec2": save_ctc,
         "hubert": partial(save_ctc, case="hubert"),
     }
@@ -212,6 +214,12 @@ def _transcriber(model: LoadedModel) -> dict[str, np.ndarray]:
     return {"logits": module.write(_tokens(1, 6), module.hear(heard))}
 
 
+def _sound_transcriber(model: LoadedModel) -> dict[str, np.ndarray]:
+    module = model.sound_transcriber()
+    state = module.hear_sounds(np.stack([sound(2900), sound(2900, 1)]), [2900, 2500])
+    return {"logits": module.write(_tokens(2, 6), state)}
+
+
 def _ctc(model: LoadedModel) -> dict[str, np.ndarray]:
     samples = np.stack([sound(900), sound(900, 1)])
     return {"logits": model.ctc().score_frames(samples, [900, 900])}
@@ -262,6 +270,7 @@ _COMPUTE: dict[str, Callable[[LoadedModel], dict[str, np.ndarray]]] = {
     "causal_lm": _causal_lm,
     "seq2seq": _seq2seq,
     "transcriber": _transcriber,
+    "sound_transcriber": _sound_transcriber,
     "ctc": _ctc,
     "text_embedder": _text_embedder,
     "text_classifier": _text_classifier,

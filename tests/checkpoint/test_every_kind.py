@@ -35,6 +35,9 @@ def _result(model: LoadedModel) -> np.ndarray:
         heard = model.transcriber()
         state = heard.hear(np.ones((1, heard.mel_bins, heard.frames), np.float32))
         return state.source[0][0].numpy()
+    if "sound_transcriber" in model.capabilities:
+        sound = np.linspace(-1, 1, 1500, dtype=np.float32)[None]
+        return model.sound_transcriber().hear_sounds(sound, [1500]).source[0][0].numpy()
     if "ctc" in model.capabilities:
         return model.ctc().score_frames(np.linspace(-1, 1, 90, dtype=np.float32)[None], [90])
     return model.text_embedder().encode(tokens, np.ones(tokens.shape, np.bool_))

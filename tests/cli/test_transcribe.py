@@ -7,6 +7,7 @@ import pytest
 import gptrs as library
 from gptrs.runtime.speech.subtitles import srt, vtt
 from models.ctc_models import save_ctc, sound
+from models.sound_models import save_moonshine
 from runtime.tiny_whisper import save_sound, save_tiny_whisper, save_wav
 
 
@@ -79,6 +80,23 @@ def test_models_with_ctc(gptrs, folder):
     assert result.code == 2
     assert "the task `translate` was asked for" in result.err
     assert "transcribe" in gptrs("inspect", str(folder / "frames")).out
+
+
+def test_models_that_hear_raw_sound(gptrs, folder):
+    pytest.importorskip("torch", reason="the model is made by transformers")
+    save_moonshine(folder / "moon")
+    save_wav(folder / "short.wav", sound(9000), 16000)
+    asked = ("transcribe", str(folder / "short.wav"), "--model", str(folder / "moon"))
+    asked += ("--backend", "ref")
+    expected = library.transcribe(
+        library.load_model(folder / "moon", backend="ref"), folder / "short.wav"
+    )
+    assert gptrs(*asked).out == expected.text + "\n"
+    fields = gptrs(*asked, "--json").json
+    assert [each["token_ids"] for each in fields["segments"]] == [
+        list(each.token_ids) for each in expected.segments
+    ]
+    assert gptrs(*asked, "--language", "en").code == 2
 
 
 def test_what_cannot_be_heard_is_refused(gptrs, folder):

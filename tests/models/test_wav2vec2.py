@@ -185,7 +185,7 @@ def test_what_is_not_supported_is_refused(tmp_path):
     folder = save_ctc(tmp_path / "m")
     model = gptrs.load_model(folder, backend="ref")
     for asked in ({"language": "de"}, {"task": "translate"}, {"fallback": gptrs.Fallback()}):
-        with pytest.raises(UsageError, match=r"the best token of each frame.* asked for") as caught:
+        with pytest.raises(UsageError, match=r"writes its best tokens.* asked for") as caught:
             gptrs.transcribe(model, sound(3000), **asked)
         assert "`transcriber`" in str(caught.value.hint)
     with pytest.raises(UsageError, match="29 samples are too few"):

@@ -72,6 +72,9 @@ CONFIGS: Mapping[str, dict[str, object]] = {
                 "encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "max_source_positions": 8,
                 "max_target_positions": 16, "pad_token_id": 0, "bos_token_id": 1,
                 "eos_token_id": 2, "decoder_start_token_id": 3},
+    "moonshine": {**_TEXT, "partial_rotary_factor": 0.5, "decoder_start_token_id": 3,
+                  **{f"{part}_num_{name}": value for part in ("encoder", "decoder")
+                     for name, value in (("hidden_layers", 1), ("attention_heads", 2))}},
     "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
     "wav2vec2": {**_TEXT, "conv_dim": [4, 6], "conv_kernel": [4, 2], "conv_stride": [3, 2],
                  "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},

@@ -35,8 +35,8 @@ names are imported on first use, so that the module an entry point names stays l
   `TextEncoderModule` with `TextClassifierModule`, `TokenClassifierModule` and `MaskedLMModule`,
   `CacheSpec`, `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
   `ImageClassifier`, `ImageEmbedder`, `ImageLM`, `ImageTextScorer`, `TextEmbedder`,
-  `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`, `CTCModel`,
-  `HiddenStates`.
+  `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`,
+  `SoundTranscriber`, `CTCModel`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For importers: `ImportedModel`, `ModelInput` and `named_arguments`; `share_array` and

@@ -367,6 +367,42 @@ class Transcriber(Protocol):
         ...
 
 
+class SoundTranscriber(Protocol):
+    """The capability `sound_transcriber`: hears sounds as they are, and writes down what is said.
+
+    Texts begin with `decoder_start_token_id`, as those of a `Seq2SeqLM`.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text that is written."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        ...
+
+    def frame_count(self, samples: int) -> int:
+        """Return how many frames so many samples have, 0 of a sound that is too short."""
+        ...
+
+    def hear_sounds(self, samples: np.ndarray, lengths: Sequence[int]) -> DecoderState:
+        """Read sounds f32 [B, N]; return texts without tokens.
+
+        Row b has `lengths[b]` samples, each with a frame at least; padding follows them, and
+        changes nothing but roundings.
+        """
+        ...
+
+    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
+        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
+
+        ContextLengthError for texts that are too long, before any work.
+        """
+        ...
+
+
 class CTCModel(Protocol):
     """The capability `ctc`: scores the tokens of each frame of a sound.
 
@@ -421,6 +457,7 @@ PROTOCOLS: Final[dict[str, type]] = {
     "masked_lm": MaskedLM,
     "seq2seq": Seq2SeqLM,
     "transcriber": Transcriber,
+    "sound_transcriber": SoundTranscriber,
     "ctc": CTCModel,
     "hidden_states": HiddenStates,
 }

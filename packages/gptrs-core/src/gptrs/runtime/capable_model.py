@@ -13,6 +13,7 @@ from gptrs.plugins.capabilities import (
     ImageTextScorer,
     MaskedLM,
     Seq2SeqLM,
+    SoundTranscriber,
     TextClassifier,
     TextEmbedder,
     TokenClassifier,
@@ -111,12 +112,18 @@ class CapableModel:
         """Return the model as one that writes down what is said; ModelError when it is none."""
         return cast("Transcriber", self.offering("transcriber", "does not hear"))
 
+    def sound_transcriber(self) -> SoundTranscriber:
+        """Return the model as one that writes down sounds as they are; ModelError for others."""
+        return cast("SoundTranscriber", self.offering("sound_transcriber", "does not hear"))
+
     def ctc(self) -> CTCModel:
         """Return the model as one that scores the tokens of frames; ModelError when it is none."""
         return cast("CTCModel", self.offering("ctc", "does not score the frames of a sound"))
 
-    def hearer(self) -> Transcriber | CTCModel:
+    def hearer(self) -> Transcriber | SoundTranscriber | CTCModel:
         """Return the model as one that hears, whatever its outputs; ModelError when it is none."""
+        if "sound_transcriber" in self.capabilities:
+            return self.sound_transcriber()
         return self.ctc() if "ctc" in self.capabilities else self.transcriber()
 
     def token_reader(

@@ -23,6 +23,7 @@ _COMPUTING = frozenset(
             "hidden_states",
         ),
         *("classify_texts", "classify_tokens", "predict_tokens", "read_sources", "hear", "write"),
+        *("hear_sounds", "score_frames"),
     }
 )
 """The methods that return what was computed of weights."""

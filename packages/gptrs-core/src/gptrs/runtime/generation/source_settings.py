@@ -30,7 +30,7 @@ class SourceSettings:
         settings = model.generation_config
         self._first = _token(settings, model.config, FORCED[0])
         self._last = _token(settings, model.config, FORCED[1])
-        self.begin = [_start(model)]
+        self.begin = [first_token(model)]
         given = {
             "context_shift": options.context_shift,
             "prompt_cache": options.prompt_cache is not None,
@@ -76,7 +76,8 @@ class ForcedToken:
         return logits
 
 
-def _start(model: LoadedModel) -> int:
+def first_token(model: LoadedModel) -> int:
+    """Return the token that each text about a source begins with; ModelError if none is named."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         found = _token(model.generation_config, model.config, name)
         if found is not None:

@@ -57,11 +57,7 @@ def transcribe_frames(
     """
     hearer = model.ctc()
     seconds = samples.size / form.rate
-    if hearer.frame_count(samples.size) < 1:
-        raise UsageError(
-            f"{samples.size} samples are too few for `{model.name}` to hear",
-            hint=f"they are {seconds:.4f} seconds at {form.rate} Hz",
-        )
+    require_frames(model, hearer.frame_count(samples.size), samples.size, form)
     vocabulary = ctc_vocabulary_of(model.files, model.name)
     step, best = hearer.frame_samples, list[int]()
     for chunk in chunks_of(samples.size, step, round(chunk_seconds * form.rate / step)):
@@ -83,6 +79,21 @@ def transcribe_frames(
         ids = tuple(token for word in words for token in word.token_ids)
         segments = [Segment(0.0, round(seconds, 3), text, ids)] if text else []
     return Transcription(text, None, seconds, tuple(segments))
+
+
+def require_frames(model: LoadedModel, frames: int, samples: int, form: SoundForm) -> None:
+    """Raise UsageError for so many samples that have no frame."""
+    if frames < 1:
+        raise UsageError(
+            f"{samples} samples are too few for `{model.name}` to hear",
+            hint=f"they are {samples / form.rate:.4f} seconds at {form.rate} Hz",
+        )
+
+
+def normalized(samples: np.ndarray) -> np.ndarray:
+    """Return samples f32 [N] of mean 0 and variance 1, as a `Wav2Vec2FeatureExtractor` does."""
+    spread = np.sqrt(samples.var() + _SMALLEST_VARIANCE)
+    return ((samples - samples.mean()) / spread).astype(np.float32)
 
 
 class Chunk(NamedTuple):
@@ -117,8 +128,6 @@ def _best_tokens(hearer: CTCModel, samples: np.ndarray, chunk: Chunk, form: Soun
     count = hearer.frame_count(samples.size)
     if count < 1:
         return []
-    if form.normalizes:
-        spread = np.sqrt(samples.var() + _SMALLEST_VARIANCE)
-        samples = ((samples - samples.mean()) / spread).astype(np.float32)
+    samples = normalized(samples) if form.normalizes else samples
     logits = hearer.score_frames(samples[None], [samples.size])[0, :count]
     return [int(token) for token in logits.argmax(axis=-1)[chunk.kept]]

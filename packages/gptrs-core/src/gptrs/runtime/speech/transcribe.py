@@ -1,4 +1,4 @@
-"""Transcribe speech, in windows or frame by frame."""
+"""Transcribe speech, in windows, frame by frame, or between silences."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gptrs.runtime.speech.fallback import Fallback
 from gptrs.runtime.speech.features import RATE
 from gptrs.runtime.speech.frame_text import sound_form_of, transcribe_frames
 from gptrs.runtime.speech.sound_files import read_sound, resampled
+from gptrs.runtime.speech.sound_text import transcribe_sounds
 from gptrs.runtime.speech.transcription import Progress, Transcription
 from gptrs.runtime.speech.window_settings import WindowSettings
 from gptrs.runtime.speech.windows import transcribe_windows
@@ -39,15 +40,17 @@ def transcribe(
     Without `timestamps` a window is one segment. `fallback` says which windows are written anew,
     and which count as silent; without it, what generation_config.json says of that holds.
 
-    Models with the capability `ctc` have none of these choices; their segments are words, or one
-    without `timestamps`. UsageError for a file or samples that cannot be read, and for what the
-    model does not know or have; ModelError for one with neither `transcriber` nor `ctc`.
+    Models with the capability `ctc` or `sound_transcriber` have none of these choices; segments
+    are words of the former and parts between silences of the latter, or one without `timestamps`.
+    UsageError for a file or samples that cannot be read, and for what the model does not know or
+    have; ModelError for one with none of these capabilities.
     """
-    if "ctc" in model.capabilities:
+    if not model.capabilities.isdisjoint(("ctc", "sound_transcriber")):
         _require_no_choice(model, language, task, fallback)
         form = sound_form_of(model.files)
         samples = _samples(sound, rate, form.rate)
-        return transcribe_frames(model, samples, form, timestamps=timestamps, progress=progress)
+        write = transcribe_frames if "ctc" in model.capabilities else transcribe_sounds
+        return write(model, samples, form, timestamps=timestamps, progress=progress)
     hearer = model.transcriber()
     settings = WindowSettings(model, hearer, timestamps=timestamps)
     found = (fallback or Fallback()).configured(model.generation_config)
@@ -63,14 +66,14 @@ def transcribe(
 def _require_no_choice(
     model: LoadedModel, language: str | None, task: Task | None, fallback: Fallback | None
 ) -> None:
-    """Raise UsageError for choices that a model which scores frames does not have."""
+    """Raise UsageError for choices that a model which takes raw sound does not have."""
     asked = "the fallback of doubtful windows" if fallback is not None else None
     asked = f"the language {quoted(language)}" if language is not None else asked
     asked = f"the task {quoted(task)}" if task not in (None, "transcribe") else asked
     if asked is not None:
         raise UsageError(
-            f"`{model.name}` writes the best token of each frame, in the language of its"
-            f" vocabulary; {asked} was asked for",
+            f"`{model.name}` writes its best tokens, in the language of its vocabulary; {asked}"
+            " was asked for",
             hint="leave it out, or take a model with the capability `transcriber`",
         )
 
