@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
@@ -23,6 +23,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.causal_heads import TextClassifier, TokenClassifier, head_of, with_head
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,10 @@ class GPT2(CausalLMModule):
         return self.wte.unembed(x) if self.lm_head is None else self.lm_head(x)
 
 
-def load(settings: Mapping[str, object], params: Params) -> GPT2:
+def load(settings: Mapping[str, object], params: Params) -> GPT2 | TextClassifier | TokenClassifier:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    names = str(settings.get("architectures"))
-    if "Classification" in names:
-        raise ModelError(
-            f"a `gpt2` model with the head of {names:.80} is not supported",
-            hint="classifiers may be of the kinds with rotary positions, see docs/text_heads.md",
-        )
-    return GPT2(GPT2Config.from_settings(settings), params)
+    config, head = GPT2Config.from_settings(settings), head_of(settings)
+    if head is None:
+        return GPT2(config, params)
+    headless = replace(config, tie_word_embeddings=True)
+    return with_head(head, settings, params, config.n_embd, lambda: GPT2(headless, params))

@@ -131,12 +131,6 @@ class RotaryEncoder(Body):
         shape = (batch, 1, 1, length)
         seen = F.full(shape, True, dtypes.i1) if mask is None else F.reshape(mask, shape)
         reach = self.config.reach
-        if self.config.causal:
-            # No text sees the padding behind it.
-            far = _as_mask(F.causal_mask(length, length), shape)
-            if reach is None:
-                return Sight(far), Sight(far)
-            return Sight(_as_mask(F.sliding_window_mask(length, length, reach), shape)), Sight(far)
         if reach is None:
             return Sight(seen), Sight(seen)
         places = F.arange(length)
@@ -157,12 +151,6 @@ class RotaryEncoder(Body):
             cos, sin = (F.reshape(F.broadcast_to(table, shape), rows) for table in halves)
             found[rope] = Rope(cos, sin, None, llama.interleaved)
         return found
-
-
-def _as_mask(seen: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return i1 [T, T] as the mask of each text, [B, 1, T, T]."""
-    batch, length = shape[0], shape[3]
-    return F.broadcast_to(F.reshape(seen, (1, 1, length, length)), (batch, 1, length, length))
 
 
 class TextClassifier(TextClassifierModule, RotaryEncoder):

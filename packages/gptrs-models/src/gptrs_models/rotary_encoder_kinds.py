@@ -23,8 +23,7 @@ class RotaryConfig:
 
     `layers` is read as of a decoder of the Llama family, but for its window: in its
     `sliding_layers` a token sees those at a distance of at most `reach`. `token_types` is the scope
-    of embeddings of `type_vocab_size` token types, 0 for none. With `causal` a token sees none
-    behind it, and `reach` counts itself.
+    of embeddings of `type_vocab_size` token types, 0 for none.
     """
 
     layers: LlamaConfig
@@ -33,7 +32,6 @@ class RotaryConfig:
     token_types: str = "embeddings.token_type_embeddings"
     type_vocab_size: int = 0
     final_norm: bool = True
-    causal: bool = False
 
     @property
     def vocab_size(self) -> int:
@@ -64,13 +62,13 @@ class RotaryConfig:
 def read_config(settings: Settings) -> RotaryConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     config = KINDS[str(settings.get("model_type"))](settings)
-    require_alone(config, settings.get("model_type"))
+    require_alone(config.layers, settings.get("model_type"))
     return config
 
 
-def require_alone(config: RotaryConfig, kind: object) -> None:
+def require_alone(config: LlamaConfig, kind: object) -> None:
     """Raise ModelError for positions that would depend on the other texts of a batch."""
-    for rope in filter(None, (config.layers.rope, config.layers.sliding_rope)):
+    for rope in filter(None, (config.rope, config.sliding_rope)):
         if isinstance(rope.scaling, F.DynamicScaling | F.LongRopeScaling):
             raise ModelError(
                 f"a `{kind}` encoder with {type(rope.scaling).__name__} is"

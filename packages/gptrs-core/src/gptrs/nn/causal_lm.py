@@ -97,11 +97,18 @@ class CausalLMModule(Module):
         }
         return Computation(self._whole_logits, inputs, {})
 
+    def whole_states(self, tokens: Tensor) -> list[Tensor]:
+        """Return the embeddings and the state after each block of texts, computed without a cache.
+
+        Tokens are [B, T], each state is [B, T, C]; the last one has been through the final norm.
+        """
+        step, caches = whole_texts(tokens, self.cache_specs())
+        *states, last = self.states(step, caches)
+        found = [*states, self.final_norm(last)]
+        return [F.reshape(state, (*tokens.shape, state.shape[1])) for state in found]
+
     def _whole_logits(self, input_ids: Tensor) -> dict[str, Tensor]:
-        step, caches = whole_texts(input_ids, self.cache_specs())
-        *_, last = self.states(step, caches)
-        logits = self.logits(self.final_norm(last))
-        return {"logits": F.reshape(logits, (*input_ids.shape, self.vocab_size))}
+        return {"logits": self.logits(self.whole_states(input_ids)[-1])}
 
     def new_buffers(self, pages: Sequence[int], dtype: DType = dtypes.f32) -> PageBuffers:
         """Return empty pools of `dtype` with that many pages for each cache group."""

@@ -1,0 +1,99 @@
+"""Heads of classes on language models: classes of a text, by its last token, or of each token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, Params, Tensor
+from gptrs.nn import (
+    CausalLMModule,
+    Linear,
+    TextClassifierModule,
+    TextEncoderModule,
+    TokenClassifierModule,
+)
+from gptrs_models.encoder_heads import labels_of
+
+TEXT, TOKEN = "ForSequenceClassification", "ForTokenClassification"
+_WITH_WORDS = ("ForCausalLM", "LMHeadModel")
+_logger = logging.getLogger("gptrs")
+
+
+class CausalEncoder(TextEncoderModule):
+    """The states of a language model, whose tokens see those before them alone.
+
+    So padding behind a text changes nothing, and the mask plays no part.
+    """
+
+    def __init__(self, model: CausalLMModule) -> None:
+        super().__init__(model.context_length, model.vocab_size)
+        self.model = model
+
+    @override
+    def states(
+        self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
+    ) -> Sequence[Tensor]:
+        return self.model.whole_states(tokens)
+
+
+class TextClassifier(TextClassifierModule, CausalEncoder):
+    """A language model with scores of the classes of a text, by the state of its last token.
+
+    That is the last one that is not the token of padding, if config.json names one, as in
+    transformers: a text that ends with that token is scored before it.
+    """
+
+    padding: int | None = None
+
+    @override
+    def text_scores(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        batch, length = tokens.shape
+        states = self.last_state(tokens, mask)
+        kept = mask
+        if self.padding is not None:
+            kept = F.logical_and(mask, F.not_equal(tokens, self.padding))
+        places = F.where(kept, F.reshape(F.arange(length), (1, length)), 0)
+        last = F.reshape(F.max(places, axis=1), (batch, 1, 1))
+        rows = F.broadcast_to(last, (batch, 1, states.shape[2]))
+        return self.head(F.squeeze(F.gather(states, rows, axis=1), 1))
+
+
+class TokenClassifier(TokenClassifierModule, CausalEncoder):
+    """A language model with scores of the classes of each token."""
+
+
+def head_of(settings: Mapping[str, object]) -> str | None:
+    """Return the end of the name of the architecture, None for a language model or its body.
+
+    A note tells of a head that is not known.
+    """
+    found = settings.get("architectures")
+    names = cast("list[object]", found) if isinstance(found, list) else []
+    name = str(names[0]) if names else ""
+    head = next((end for end in (TEXT, TOKEN) if name.endswith(end)), None)
+    if head is None and "For" in name and not name.endswith(_WITH_WORDS):
+        _logger.info("the head of %.60s is not known: it is loaded as a language model", name)
+    return head
+
+
+def with_head(
+    head: str,
+    settings: Mapping[str, object],
+    params: Params,
+    width: int,
+    make: Callable[[], CausalLMModule],
+) -> TextClassifier | TokenClassifier:
+    """Return the model that `make` makes, whose states have `width`, with the head `head`."""
+    fields = ConfigFields(settings, str(settings.get("model_type")))
+    model = (TextClassifier if head == TEXT else TokenClassifier)(make())
+    name = "score" if "score.weight" in params else "classifier"
+    bias = head == TOKEN and fields.boolean("token_classification_bias", True)
+    model.head = Linear(params / name, width, labels_of(settings), bias)
+    if isinstance(model, TextClassifier) and fields.get("pad_token_id") is not None:
+        model.padding = fields.integer("pad_token_id", minimum=-1)
+    return model
