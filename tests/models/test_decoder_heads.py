@@ -21,7 +21,7 @@ SIZES: dict[str, object] = {
     **{"bos_token_id": 0, "eos_token_id": 1},
 }
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
-GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 80}
+GPT2: dict[str, object] = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 80}
 CASES: dict[str, tuple[str, str, dict[str, object]]] = {
     "llama": ("Llama", "Sequence", {"num_labels": 1}),
     "qwen2": ("Qwen2", "Sequence", {**WINDOWS, "use_sliding_window": True}),

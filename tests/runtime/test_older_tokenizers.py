@@ -12,6 +12,7 @@ from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.models.byte_bpe_files import CLASSES
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import ModelError
+from gptrs.runtime.generation.text_stream import IncrementalDecoder
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -136,6 +137,35 @@ def test_bytes_are_the_tokens_of_byt5(tmp_path, case, saved):
         assert ours.encode(text, special=False) == tokens[:-1], text
     pair = ours.encode_pair("a fox", "so it is", 99).tokens
     assert list(pair) == theirs("a fox", "so it is")["input_ids"]
+
+
+BROKEN = {
+    "a lead byte at the end": [0x61, 0xC3],
+    "a lead byte before a letter": [0xC3, 0x61],
+    "bytes that follow nothing": [0x80, 0x62, 0xBF],
+    "a character of four bytes without its last": [0xF0, 0x9F, 0x98, 0x63],
+    "a surrogate": [0xED, 0xA0, 0x80, 0x64],
+    "two bytes for one": [0xC0, 0xAF],
+    "the character that stands for damage": [0xEF, 0xBF, 0xBD, 0xEF, 0xBF],
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_characters_of_byt5_are_left_out(tmp_path, case):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    folder = save_tiny_gpt2(tmp_path / "m", tokenizer=False)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    theirs = transformers.ByT5Tokenizer.from_pretrained(folder)
+    ours = tokenizer_of(find_model(folder), "m")
+    tokens = [0, *(byte + 3 for byte in BROKEN[case]), 1, 0x78 + 3, 259]
+    assert ours.decode(tokens, special=True) == theirs.decode(tokens)
+    expected = theirs.decode(tokens, skip_special_tokens=True)
+    assert ours.decode(tokens) == expected
+    stream = IncrementalDecoder(ours.decode)
+    assert "".join(map(stream.push, tokens)) + stream.finish() == expected
+    convert(folder, tmp_path / "m.gptrschk")
+    again = tokenizer_of(find_model(tmp_path / "m.gptrschk"), "m")
+    assert again.decode(tokens) == expected
 
 
 def test_bytes_in_a_converted_model(tmp_path):

@@ -22,6 +22,10 @@ _GAPS: Final = 125
 _MOST_GAPS: Final = 10_000
 _PLAIN: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 _BYTES: Final[Part] = PRE_TOKENIZERS["gpt-2"].steps[0]
+WHOLE_CHARACTERS: Final[list[Part]] = [
+    {"type": "Replace", "pattern": {"String": "\N{REPLACEMENT CHARACTER}"}, "content": ""}
+]
+"""The last steps of a decoder of bytes that leaves out those that are no UTF-8."""
 
 
 def has_byte_tokens(read: ReadFile) -> bool:
@@ -53,7 +57,7 @@ def tokenizer_json(read: ReadFile) -> bytes:
             "pair": [_text("A"), _end(texts[1]), _text("B"), _end(texts[1])],
             "special_tokens": {texts[1]: {"id": texts[1], "ids": [1], "tokens": [texts[1]]}},
         },
-        "decoder": _BYTES,
+        "decoder": {"type": "Sequence", "decoders": [_BYTES, *WHOLE_CHARACTERS]},
         "model": {
             "type": "BPE",
             "vocab": {
@@ -93,6 +97,11 @@ def _special(settings: Mapping[str, object], number: int) -> Part:
 def _token(number: int, content: str, flags: Mapping[str, object]) -> Part:
     kept = {flag: bool(flags.get(flag, usual)) for flag, usual in _PLAIN.items()}
     return {"id": number, "content": content, "special": True, **kept}
+
+
+def byte_characters() -> dict[str, int]:
+    """Return the byte that each character of such a vocabulary stands for."""
+    return {_shown(byte): byte for byte in range(256)}
 
 
 def _shown(byte: int) -> str:

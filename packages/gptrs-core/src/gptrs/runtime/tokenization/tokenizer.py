@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from tokenizers import AddedToken, Encoding
 
 from gptrs.checkpoint.models.byte_bpe_files import CLASSES, MERGES, VOCABULARY
+from gptrs.checkpoint.models.byte_tokens import WHOLE_CHARACTERS, byte_characters
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed, quoted
@@ -95,6 +96,8 @@ class TextTokenizer:
         # Of all decoders only one that strips ends of tokens panics: at a token that is shorter.
         steps = steps_of(self._tokenizer.decoder)
         self._decode_panics = any(step.get("stop") for step in steps)
+        of_bytes = bool(steps) and steps[0]["type"] == "ByteLevel"
+        self._keeps_whole = of_bytes and steps[1:] == WHOLE_CHARACTERS
 
     def __repr__(self) -> str:
         return f"<TextTokenizer of {self._name}: {self.size} tokens>"
@@ -162,12 +165,30 @@ class TextTokenizer:
         return len(encoding.ids) - ends_special
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of `tokens`, with `special` ones only if set; bad UTF-8 is U+FFFD."""
+        """Return the text of `tokens`, with `special` ones only if set.
+
+        Bad UTF-8 is U+FFFD; of ByT5 it is left out, as in transformers.
+        """
+        if self._keeps_whole:
+            return without_panics(lambda: self._whole_characters(tokens, special), self._name)
         decode = self._tokenizer.decode
         with panics_unheard() if self._decode_panics else nullcontext():
             return without_panics(
                 lambda: decode(list(tokens), skip_special_tokens=not special), self._name
             )
+
+    def _whole_characters(self, tokens: Sequence[int], special: bool) -> str:
+        """Return the text of tokens that are bytes: the library cannot tell U+FFFD from damage."""
+        added, bytes_of = self._tokenizer.get_added_tokens_decoder(), byte_characters()
+        parts: list[bytes] = []
+        for token in tokens:
+            if token in added:
+                shown = special or not added[token].special
+                parts.append(added[token].content.encode() if shown else b"")
+            else:
+                piece = self.piece(token) or ""
+                parts.append(bytes(bytes_of[each] for each in piece if each in bytes_of))
+        return b"".join(parts).decode(errors="ignore")
 
     @property
     def size(self) -> int:
