@@ -138,3 +138,13 @@ def test_what_lowering_decides_is_kept_by_the_guards_it_was_given():
     assert len(guards.derived) == 1
     assert not guards.accept({0: 35})
     assert guards.accept({0: 36})
+
+
+def test_sizes_that_break_a_guard_are_not_accepted_though_derived_ones_have_no_value_for_them():
+    with deciding(SizeGuards({0: 9}, derive=True)) as guards:
+        assert N > 1
+        blocks = 40 // (N - 1)
+        assert blocks > 3
+    assert not guards.accept({0: 1})
+    assert guards.accept({0: 11})
+    assert not guards.accept({0: 12})

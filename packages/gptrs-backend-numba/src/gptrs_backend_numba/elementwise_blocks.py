@@ -26,9 +26,10 @@ def blocks(sizes: Sequence[int]) -> tuple[list[int], int]:
     found: list[int] = []
     inner = count = 1
     for size in reversed(sizes):
-        most = greatest(1, least(size, _ELEMENTS_A_TASK // inner))
+        # A size may be 0 where a program serves sizes for which it has no elements.
+        most = greatest(1, least(size, _ELEMENTS_A_TASK // greatest(1, inner)))
         number = -(-size // most)
-        found.insert(0, -(-size // number))
+        found.insert(0, -(-size // greatest(1, number)))
         count *= number
         inner *= size
     return found, count

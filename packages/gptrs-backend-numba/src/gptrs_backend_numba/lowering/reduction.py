@@ -94,8 +94,8 @@ def _blocks(results: int, elements: int) -> tuple[int, int]:
 def _columns(width: int, rows: int) -> tuple[int, int]:
     """Return the results of a chunk of a row, whole cache lines, and the number of chunks."""
     most = greatest(_FEWEST_COLUMNS, least(_MOST_COLUMNS, _ELEMENTS_A_TASK // greatest(1, rows)))
-    each = -(-width // -(-width // most))
-    chunk = -(-each // _COLUMNS_A_LINE) * _COLUMNS_A_LINE
+    each = -(-width // greatest(1, -(-width // most)))
+    chunk = greatest(1, -(-each // _COLUMNS_A_LINE)) * _COLUMNS_A_LINE
     return chunk, -(-width // chunk)
 
 

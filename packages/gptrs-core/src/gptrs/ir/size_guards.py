@@ -117,9 +117,12 @@ class SizeGuards:
         """Return whether all that was decided holds for these sizes."""
         if any(size < 1 for size in sizes.values()):
             return False
-        asked = symbols_of(self._guards)
-        known = self.completed(sizes) if max(asked, default=0) >= FIRST_DERIVED else sizes
-        return all(evaluated(guard, known) >= 0 for guard in self._guards)
+        derived = [guard for guard in self._guards if max(symbols_of([guard])) >= FIRST_DERIVED]
+        plain = self._guards.keys() - derived
+        if not all(evaluated(guard, sizes) >= 0 for guard in plain):
+            return False  # derived sizes need not have a value then: `n // (m - 1)` for m = 1
+        known = self.completed(sizes) if derived else sizes
+        return all(evaluated(guard, known) >= 0 for guard in derived)
 
     def adopt(self, guards: Sequence[int]) -> bool:
         """Add guards that were decided before, unless the example sizes break one of them."""
