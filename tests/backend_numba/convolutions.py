@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -70,8 +71,18 @@ def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
         out = out * scale + shift
     if case.residual:
         out = out + residual
+    return activated(case.activation, out)
+
+
+def activated(activation: str, x: np.ndarray) -> np.ndarray:
+    """An activation by its definition, in f64."""
+    if activation == "silu":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x / (1 + np.exp(-x))
+    if activation == "hard_swish":
+        return x * np.clip(x + 3, 0, 6) / 6
     bounds = {"none": (-np.inf, np.inf), "relu": (0, np.inf), "relu6": (0, 6)}
-    return np.clip(out, *bounds[case.activation])
+    return np.clip(x, *bounds[activation])
 
 
 def parameter(name: str, array: np.ndarray, backend: Backend) -> Tensor:
@@ -101,7 +112,7 @@ def computed(
             y = y * leaf("scale") + leaf("shift")
         if case.residual:
             y = y + leaf("residual")
-        return {"none": lambda z: z, "relu": F.relu, "relu6": F.relu6}[case.activation](y).numpy()
+        return ACTIVATIONS[case.activation](y).numpy()
 
 
 def require_close(case: Case, bound: float = 1e-5, constant: bool = True) -> None:
@@ -113,6 +124,11 @@ def require_close(case: Case, bound: float = 1e-5, constant: bool = True) -> Non
     assert np.abs(found - wanted).max() <= bound * max(1.0, np.abs(unbounded).max())
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x, "relu": F.relu, "relu6": F.relu6, "silu": F.silu,
+    "hard_swish": F.hard_swish,
+}  # fmt: skip
+"""The functionals that may follow."""
 EPILOGUES = (
     {},
     {"normalized": False},
@@ -120,5 +136,7 @@ EPILOGUES = (
     {"residual": True},
     {"residual": True, "activation": "relu", "normalized": False},
     {"residual": True, "activation": "relu6"},
+    {"activation": "silu"},
+    {"residual": True, "activation": "hard_swish"},
 )
 """What may follow a convolution."""

@@ -12,6 +12,7 @@ import gptrs
 from backend_numba.convolutions import (
     EPILOGUES,
     Case,
+    activated,
     arrays_of,
     computed,
     expected,
@@ -179,6 +180,8 @@ def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> No
         Case((1, 57, 31, 16), 72, residual=True, activation="relu"),
         Case((1, 57, 31, 48), 48, groups=48),
         Case((1, 30, 31, 128), 128, groups=4, activation="relu"),
+        Case((1, 57, 31, 40), 40, groups=40, activation="silu"),
+        Case((1, 57, 31, 16), 72, activation="hard_swish"),
         Case((1, 56, 56, 24), 100, (1, 1), padding=((0, 0), (0, 0))),
     ],
     ids=str,
@@ -199,6 +202,46 @@ def test_nan_and_infinity_pass_through() -> None:
     found = computed(case, arrays)
     assert np.isnan(found[0, 2, 3]).all()
     assert not np.isnan(np.delete(found.reshape(36, 8), 15, axis=0)).any()
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("activation", ["silu", "hard_swish"])
+def test_activations_of_all_numbers(activation: str) -> None:
+    """A window of one position with a weight of 1 leaves every number as it is."""
+    random = np.random.default_rng(3)
+    some = np.concatenate([np.linspace(-110, 110, 4001), random.standard_normal(4000) * 4])
+    odd = [0.0, -0.0, 1e-30, -1e-30, 1e-40, 1e38, -1e38, np.inf, -np.inf, np.nan]
+    x = np.zeros((1, 30, 270, 1), np.float32)
+    x.reshape(-1)[: some.size] = some
+    x.reshape(-1)[-len(odd) :] = odd
+    case = Case(x.shape, 18, (1, 1), padding=((0, 0),) * 2, normalized=False, activation=activation)
+    weight = np.ones((18, 1, 1, 1), np.float32)
+    optimized = Optimized()
+    with tracing(optimized):
+        found = computed(case, arrays_of(case) | {"x": x, "weight": weight})
+    (call,) = optimized.calls(CONV2D)
+    assert call.attrs["activation"] == activation
+    with np.errstate(invalid="ignore"):
+        wanted = activated(activation, x.astype(np.float64))
+    wanted = np.broadcast_to(wanted, found.shape)
+    np.testing.assert_allclose(found, wanted, rtol=5e-7, atol=1e-36)
+
+
+@pytest.mark.parametrize("read", ["x", "gate"])
+def test_what_others_read_of_a_gate_is_not_taken(read: str) -> None:
+    case = Case((1, 12, 12, 8), 16, normalized=False)
+    arrays = arrays_of(case)
+    backend = create(1)
+    optimized = Optimized()
+    with gptrs.use_backend(backend), tracing(optimized):
+        weight = parameter("w", arrays["weight"], backend)
+        x = F.conv2d(gptrs.tensor(arrays["x"]), weight, None, 1, 1)
+        gate = F.sigmoid(x)
+        found = (x * gate - (x if read == "x" else gate)).numpy()
+    assert [call.attrs["activation"] for call in optimized.calls(CONV2D)] == ["none"]
+    y = expected(case, arrays)
+    z = 1 / (1 + np.exp(-y))
+    np.testing.assert_allclose(found, y * z - (y if read == "x" else z), atol=1e-4)
 
 
 def test_what_others_read_is_not_taken_into_the_call() -> None:
@@ -245,13 +288,15 @@ def test_networks_are_fused(name: str, images: int, convolutions: int, depthwise
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stem", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
 def test_layers_around_a_depthwise_one_work_row_by_row(
-    stride: int, kernel: int, stem: bool
+    stride: int, kernel: int, stem: bool, count: int
 ) -> None:
-    """Images between them are larger than a cache, and two of them in a batch."""
+    """Two images between them are larger than a cache; a smaller one is computed at once."""
     random = np.random.default_rng(3)
+    high, wide = (63, 61) if count == 2 else (30, 28)
     shapes = {
-        "x": (2, 125, 121, 6) if stem else (2, 63, 61, 6),
+        "x": (count, 2 * high - 1, 2 * wide - 1, 6) if stem else (count, high, wide, 6),
         "e": (72, 6, 3, 3) if stem else (72, 6, 1, 1),
         "d": (72, 1, kernel, kernel), "p": (10, 72, 1, 1), "s": (72,), "b": (10,),
     }  # fmt: skip
@@ -262,7 +307,8 @@ def test_layers_around_a_depthwise_one_work_row_by_row(
     def network(backend: Backend) -> np.ndarray:
         w = {name: parameter(name, array, backend) for name, array in arrays.items()}
         x = gptrs.tensor(arrays["x"])
-        y = F.relu6(F.conv2d(x, w["e"], w["s"], 2 if stem else 1, 1 if stem else 0))
+        y = F.conv2d(x, w["e"], w["s"], 2 if stem else 1, 1 if stem else 0)
+        y = F.relu6(y) if kernel == 3 else F.silu(y)
         y = F.relu(F.depthwise_conv2d(y, w["d"], None, stride, kernel // 2))
         return F.relu(F.conv2d(y, w["p"], w["b"])).numpy()
 

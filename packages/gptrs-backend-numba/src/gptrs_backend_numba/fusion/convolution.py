@@ -2,7 +2,8 @@
 
 A convolution is a product with patches, however it was written; what follows is a factor and a
 term for each channel (batch normalization, a bias), a tensor to add (the other way around a
-residual block), and ReLU or ReLU6. Each is taken if nothing else reads what is before it.
+residual block), and ReLU, ReLU6, SiLU or hard-swish. Each is taken if nothing else reads what is
+before it.
 """
 
 from __future__ import annotations
@@ -237,6 +238,8 @@ def _extended(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> 
     """Return the convolution with all users that fit, one after another."""
     while fused.activation in _OPEN and fused.value not in returned:
         users = rewriter.users(fused.value)
+        if len(users) == 2 and fused.activation == "none":
+            return _gated(fused, rewriter, returned) or fused
         if len(users) != 1 or users[0].operands.count(fused.value) != 1:
             break
         larger = _with_user(fused, users[0], rewriter)
@@ -292,6 +295,49 @@ _USERS: dict[type[Op], Callable[[_Fused, InstructionNode, Rewriter], _Fused | No
     elementwise.Minimum: _bounded,
     elementwise.Clamp: _clamped,
 }
+
+
+_GATES: dict[str, tuple[tuple[type[Op], tuple[float, ...]], ...]] = {
+    "silu": ((elementwise.Logistic, ()),),
+    "hard_swish": (
+        (elementwise.Add, (3.0,)),
+        (elementwise.Clamp, (0.0, 6.0)),
+        (elementwise.Div, (6.0,)),
+    ),
+}
+"""Activations `x * gate(x)`: the ops of a gate, one after another, with their numbers."""
+
+
+def _gated(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> _Fused | None:
+    """Return the convolution with `x * gate(x)` after it, None if something else follows."""
+    for activation, steps in _GATES.items():
+        inner, value = list[Value](), fused.value
+        for op, numbers in steps:
+            found = [n for n in rewriter.users(value) if _takes(n, op, value, numbers, rewriter)]
+            inner += [node.results[0] for node in found]
+            value = inner[-1] if inner else value
+        users = rewriter.users(value)
+        once = all(len(rewriter.users(each)) == 1 and each not in returned for each in inner)
+        if len(inner) != len(steps) or not once or not isinstance(users[0].op, elementwise.Mul):
+            continue
+        if set(users[0].operands) == {fused.value, value}:
+            return replace(fused, activation=activation, value=users[0].results[0])
+    return None
+
+
+def _takes(
+    node: InstructionNode,
+    op: type[Op],
+    value: Value,
+    numbers: tuple[float, ...],
+    rewriter: Rewriter,
+) -> bool:
+    """Return whether the node applies `op` to the value and the numbers."""
+    first, *rest = node.operands
+    if isinstance(node.op, elementwise.Add) and first is not value:
+        first, rest = rest[0], [first]
+    same = type(node.op) is op and first is value
+    return same and tuple(_splat(each, rewriter) for each in rest) == numbers
 
 
 def _other(fused: _Fused, user: InstructionNode) -> Value:

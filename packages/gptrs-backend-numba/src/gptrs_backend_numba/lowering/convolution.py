@@ -4,7 +4,8 @@ Operands: x [N, H, W, C]; weight [KH * KW * C, O], or [KH * KW, C] of a depthwis
 [KH * KW * C / groups, groups, O / groups] of a grouped one; a factor and a term for each channel of
 the result if `scale` and `shift`; a tensor to add if `residual`, of the result's type. `window`,
 `stride`, `padding` and `dilation` are those of `extract_patches`. The result is
-`activation(conv(x, weight) * scale + shift + residual)`, `activation` one of none, relu, relu6.
+`activation(conv(x, weight) * scale + shift + residual)`, `activation` one of none, relu, relu6,
+silu, hard_swish.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
+from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED
 from gptrs_backend_numba.kernels.convolution.geometry import DEPTHWISE_FIELDS, PAD_FIELDS
 from gptrs_backend_numba.kernels.convolution.padding import pad_task
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -46,11 +48,12 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
-BOUNDS = {"none": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
+BOUNDS = {name: (-math.inf, math.inf) for name in ("none", *ACTIVATED)}
+BOUNDS |= {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 """The lower and upper bound that each activation clamps to, by name."""
 _PADDED_A_TASK = 16_384
 """Floats of padded images per task."""
-_DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
+DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
 """Tasks of many rows share more of what they read: so many tasks at most, of so many rows."""
 _BYTES_OF_ROWS = 24 * 1024
 """Most bytes of the rows of a depthwise window: they stay in the L1 cache."""
@@ -88,6 +91,7 @@ def arranged(
         found["residual"],
         builder.constant(np.array(BOUNDS[activation], np.float32)),
         out,
+        activation,
     )
 
 
@@ -254,9 +258,7 @@ def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
         depthwise(builder, given, windows(op))
 
 
-def depthwise(
-    builder: Builder, given: Operands, at: Windows, tasks: int = _DEPTHWISE_TASKS
-) -> None:
+def depthwise(builder: Builder, given: Operands, at: Windows, tasks: int = DEPTHWISE_TASKS) -> None:
     """Add the call for a weight of any strides, in `tasks` tasks at most."""
     (n, height, width, channels), (_, rows, positions, _) = given.x.shape, given.out.shape
     items = n * rows

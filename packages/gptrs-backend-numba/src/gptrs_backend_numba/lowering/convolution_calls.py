@@ -11,6 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution import direct as kernels
+from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED, activation
 from gptrs_backend_numba.kernels.convolution.geometry import COMMON, TILE_FIELDS
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul import gemm_geometry as at
@@ -55,6 +56,8 @@ class Operands:
     residual: View | None
     bounds: View
     out: View
+    activation: str = "none"
+    """One of `ACTIVATED`, if bounds are not all."""
 
 
 def tiles(
@@ -128,6 +131,8 @@ def run(
     """Add the call of a job: a task function, the number of tasks, and of products in all."""
     task, count, work = job
     numbers[COMMON.index("HAS_RESIDUAL")] = int(given.residual is not None)
+    if given.activation in ACTIVATED:
+        numbers[COMMON.index("ACTIVATION")] = compiled_task(activation(given.activation))
     threads = builder.threads_from(PARALLEL_FROM, work)
     x, right = sides
     reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)

@@ -20,8 +20,14 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
 from gptrs_backend_numba.lowering import amx_convolution
-from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
-from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
+from gptrs_backend_numba.lowering.convolution import (
+    DEPTHWISE_TASKS,
+    arranged,
+    call_fits,
+    depthwise,
+    direct,
+)
+from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Windows, packed
 from gptrs_backend_numba.lowering.convolution_job import Job
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -41,8 +47,10 @@ class _Stage:
     right: View | None
     """The packed weight, None for a depthwise stage and for one on AMX."""
 
-    def compute(self, builder: Builder, x: View, out: View, first: int) -> None:
-        """Add the calls that compute rows of the result from `first` on."""
+    def compute(
+        self, builder: Builder, x: View, out: View, first: int = 0, tasks: int | None = 1
+    ) -> None:
+        """Add the calls that compute rows of the result from `first` on, None for any `tasks`."""
         top, bottom = self._reach(first, out.shape[1])
         rows, (left, right) = self.given.x.shape[1], self.at.padding[2:]
         padding = (max(0, -top), max(0, bottom - rows), left, right)
@@ -55,11 +63,11 @@ class _Stage:
         )
         at = replace(self.at, padding=padding)
         if self.depthwise:
-            depthwise(builder, given, at, tasks=1)
+            depthwise(builder, given, at, tasks or DEPTHWISE_TASKS)
         elif self.right is None:
-            amx_convolution.convolution(builder, given, at, tasks=1)
+            amx_convolution.convolution(builder, given, at, tasks or TASKS)
         else:
-            direct(builder, given, at, self.right, tasks=1)
+            direct(builder, given, at, self.right, tasks or TASKS)
 
     def needs(self, first: int, count: int) -> tuple[int, int]:
         """Return the first row of the image that some rows of the result need, and their number."""
@@ -115,6 +123,11 @@ def conv_chain(builder: Builder, unit: Unit) -> None:
     out = builder.define(unit.last.result)
     x = builder.contiguous(views[0])
     stages = _stages(builder, op.attrs, views[1:], x, out)
+    if x.shape[0] == 1 and _chunks(stages) == 1:
+        # All fits the cache: threads share each stage, and no row is computed twice.
+        for stage in stages:
+            stage.compute(builder, stage.given.x, stage.given.out, tasks=None)
+        return
     job = Job(out)
     # A task computes a chunk through all stages, so that none reads what another core has written.
     for image in range(x.shape[0]):
@@ -162,15 +175,18 @@ def _of_image(stage: _Stage, image: int) -> _Stage:
     return replace(stage, given=given)
 
 
-def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None:
-    out = stages[-1].given.out
+def _chunks(stages: Sequence[_Stage]) -> int:
+    """Return into how many parts of an image: between the stages, one stays in the cache."""
     between = sum(4 * math.prod(stage.given.out.shape) for stage in stages[:-1])
-    rows = out.shape[1]
+    return max(1, -(-between // _BYTES_AT_ONCE))
+
+
+def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None:
+    rows = stages[-1].given.out.shape[1]
     # No result depends on the rows that are computed with it, so their number may vary. Chunks are
     # a multiple of the threads, so that all have about as much to do.
     threads = builder.context.threads
-    chunks = -(-between // _BYTES_AT_ONCE // threads) * threads
-    chunks = max(1, min(rows, chunks))
+    chunks = max(1, min(rows, -(-_chunks(stages) // threads) * threads))
     for chunk in range(chunks):
         first, end = chunk * rows // chunks, (chunk + 1) * rows // chunks
         start = len(builder.steps)

@@ -135,7 +135,7 @@ def _plain(builder: Builder, given: Operands) -> Operands:
     ones = builder.constant(np.ones(channels, np.float32))
     none = builder.constant(np.zeros(channels, np.float32))
     bounds = builder.constant(np.array([-math.inf, math.inf], np.float32))
-    return replace(given, scale=ones, shift=none, residual=None, bounds=bounds)
+    return replace(given, scale=ones, shift=none, residual=None, bounds=bounds, activation="none")
 
 
 def _transform(

@@ -28,6 +28,7 @@ from gptrs_backend_numba.kernels.amx.convolution_ir import (
 )
 from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
 from gptrs_backend_numba.kernels.convolution.geometry import (
+    ACTIVATION,
     BOUNDS,
     COMMON,
     EXTRA,
@@ -195,10 +196,14 @@ def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_to
                 residual = G[RESIDUAL]
                 if residual:
                     residual += target
+                rows, width = min(count, G[OW] - place), n - WIDTH * column
                 odd |= finish_rows(
-                    sums + 64 * i, min(count, G[OW] - place), n - WIDTH * column, G[SCALE] + at,
-                    G[SHIFT] + at, residual, G[BOUNDS], out + target, 4 * n,
+                    sums + 64 * i, rows, width, G[SCALE] + at, G[SHIFT] + at, residual, G[BOUNDS],
+                    out + target, 4 * n,
                 )  # fmt: skip
+                if G[ACTIVATION]:
+                    call_compiled(G[ACTIVATION], out + target, rows, 4 * n, min(width, WIDTH),
+                                  0, 0, 0, 0, 0)  # fmt: skip
             i += count
         if not odd or attempt:
             break

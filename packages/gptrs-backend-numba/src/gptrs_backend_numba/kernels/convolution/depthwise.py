@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from gptrs_backend_numba.codegen.function_calls import call_compiled
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution.depthwise_ir import depthwise, depthwise_line
 from gptrs_backend_numba.kernels.convolution.geometry import (
+    ACTIVATION,
     BOUNDS,
     DEPTHWISE_FIELDS,
     RESIDUAL,
@@ -74,6 +76,9 @@ def depthwise_task(x, weight, out, geometry, task, *, depthwise_1, depthwise_4, 
                                 channels, line, scale, shift, residual, G[BOUNDS],
                                 place)  # fmt: skip
                 position += count
+            if G[ACTIVATION]:
+                call_compiled(G[ACTIVATION], out + row * G[OW] * line + c, G[OW], line, channels,
+                              0, 0, 0, 0, 0)  # fmt: skip
     return 0
 
 
@@ -102,6 +107,9 @@ def lines_task(x, weight, out, geometry, task, *, STRIDE, first_line, inner_line
             else:
                 inner_line(source, G[W] * line, line, factors, left, count, right,
                            channels, scale, shift, bounds, place)  # fmt: skip
+            if G[ACTIVATION]:
+                call_compiled(G[ACTIVATION], place, G[OW], line, min(WIDTH, channels),
+                              0, 0, 0, 0, 0)  # fmt: skip
     return 0
 
 

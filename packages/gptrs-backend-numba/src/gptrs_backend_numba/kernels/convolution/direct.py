@@ -16,6 +16,7 @@ from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution.direct_ir import conv_tile
 from gptrs_backend_numba.kernels.convolution.geometry import (
+    ACTIVATION,
     BOUNDS,
     EXTRA,
     HAS_RESIDUAL,
@@ -120,6 +121,8 @@ def tile_function(left, right, out, residual, at, geometry, ahead, item, count, 
             left, step, table, G[RUNS], G[RUN], right, width, scale, shift, residual,
             G[BOUNDS], out, row, ahead + (i & 1) * 64 * G[K],
         )  # fmt: skip
+        if G[ACTIVATION]:
+            call_compiled(G[ACTIVATION], out, ROWS, row, min(width, PANEL), 0, 0, 0, 0, 0)
         left += ROWS * step
         out += ROWS * row
         if residual:

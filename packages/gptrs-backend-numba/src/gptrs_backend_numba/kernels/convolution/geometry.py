@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-COMMON = ("SCALE", "SHIFT", "RESIDUAL", "BOUNDS", "EXTRA", "HAS_RESIDUAL")
-"""Addresses that the call fills in, and whether there is a residual: all geometries begin so."""
-SCALE, SHIFT, RESIDUAL, BOUNDS, EXTRA, HAS_RESIDUAL = range(len(COMMON))
+COMMON = ("SCALE", "SHIFT", "RESIDUAL", "BOUNDS", "EXTRA", "HAS_RESIDUAL", "ACTIVATION")
+"""All geometries begin so: addresses that the call fills in, whether there is a residual, and the
+address of `activate`, 0 where bounds are all."""
+SCALE, SHIFT, RESIDUAL, BOUNDS, EXTRA, HAS_RESIDUAL, ACTIVATION = range(len(COMMON))
 
 TILE_FIELDS = (
     *COMMON,

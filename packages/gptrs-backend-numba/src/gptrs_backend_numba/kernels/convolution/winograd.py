@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gptrs_backend_numba.codegen.function_calls import call_compiled
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.kernels.convolution.geometry import (
+    ACTIVATION,
     BOUNDS,
     EXTRA,
     RESIDUAL,
@@ -75,6 +77,10 @@ def after_task(sums, unused, out, geometry, task, *, SIDE, transform):
         residuals = addresses + 8 * SIDE * SIDE if G[RESIDUAL] else 0
         transform(sums + tile * line, count * line, G[C], G[SCALE], G[SHIFT], residuals,
                   G[BOUNDS], addresses)  # fmt: skip
+        if G[ACTIVATION]:
+            for position in range(SIDE * SIDE):
+                if table[position] != nowhere:
+                    call_compiled(G[ACTIVATION], table[position], 1, line, G[C], 0, 0, 0, 0, 0)
     keep_alive(table)
     keep_alive(unread)
     return 0

@@ -1,0 +1,111 @@
+"""Activations after a convolution that are more than bounds, in place, while it is in the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.vector_ir import FUSED, VECTOR, WIDTH, Emitter, words
+from gptrs_backend_numba.kernels.convolution.direct_ir import masked_load, masked_store, masks_of
+
+_ROUNDER = 1.5 * 2**23
+"""Added to a small number, it leaves the nearest integer in the last bits of the sum."""
+_LN2 = 0.6931471824645996
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+"""The logarithm of 2 as one f32, and as two: the first times a small integer is exact."""
+_EXP = (0.008312501013278961, 0.041890330612659454, 0.16667115688323975, 0.499992311000824, 1.0)
+"""Coefficients of `(e^r - 1) / r`, highest first: 1e-7 of `e^r` where |r| <= ln(2) / 2."""
+_LEAST, _MOST = -89.0, 87.0
+"""Bounds of `x` in `1 + e^-x`: beyond them it is infinite, or 1."""
+
+
+@kernel
+def activate(out, rows, step, width, p4, p5, p6, p7, p8, *, activated_rows):
+    """Apply an activation to `rows` rows of `width` numbers, `step` bytes apart."""
+    activated_rows(out, rows, step, width)
+    return 0
+
+
+@cache
+def _activated_rows(name: str):
+    """Intrinsic: what `activate` does, for one of `ACTIVATED`."""
+
+    @named_intrinsic(f"activated_rows_{name}")
+    def apply(typing_context, out, rows, step, width):
+        def generate(context, builder, signature, arguments):
+            out, rows, step, width = arguments
+            emit = Emitter(builder)
+
+            def row(_, state):
+                (start,) = state
+
+                def vector(c, _):
+                    place = emit.moved(start, (c, 4))
+                    for (mask,) in masks_of(emit, builder.sub(width, c)):
+                        value = ACTIVATED[name](emit, masked_load(emit, place, mask))
+                        masked_store(emit, value, place, mask)
+                    return []
+
+                emit.loop(width, WIDTH, [], vector)
+                return [emit.moved(start, (step, 1))]
+
+            emit.loop(rows, 1, [emit.pointer(out)], row)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), generate
+
+    return apply
+
+
+def _splat(value: float) -> ir.Constant:
+    return ir.Constant(VECTOR, [value] * WIDTH)
+
+
+def _between(emit, x, low, high):
+    """Return `x` within two bounds; NaN stays NaN."""
+    b, low, high = emit.builder, _splat(low), _splat(high)
+    x = b.select(b.fcmp_ordered("<", x, low), low, x)
+    return b.select(b.fcmp_ordered(">", x, high), high, x)
+
+
+def _silu(emit, x):
+    """Return `x / (1 + e^-x)`; 0 where `e^-x` is not finite."""
+    b = emit.builder
+    bent = _between(emit, x, _LEAST, _MOST)
+    power = emit.multiply_add(bent, _splat(-1 / math.log(2)), _splat(_ROUNDER))
+    n = b.fsub(power, _splat(_ROUNDER))
+    minus = b.fneg(bent)
+    if FUSED:
+        r = emit.multiply_add(n, _splat(-_LN2), minus)
+    else:
+        r = emit.multiply_add(n, _splat(-_LN2_HIGH), minus)
+        r = emit.multiply_add(n, _splat(-_LN2_LOW), r)
+    p = _splat(_EXP[0])
+    for coefficient in (*_EXP[1:], 1.0):
+        p = emit.multiply_add(p, r, _splat(coefficient))
+    # The bits of the rounder are shifted out, which leaves those of 2^n.
+    bits = b.add(b.bitcast(power, words(0).type), words(127))
+    scale = b.bitcast(b.shl(bits, words(23)), VECTOR)
+    return b.fdiv(x, emit.multiply_add(p, scale, _splat(1.0)))
+
+
+def _hard_swish(emit, x):
+    """Return `x * relu6(x + 3) / 6`."""
+    b = emit.builder
+    raised = _between(emit, b.fadd(x, _splat(3.0)), 0.0, 6.0)
+    return b.fmul(x, b.fmul(raised, _splat(1 / 6)))
+
+
+ACTIVATED: Mapping[str, Callable[[Emitter, Any], Any]] = {"silu": _silu, "hard_swish": _hard_swish}
+"""The activations, by name, of a vector."""
+
+
+def activation(name: str) -> SpecializedKernel:
+    """Return the kernel that applies one of `ACTIVATED`."""
+    return activate.specialize(activated_rows=_activated_rows(name))
