@@ -31,6 +31,9 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
     "roberta with a head": ("Roberta", "ForMaskedLM", {"pad_token_id": 3, "type_vocab_size": 1}),
     "xlm-roberta": ("XLMRoberta", "Model", {"layer_norm_eps": 1e-3}),
     "camembert": ("Camembert", "ForSequenceClassification", {"hidden_act": "gelu_new"}),
+    "data2vec-text": ("Data2VecText", "Model", {"type_vocab_size": 1, "hidden_act": "relu"}),
+    "ernie": ("Ernie", "Model", {"use_task_id": True}),
+    "ernie with a head": ("Ernie", "ForMaskedLM", {"layer_norm_eps": 1e-3}),
     "distilbert": ("DistilBert", "Model", SMALL_DISTILBERT),
     "distilbert with a head": (
         "DistilBert",
@@ -140,5 +143,5 @@ def test_a_text_fills_the_context(directory, backend_name):
     model = gptrs.load_model(directory, backend=backend_name)
     settings = json.loads((directory / "config.json").read_text())
     offset = settings["pad_token_id"] + 1
-    shifted = settings["model_type"] in ("roberta", "xlm-roberta", "camembert", "mpnet")
+    shifted = settings["model_type"] in ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text")
     assert model.text_embedder().context_length == 150 - (offset if shifted else 0)

@@ -25,6 +25,7 @@ from models.seq2seq_models import SMALL, T5, save_seq2seq_of
 from models.seq2seq_models import torch_logits as seq2seq_logits
 from models.test_rotary_encoders import (
     GEMMA,
+    PROTEINS,
     SIZES,
     TOKENS_OF_MODERNBERT,
     agrees,
@@ -74,6 +75,8 @@ TEXTS: dict[str, Choices] = {
     "Roberta": [*BERT, UNTOLD, PADDING],
     "XLMRoberta": [*BERT, UNTOLD, PADDING],
     "Camembert": [*BERT, UNTOLD, PADDING],
+    "Data2VecText": [*BERT, UNTOLD, PADDING],
+    "Ernie": [*BERT, TYPES, each("use_task_id", False, True)],
     "DistilBert": [
         [{"dim": 24, "n_heads": 3}, {"dim": 30, "n_heads": 5}],
         each("n_layers", 1, 3),
@@ -106,6 +109,15 @@ TEXTS: dict[str, Choices] = {
     ],
     "NomicBert": [WIDTHS[:2], *LAYERS, TYPES, each("hidden_act", "silu", "gelu")],
     "Gte": [WIDTHS[:2], *LAYERS, each("type_vocab_size", 0, 1, 2), ROPES, NORMS],
+    "JinaEmbeddingsV3": [WIDTHS[:2], *LAYERS, each("type_vocab_size", 1, 2), ROPES, NORMS],
+    "Esm": [
+        WIDTHS[:2],
+        *LAYERS,
+        NORMS[1:],
+        [PROTEINS],
+        each("token_dropout", False, True),
+        each("emb_layer_norm_before", False, True),
+    ],
     "EuroBert": [
         *LAYERS,
         *BIASES,

@@ -31,6 +31,9 @@ DISTANCES: dict[str, object] = {
     **{"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16},
     **{"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False},
 }
+PROTEINS: dict[str, object] = {
+    **{"position_embedding_type": "rotary", "mask_token_id": 30, "layer_norm_eps": 1e-5},
+}
 CASES: dict[str, tuple[str, str, dict[str, object]]] = {
     "modernbert": ("ModernBert", "Model", {"local_attention": 12, **TOKENS_OF_MODERNBERT}),
     "modernbert of words": (
@@ -76,6 +79,17 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
         {"mask_token_id": 3, "tie_word_embeddings": True},
     ),
     "gemma3_text": ("Gemma3Text", "Model", GEMMA),
+    "jina_embeddings_v3": (
+        "JinaEmbeddingsV3",
+        "Model",
+        {"type_vocab_size": 2, "rope_parameters": {"rope_type": "linear", "factor": 1.5}},
+    ),
+    "jina_embeddings_v3 of words": ("JinaEmbeddingsV3", "ForMaskedLM", {"hidden_act": "relu"}),
+    "jina_embeddings_v3 of texts": ("JinaEmbeddingsV3", "ForSequenceClassification", {}),
+    "esm": ("Esm", "Model", {**PROTEINS, "token_dropout": True}),
+    "esm of words": ("Esm", "ForMaskedLM", {**PROTEINS, "emb_layer_norm_before": True}),
+    "esm of texts": ("Esm", "ForSequenceClassification", {**PROTEINS, "token_dropout": True}),
+    "esm of tokens": ("Esm", "ForTokenClassification", PROTEINS),
     "deberta-v2": ("DebertaV2", "Model", DISTANCES),
     "deberta-v2 of words": (
         "DebertaV2",
@@ -248,16 +262,16 @@ def test_gte_in_its_older_form(tmp_path):
         read_config({**settings, "vocab_size": None})
 
 
-@pytest.mark.parametrize("kind", [*sorted(set(KINDS) - {"new", "gemma3_text"}), "deberta-v2"])
+@pytest.mark.parametrize("kind", [*sorted(set(KINDS) - {"new", "gemma3_text", "esm"}), "deberta-v2"])
 def test_defaults_are_those_of_transformers(kind):
     theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
     read = read_deberta if kind == "deberta-v2" else read_config
     assert read({"model_type": kind}) == read({**theirs, "model_type": kind})
 
 
-@pytest.mark.parametrize("kind", ["nomic_bert", "gte", "eurobert", "gemma3_text"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_costs_at_most_sixty_lines(kind):
-    """The recipe promises it."""
+    """The recipe promises it of an encoder whose layers are switches of a decoder's."""
     assert len(inspect.getsource(KINDS[kind]).splitlines()) <= 60
 
 

@@ -49,6 +49,11 @@ class Embeddings(Module):
             if config.type_vocab_size
             else None
         )
+        self.task_type_embeddings = (
+            Embedding(params / "task_type_embeddings", config.task_types, width)
+            if config.task_types
+            else None
+        )
         self.LayerNorm = Norm(config, params / "LayerNorm", width)
         self._first_position = config.first_position
 
@@ -60,6 +65,8 @@ class Embeddings(Module):
         if self.token_type_embeddings is not None:
             types = self.token_type_embeddings
             x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
+        if self.task_type_embeddings is not None:
+            x = x + F.slice_axis(self.task_type_embeddings.weight, 0, 0, 1)
         return self.LayerNorm(x + F.slice_axis(positions, 0, first, length))  # (T, E)
 
 

@@ -32,7 +32,8 @@ class BertConfig:
     after another; the same name twice is one layer that is computed twice (ALBERT).
     `segments` is how many texts of a pair are told apart, 1 for kinds whose tokenizers do not.
     `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
-    such bias.
+    such bias. `task_types` is how many embeddings of tasks there are, of which every token has that
+    of the first (ERNIE).
     """
 
     names: Names
@@ -50,6 +51,7 @@ class BertConfig:
     first_position: int = 0
     relative_buckets: int = 0
     segments: int = 1
+    task_types: int = 0
     tie_word_embeddings: bool = True
 
     @property

@@ -81,6 +81,11 @@ def _roberta(fields: ConfigFields, config: BertConfig) -> BertConfig:
     return replace(config, first_position=first)
 
 
+def _ernie(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    tasks = fields.integer("task_type_vocab_size", 3)
+    return replace(config, task_types=tasks if fields.boolean("use_task_id", False) else 0)
+
+
 def _distilbert(_: ConfigFields, config: BertConfig) -> BertConfig:
     layers = tuple(f"transformer.layer.{i}" for i in range(len(config.stored_layers)))
     return replace(config, stored_layers=layers, layer_norm_eps=1e-12)
@@ -181,6 +186,8 @@ KINDS: dict[str, Kind] = {
     "roberta": Kind(Names("roberta"), ROBERTA_HEADS, vocab_size=50265, switches=_roberta),
     "xlm-roberta": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
     "camembert": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
+    "data2vec-text": Kind(Names("data2vec_text"), ROBERTA_HEADS, switches=_roberta),
+    "ernie": Kind(Names("ernie"), BERT_HEADS, segments=True, switches=_ernie),
     "distilbert": Kind(
         DISTILBERT,
         DISTILBERT_HEADS,

@@ -108,6 +108,8 @@ XLM_ROBERTA = kind(
 CAMEMBERT = kind(
     "camembert", "CamemBERT encoders: vectors, classes, tags, masked words", "bert_tasks"
 )
+DATA2VEC_TEXT = kind("data2vec-text", "data2vec of texts, with every head", "bert_tasks")
+ERNIE = kind("ernie", "ERNIE encoders: vectors, classes, tags, masked words", "bert_tasks")
 DISTILBERT = kind(
     "distilbert", "DistilBERT encoders: vectors, classes, tags, masked words", "bert_tasks"
 )
@@ -123,6 +125,10 @@ NOMIC_BERT = kind(
 GTE = kind("gte", "GTE encoders, such as gte-multilingual, with every head", "rotary_encoder")
 NEW = kind("new", "GTE encoders in their older files", "rotary_encoder")
 EUROBERT = kind("eurobert", "EuroBERT encoders, with every head", "rotary_encoder")
+JINA_EMBEDDINGS_V3 = kind(
+    "jina_embeddings_v3", "Jina Embeddings 3, without its adapters", "rotary_encoder"
+)
+ESM = kind("esm", "ESM-2, encoders of proteins, with every head", "rotary_encoder")
 DEBERTA_V2 = kind(
     "deberta-v2", "DeBERTa v2 and v3 encoders, often classifiers, with every head", "deberta"
 )

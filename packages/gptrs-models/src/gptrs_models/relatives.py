@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 BERT = (
-    *("bert-generation", "big_bird", "canine", "convbert", "data2vec-text", "deberta"),
-    *("ernie", "esm", "flaubert", "fnet", "funnel", "ibert"),
+    *("bert-generation", "big_bird", "canine", "convbert", "deberta"),
+    *("flaubert", "fnet", "funnel", "ibert"),
     *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert"),
     *("nystromformer", "rembert", "roberta-prelayernorm", "roformer"),
     *("splinter", "squeezebert", "xlm", "xlm-roberta-xl", "xlnet", "xmod", "yoso"),

@@ -10,8 +10,9 @@ from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError
 from gptrs.nn import ACTIVATIONS, RopeSettings
 from gptrs_models import llama_kinds, llama_switches
+from gptrs_models.bert_kinds import ROBERTA_HEADS
 from gptrs_models.encoder_heads import Heads, Hidden
-from gptrs_models.llama_config import LlamaConfig, Names
+from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_settings import FULL, SLIDING, KindDefaults, read_shared
 
 Settings = Mapping[str, object]
@@ -23,7 +24,8 @@ class RotaryConfig:
 
     `layers` is read as of a decoder of the Llama family, but for its window: in its
     `sliding_layers` a token sees those at a distance of at most `reach`. `token_types` is the scope
-    of embeddings of `type_vocab_size` token types, 0 for none.
+    of embeddings of `type_vocab_size` token types, 0 for none. Where `masked` is a token, it has no
+    embedding, and those of the others grow with the share of it (ESM).
     """
 
     layers: LlamaConfig
@@ -32,6 +34,7 @@ class RotaryConfig:
     token_types: str = "embeddings.token_type_embeddings"
     type_vocab_size: int = 0
     final_norm: bool = True
+    masked: int | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -292,6 +295,47 @@ def _gemma3(settings: Settings) -> RotaryConfig:
     return RotaryConfig(layers, heads, None if window is None else window // 2)
 
 
+def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
+    fields = ConfigFields(settings, "jina_embeddings_v3")
+    defaults = KindDefaults(
+        250002, 4096, 24, None, 8194, epsilon=1e-5, hidden_size=1024, heads=16, theta=20000.0,
+        activation="gelu", tied=True, own_names=llama_kinds.LAYER_EPSILON,
+    )  # fmt: skip
+    names = Names(
+        body="roberta", embed="embeddings.word_embeddings", embed_norm="emb_ln",
+        layers="encoder.layers", attention="mixer", qkv="Wqkv", output="out_proj", gate=None,
+        up="fc1", down="fc2", attention_in=None, attention_out="norm1", mlp_in=None, mlp_out="norm2",
+    )  # fmt: skip
+    layers = with_biases(read_shared(fields, "jina_embeddings_v3", defaults), True, True)
+    layers = replace(layers, names=names, norm="layer", norm_after_sum=True)
+    types = fields.integer("type_vocab_size", 1, minimum=0)
+    return RotaryConfig(layers, ROBERTA_HEADS, type_vocab_size=types, final_norm=False)
+
+
+def _esm(settings: Settings) -> RotaryConfig:
+    """Read an ESM-2, a model of proteins; ESM-1 has learned positions."""
+    fields = ConfigFields(settings, "esm")
+    for name, value in (("position_embedding_type", "rotary"), ("is_folding_model", False)):
+        fields.require(name, value)
+    defaults = KindDefaults(
+        33, 3072, 12, None, 1026, epsilon=1e-12, hidden_size=768, heads=12, tied=True,
+        activation="gelu", own_names=llama_kinds.LAYER_EPSILON,
+    )  # fmt: skip
+    normed = fields.boolean("emb_layer_norm_before", False)
+    names = Names(
+        body="esm", embed="embeddings.word_embeddings", layers="encoder.layer",
+        embed_norm="embeddings.layer_norm" if normed else None, attention="attention",
+        query="self.query", key="self.key", value="self.value", output="output.dense", mlp=None,
+        gate=None, up="intermediate.dense", down="output.dense", attention_in="attention.LayerNorm",
+        mlp_in="LayerNorm", norm="encoder.emb_layer_norm_after",
+    )  # fmt: skip
+    layers = with_biases(read_shared(fields, "esm", defaults), True, True)
+    layers = replace(layers, names=names, norm="layer", hidden_act="gelu")
+    drops = fields.boolean("token_dropout", False)
+    masked = fields.integer("mask_token_id", minimum=0) if drops else None
+    return RotaryConfig(layers, ROBERTA_HEADS, masked=masked)
+
+
 KINDS: dict[str, Callable[[Settings], RotaryConfig]] = {
     "modernbert": _modernbert,
     "nomic_bert": _nomic_bert,
@@ -299,5 +343,7 @@ KINDS: dict[str, Callable[[Settings], RotaryConfig]] = {
     "new": _gte,
     "eurobert": _eurobert,
     "gemma3_text": _gemma3,
+    "jina_embeddings_v3": _jina_embeddings_v3,
+    "esm": _esm,
 }
 """Readers of config.json by `model_type`."""

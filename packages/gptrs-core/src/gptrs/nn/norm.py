@@ -12,6 +12,7 @@ class LayerNorm(Module):
     """Layer normalization over the last axis, of size `width`, with weight and bias.
 
     The checkpoint stores the weight less `weight_offset`. Without `weight` or `bias` it has none.
+    Older checkpoints of encoders, and transformers 5 again, call them `gamma` and `beta`.
     """
 
     def __init__(
@@ -24,8 +25,9 @@ class LayerNorm(Module):
         weight: bool = True,
         bias: bool = True,
     ) -> None:
-        self.weight = params.tensor("weight", (width,)) if weight else None
-        self.bias = params.tensor("bias", (width,)) if bias else None
+        old = "gamma" in params
+        self.weight = params.tensor("gamma" if old else "weight", (width,)) if weight else None
+        self.bias = params.tensor("beta" if old else "bias", (width,)) if bias else None
         self._epsilon = epsilon
         self._weight_offset = weight_offset
 
