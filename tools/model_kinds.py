@@ -15,6 +15,7 @@ POPULAR = {
     "Encoders of text": (
         *("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "electra", "albert"),
         *("modernbert", "nomic_bert", "gte", "eurobert"),
+        *("jina_embeddings_v3", "esm", "ernie"),
     ),
     "Language models": (
         *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
@@ -23,6 +24,7 @@ POPULAR = {
         *("ernie4_5", "hunyuan_v1_dense", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon"),
         *("gptj", "codegen", "xglm", "biogpt"),
         *("lfm2", "qwen3_next", "mamba", "mamba2", "deepseek_v3"),
+        *("apertus", "hyperclovax"),
     ),
     "Mixtures of experts": (
         *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "glm4_moe", "glm4_moe_lite"),

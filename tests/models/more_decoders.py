@@ -141,6 +141,43 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             **{"use_expert_bias": False, "norm_topk_prob": False},
         },
     ),
+    "apertus": ("Apertus", {"attention_bias": True}),
+    "cwm": (
+        "Cwm",
+        {
+            **{"head_dim": 10, "num_hidden_layers": 3, "sliding_window": 12, "mlp_bias": True},
+            **{"bos_token_id": 0, "eos_token_id": 1},
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
+    "hyperclovax": ("HyperCLOVAX", {**FACTORS, "head_dim": 10, "logits_scaling": 0.3}),
+    "hyperclovax without norms behind": (
+        "HyperCLOVAX",
+        {"use_post_norm": False, "attention_bias": True, "mlp_bias": True},
+    ),
+    "iquestcoder": ("IQuestCoder", {"saved_as": "LlamaForCausalLM", "head_dim": 10}),
+    "jais2": ("Jais2", {"layer_norm_eps": 1e-3, "mlp_bias": False}),
+    "solar_open": (
+        "SolarOpen",
+        {
+            **{**ROUTED, "head_dim": 16, "attention_bias": True, "n_shared_experts": 2},
+            **{"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7},
+        },
+    ),
+    "vaultgemma": (
+        "VaultGemma",
+        {
+            **{"head_dim": 10, "sliding_window": 12, "query_pre_attn_scalar": 20},
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "youtu": (
+        "Youtu",
+        {
+            **{"kv_lora_rank": 20, "q_lora_rank": None, "qk_rope_head_dim": 6, "v_head_dim": 14},
+            **{"qk_nope_head_dim": 10, "num_key_value_heads": 4, "rope_interleave": False},
+        },
+    ),
     "minimax_m2": (
         "MiniMaxM2",
         {"num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8},
@@ -148,5 +185,5 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 }
 """The class of each directory in transformers, and its settings."""
 
-COMPILED_CASES = {"phimoe"}
+COMPILED_CASES = {"phimoe", "apertus"}
 """Cases for backends that compile: kernels of the others are those of older kinds."""

@@ -143,5 +143,6 @@ def test_a_text_fills_the_context(directory, backend_name):
     model = gptrs.load_model(directory, backend=backend_name)
     settings = json.loads((directory / "config.json").read_text())
     offset = settings["pad_token_id"] + 1
-    shifted = settings["model_type"] in ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text")
+    from_padding = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text")
+    shifted = settings["model_type"] in from_padding
     assert model.text_embedder().context_length == 150 - (offset if shifted else 0)

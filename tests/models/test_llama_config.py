@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import shutil
 
 import pytest
 
 import gptrs
 from gptrs.errors import ModelError
+from gptrs_models import llama_kinds, llama_newer_kinds
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_kinds import KINDS, read_config
 from models.llama_support import edit_config, save_variant
@@ -50,6 +53,24 @@ def test_defaults_are_those_of_transformers(kind):
     assert [saved.window(layer) for layer in layers] == [ours.window(layer) for layer in layers]
     unrotated = [[layer in each.unrotated_layers for layer in layers] for each in (saved, ours)]
     assert unrotated[0] == unrotated[1]
+
+
+LARGER = {"falcon", "gptj", "opt", "ernie4_5_moe", "lfm2_moe", "gpt_neox", "olmoe"}
+"""Kinds of more than 30 lines; none is to come."""
+
+
+def test_a_kind_costs_at_most_thirty_lines():
+    """The recipe promises it: an entry, its switches, a description and an entry point."""
+    costs: dict[str, int] = {}
+    for module in (llama_kinds, llama_newer_kinds):
+        nodes = ast.walk(ast.parse(inspect.getsource(module)))
+        for table in (node for node in nodes if isinstance(node, ast.Dict)):
+            for key, entry in zip(table.keys, table.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value in KINDS:
+                    lines = len(inspect.getsource(KINDS[key.value].switches).splitlines())
+                    costs[key.value] = lines + (entry.end_lineno or 0) - key.lineno + 1 + 2
+    assert costs.keys() == KINDS.keys()
+    assert {kind for kind, lines in costs.items() if lines > 30} == LARGER
 
 
 def _yarn(**settings: object) -> dict[str, object]:

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 COMPILED = {
     *("modernbert", "modernbert of texts", "nomic_bert of words", "gte of texts", "eurobert"),
     *("eurobert of texts", "gemma3_text", "deberta-v2", "deberta-v2 of texts"),
-    "modernbert of tokens",
+    *("modernbert of tokens", "esm"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 
@@ -262,7 +262,10 @@ def test_gte_in_its_older_form(tmp_path):
         read_config({**settings, "vocab_size": None})
 
 
-@pytest.mark.parametrize("kind", [*sorted(set(KINDS) - {"new", "gemma3_text", "esm"}), "deberta-v2"])
+WITH_DEFAULTS = {*KINDS, "deberta-v2"} - {"new", "gemma3_text", "esm"}
+
+
+@pytest.mark.parametrize("kind", sorted(WITH_DEFAULTS))
 def test_defaults_are_those_of_transformers(kind):
     theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
     read = read_deberta if kind == "deberta-v2" else read_config

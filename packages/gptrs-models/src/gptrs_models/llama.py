@@ -197,6 +197,20 @@ def _head_norm(
     return make_norm(config.head_norm, params, config.head_dim, config.rms_norm_eps)
 
 
+class XIELU(Module):
+    """An activation whose slopes for x above and below 0 were learned (Huang et al. 2024)."""
+
+    def __init__(self, params: Params) -> None:
+        self.alpha_p, self.alpha_n = (params.tensor(name, (1,)) for name in ("alpha_p", "alpha_n"))
+        self.beta, self.eps = (params.tensor(name, ()) for name in ("beta", "eps"))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply it to each element."""
+        above, below = F.softplus(self.alpha_p), self.beta + F.softplus(self.alpha_n)
+        bent = (F.expm1(F.minimum(x, self.eps)) - x) * below
+        return F.where(x > 0, above * F.square(x), bent) + self.beta * x
+
+
 class MLP(Module):
     """`down(activation(gate(x)) * up(x))` (Shazeer 2020); without a gate `down(activation(up(x)))`.
 
@@ -216,7 +230,8 @@ class MLP(Module):
         out_bias = bias if config.down_bias is None else config.down_bias
         self.down_proj = Linear(params / names.down, inner, dim, out_bias, axes=("mlp", "embed"))
         self.up_first = config.up_first
-        self.activation = ACTIVATIONS[config.hidden_act]
+        learned = config.hidden_act == "xielu"
+        self.activation = XIELU(params / "act_fn") if learned else ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, C]."""

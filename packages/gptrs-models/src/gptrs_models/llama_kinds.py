@@ -14,6 +14,7 @@ from gptrs_models import llama_parallel_switches as parallel
 from gptrs_models import llama_shared_moe_switches as shared
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_newer_kinds import NEWER
 from gptrs_models.llama_settings import KindDefaults, read_shared
 
 
@@ -480,5 +481,6 @@ KINDS: dict[str, Kind] = {
         ),
         shared.minimax_m2,
     ),
+    **{name: Kind(*parts) for name, parts in NEWER.items()},
 }  # fmt: skip
 """The kinds by their `model_type`."""

@@ -26,13 +26,13 @@ def glm4_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         config,
         qkv_bias=fields.boolean("attention_bias", False),
         head_norm="rms" if fields.boolean("use_qk_norm", False) else None,
-        experts=_routed(fields, config, count=128, inner=1408, dense=1, scale=1.0),
+        experts=routed(fields, config, count=128, inner=1408, dense=1, scale=1.0),
     )
 
 
 def dots1(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch what Qwen3 does, and mixtures as those of DeepSeek-V3."""
-    experts = _routed(fields, config, count=None, inner=1408, dense=0, scale=1.0)
+    experts = routed(fields, config, count=None, inner=1408, dense=0, scale=1.0)
     experts = replace(experts, normalized=fields.boolean("norm_topk_prob", False))
     return replace(switches.qwen3(fields, config), experts=experts)
 
@@ -40,7 +40,7 @@ def dots1(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 def glm4_moe_lite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch latent attention, and mixtures as those of DeepSeek-V3 after the first layer."""
     own = {"q_lora_rank": 768, "v_head_dim": 256, "qk_nope_head_dim": 192, **fields.settings}
-    experts = _routed(fields, config, count=64, inner=1536, dense=1, scale=1.8, chosen=4)
+    experts = routed(fields, config, count=64, inner=1536, dense=1, scale=1.8, chosen=4)
     words = fields.choices("mlp_layer_types", ("dense", "sparse"))
     if words is not None:
         if len(words) != config.num_hidden_layers:
@@ -51,7 +51,7 @@ def glm4_moe_lite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     return replace(config, experts=experts, interleaved=fields.boolean("rope_interleave", True))
 
 
-def _routed(
+def routed(
     fields: ConfigFields,
     config: LlamaConfig,
     *,

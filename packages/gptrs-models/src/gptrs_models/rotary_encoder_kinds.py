@@ -304,7 +304,8 @@ def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
     names = Names(
         body="roberta", embed="embeddings.word_embeddings", embed_norm="emb_ln",
         layers="encoder.layers", attention="mixer", qkv="Wqkv", output="out_proj", gate=None,
-        up="fc1", down="fc2", attention_in=None, attention_out="norm1", mlp_in=None, mlp_out="norm2",
+        up="fc1", down="fc2", attention_in=None, attention_out="norm1", mlp_in=None,
+        mlp_out="norm2",
     )  # fmt: skip
     layers = with_biases(read_shared(fields, "jina_embeddings_v3", defaults), True, True)
     layers = replace(layers, names=names, norm="layer", norm_after_sum=True)
