@@ -32,8 +32,8 @@ class BertConfig:
     after another; the same name twice is one layer that is computed twice (ALBERT).
     `segments` is how many texts of a pair are told apart, 1 for kinds whose tokenizers do not.
     `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
-    such bias. `task_types` is how many embeddings of tasks there are; every token has that of the first
-    (ERNIE).
+    such bias. `task_types` is how many embeddings of tasks there are; every token has that of the
+    first (ERNIE).
     """
 
     names: Names
