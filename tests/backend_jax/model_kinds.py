@@ -36,6 +36,7 @@ from models.models_support import save_gpt2
 from models.seq2seq_models import CASES as SEQ2SEQ
 from models.seq2seq_models import save_seq2seq
 from models.sound_models import save_moonshine
+from models.torch_mobilenet_v3 import save_mobilenet_v3
 
 Save = Callable[[Path], object]
 WORDS = 53
@@ -142,6 +143,7 @@ def _saves() -> dict[str, Save]:
     found["resnet"] = partial(
         save_image_model, kind="ResNet", **test_resnet.VARIANTS["downsampled_in_1x1"]
     )
+    found["mobilenet_v3"] = save_mobilenet_v3
     found["mobilenet_v2"] = partial(save_image_model, kind="MobileNetV2", depth_multiplier=0.35)
     for name in test_clip.CASES:
         found[name] = partial(test_clip.save, name=name)

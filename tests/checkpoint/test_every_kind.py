@@ -55,10 +55,14 @@ def test_from_one_file(tmp_path, backend: Backend, kind):
     np.testing.assert_array_equal(_result(model), expected)
 
 
+OF_TENSORS = {"mobilenet_v3"}
+"""Kinds whose structure follows from the tensors: none can be made of settings alone."""
+
+
 def test_every_structure_is_among_them():
     factories = {manager().model_factory(kind) for kind in CONFIGS}
     for record in manager().records(ModelPlugin):
-        if record.distribution == "gptrs-models":
+        if record.distribution == "gptrs-models" and record.name not in OF_TENSORS:
             assert manager().model_factory(record.name) in factories, record.name
 
 

@@ -12,3 +12,8 @@ DINOV3 = kind("dinov3_vit", "DINOv3 encoders of images", "dinov3")
 SIGLIP2 = kind("siglip2", "SigLIP 2 for images of any aspect, and texts", "clip")
 SIGLIP2_VISION = kind("siglip2_vision_model", "the half of SigLIP 2 for images", "clip")
 SWIN = kind("swin", "Swin transformers: classes and vectors of images", "swin")
+MOBILENET_V3 = kind(
+    "mobilenet_v3",
+    "MobileNetV3 classifiers, as torchvision and timm save them",
+    "mobilenet_v3",
+)

@@ -16,7 +16,9 @@ _WITHOUT_TIMM: Final = (
     "export it from timm with `torch.export.save(torch.export.export(model.eval(), (image,)),"
     ' "model.pt2")`: a file `.pt2` is imported'
 )
-_SUPPORTED: Final = "resnet18 to 152, vit_*_patch*, deit_*_patch16_*, convnext_* and convnextv2_*"
+_SUPPORTED: Final = (
+    "resnet18 to 152, mobilenetv3_*, vit_*_patch*, deit_*_patch16_*, convnext_* and convnextv2_*"
+)
 _CLASSES: Final = {
     **{"vit": "ViT", "deit": "DeiT", "convnext": "ConvNext", "convnextv2": "ConvNextV2"},
     "resnet": "ResNet",
@@ -128,6 +130,17 @@ def _resnet_settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
     }
 
 
+def _mobilenet_v3_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
+    # As for `resnet`; what TensorFlow trained pads and normalizes as it does.
+    return {
+        "model_type": "mobilenet_v3",
+        "architectures": ["MobileNetV3ForImageClassification"],
+        "num_channels": shapes["conv_stem.weight"][1],
+        "tf_padding": found["tf"] is not None,
+        "layer_norm_eps": 1e-5 if found["tf"] is None else 1e-3,
+    }
+
+
 def _convnext_settings(kind: str) -> _Settings:
     def settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
         stages = range(_count(shapes, r"stages\.(\d+)\..*"))
@@ -156,6 +169,10 @@ def _count(shapes: Shapes, pattern: str) -> int:
 _RESNET: Final = _rules(
     (r"((?:conv1|bn1|fc|layer[1-4]\.\d+\.(?:conv\d|bn\d|downsample\.[01]))\.\w+)", r"\1")
 )
+_MOBILENET_V3: Final = _rules(
+    (r"((?:conv_stem|bn1|conv_head|classifier)\.\w+)", r"\1"),
+    (r"(blocks\.\d\.\d\.(?:conv(?:_dw|_pw|_pwl)?|bn[123]|se\.conv_(?:reduce|expand))\.\w+)", r"\1"),
+)
 _SIZES: Final = "(?P<size>tiny|small|base|large)"
 _FAMILIES: Final = (
     _Family(
@@ -164,6 +181,13 @@ _FAMILIES: Final = (
         _resnet_settings,
         "avg",
         "fc.weight",
+    ),
+    _Family(
+        r"(?P<tf>tf_)?mobilenetv3_(small|large)_\d+",
+        _MOBILENET_V3,
+        _mobilenet_v3_settings,
+        "avg",
+        "classifier.weight",
     ),
     _Family(
         rf"(vit|deit)_{_SIZES}_patch\d+_\d+",

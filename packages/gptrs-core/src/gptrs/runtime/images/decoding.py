@@ -21,15 +21,18 @@ from gptrs.quoting import clipped, quoted
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""Formats that are decoded: pixels only, none that runs a program or opens other files."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+"""Formats that are decoded: pixels only, none that runs a program or opens other files.
+
+AVIF is the last one: Pillow has it from 11.3 on, in most builds.
+"""
 MAX_BYTES = 64 * 2**20
 """Largest file that is read."""
 MAX_SIDE = 65_535
 MAX_PIXELS = 2**24
 """Most pixels of an array; Pillow takes 4 bytes for each, some decoders as much again."""
 MAX_WEBP = 2**23
-"""Most pixels of a WEBP, whose decoder keeps several images of the whole."""
+"""Most pixels of a WEBP or AVIF, whose decoders keep several images of the whole."""
 MAX_HALVED = 2**25
 """Most pixels of a PNG, BMP or PPM: beyond MAX_PIXELS two by two become one."""
 MAX_DRAFT = 2**27
@@ -57,7 +60,7 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
     Of several frames the first is taken; grey, palette and CMYK become RGB, and transparency is
     dropped, as transformers' `load_image` does. An image of more than MAX_PIXELS is made smaller
     while it is decoded, a JPEG of up to MAX_DRAFT and a PNG, BMP or PPM of up to MAX_HALVED
-    pixels; a WEBP has at most MAX_WEBP.
+    pixels; a WEBP or AVIF has at most MAX_WEBP.
     Reading takes less than 300 MB of memory. ModelError for a file that is none of FORMATS, is
     damaged or cut short, or is larger; MissingLibraryError where Pillow is not installed.
     """
@@ -101,8 +104,11 @@ def pillow(module: str) -> ModuleType:
 
 def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
     """Return the image before its pixels are decoded."""
+    # To ask for AVIF loads a library, or is an error of Pillow where it has none.
+    known = data[4:8] == b"ftyp" and pillow("features").check("avif")
+    formats = FORMATS if known else FORMATS[:-1]
     try:
-        return cast("Image", library.open(io.BytesIO(data), formats=FORMATS))
+        return cast("Image", library.open(io.BytesIO(data), formats=formats))
     except library.UnidentifiedImageError:
         raise ModelError(
             f"{shown} is no image that can be read: it starts with {data[:8]!r}",
@@ -126,7 +132,7 @@ def _require_bounded(image: Image, data: bytes, shown: str) -> None:
         image.draft(None, (-(-width // scale), -(-height // scale)))
     elif image.format in _HALVED:
         most = MAX_HALVED
-    elif image.format == "WEBP":
+    elif image.format in ("WEBP", "AVIF"):
         most = MAX_WEBP
     if pixels > most:
         raise _too_large(shown, f"{width} x {height}", f"at most {most} are")

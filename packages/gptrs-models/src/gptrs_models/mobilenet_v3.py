@@ -1,0 +1,231 @@
+"""MobileNetV3 (Howard et al. 2019) as torchvision or timm saves it; transformers has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
+from gptrs.nn import Conv2d, ConvNorm, ImageClassifierModule, class_head, output_channels
+
+STRIDES = {
+    11: (2, 2, 1, 2, 1, 1, 1, 1, 2, 1, 1),
+    15: (1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1),
+}
+"""Of each block, for the small and the large form by their number of blocks."""
+PLAIN = {11: 3, 15: 6}
+"""How many blocks have ReLU; the others have hard-swish."""
+
+
+@dataclass(frozen=True)
+class MobileNetV3Config:
+    """The settings that do not follow from the tensors."""
+
+    num_channels: int
+    tf_padding: bool
+    layer_norm_eps: float
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> MobileNetV3Config:
+        """Read config.json with torchvision's defaults; ModelError names what is unsupported."""
+        fields = ConfigFields(settings, "mobilenet_v3")
+        fields.require("quantization_config", None)
+        return cls(
+            num_channels=fields.integer("num_channels", 3),
+            tf_padding=fields.boolean("tf_padding", False),
+            layer_norm_eps=fields.number("layer_norm_eps", 0.001),
+        )
+
+
+@dataclass(frozen=True)
+class Scopes:
+    """Where the weights of a block are: a convolution and its norm, and two of the attention."""
+
+    depthwise: tuple[Params, Params]
+    project: tuple[Params, Params]
+    expand: tuple[Params, Params] | None = None
+    squeeze: tuple[Params, Params] | None = None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where the weights of a model are."""
+
+    stem: tuple[Params, Params]
+    blocks: tuple[Scopes, ...]
+    last: tuple[Params, Params]
+    hidden: Params
+    classifier: Params
+
+
+def of_torchvision(params: Params) -> Names:
+    """Return torchvision's names: what a block lacks shifts the numbers of its parts."""
+    features = params / "features"
+
+    def layer(scope: Params) -> tuple[Params, Params]:
+        return scope / 0, scope / 1
+
+    def block(scope: Params) -> Scopes:
+        parts = iter(scope / number for number in count())
+        # Without an expansion a block begins with the depthwise convolution.
+        expand = layer(next(parts)) if kernel_of(scope / 0 / 0)[1] == 1 else None
+        depthwise, after = layer(next(parts)), next(parts)
+        if "fc1.weight" not in after:
+            return Scopes(depthwise, layer(after), expand)
+        return Scopes(depthwise, layer(next(parts)), expand, (after / "fc1", after / "fc2"))
+
+    numbers = [number for number in range(1, 17) if f"{number}.block.0.0.weight" in features]
+    blocks = [features / number / "block" for number in numbers]
+    found = tuple(block(scope) for scope in blocks)
+    classifier = params / "classifier"
+    last = layer(features / (len(blocks) + 1))
+    return Names(layer(features / 0), found, last, classifier / 0, classifier / 3)
+
+
+def of_timm(params: Params) -> Names:
+    """Return timm's names: blocks are counted within their stages."""
+
+    def block(scope: Params) -> Scopes:
+        pointwise = "conv_pwl.weight" not in scope  # without an expansion
+        names = ("conv_dw", "bn1", "conv_pw", "bn2") if pointwise else ("conv_dw", "bn2")
+        names = names if pointwise else (*names, "conv_pwl", "bn3")
+        first = None if pointwise else (scope / "conv_pw", scope / "bn1")
+        attends = "se.conv_reduce.weight" in scope
+        se = (scope / "se" / "conv_reduce", scope / "se" / "conv_expand") if attends else None
+        parts = [scope / name for name in names]
+        return Scopes((parts[0], parts[1]), (parts[2], parts[3]), first, se)
+
+    blocks = params / "blocks"
+    stages = [[f"{stage}.{number}" for number in range(8)] for stage in range(6)]
+    names = [name for stage in stages for name in stage if f"{name}.conv_dw.weight" in blocks]
+    found = tuple(block(blocks / name) for name in names)
+    last = blocks / "6" / "0" if "6.0.conv.weight" in blocks else blocks / "5" / "0"
+    return Names(
+        (params / "conv_stem", params / "bn1"),
+        found,
+        (last / "conv", last / "bn1"),
+        params / "conv_head",
+        params / "classifier",
+    )
+
+
+class SqueezeExcite(Module):
+    """Scales channels by what their means say, between 0 and 1."""
+
+    def __init__(self, scopes: tuple[Params, Params], channels: int) -> None:
+        reduced = output_channels(scopes[0])
+        self.reduce = Conv2d(scopes[0], channels, reduced, 1)
+        self.expand = Conv2d(scopes[1], reduced, channels, 1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, H, W, C]."""
+        means = F.mean(x, axis=(1, 2), keepdims=True)
+        return x * F.hard_sigmoid(self.expand(F.relu(self.reduce(means))))
+
+
+class Block(Module):
+    """Pointwise expansion, depthwise convolution, squeezed attention, pointwise projection."""
+
+    def __init__(
+        self, config: MobileNetV3Config, scopes: Scopes, inputs: int, stride: int, *, plain: bool
+    ) -> None:
+        activation = F.relu if plain else F.hard_swish
+        padding: Literal["same"] | None = "same" if config.tf_padding else None
+        wide, kernel = kernel_of(scopes.depthwise[0])
+        self.outputs = output_channels(scopes.project[0])
+        epsilon = config.layer_norm_eps
+        self.expand = (
+            ConvNorm(scopes.expand, (inputs, wide), 1, activation, epsilon=epsilon)
+            if scopes.expand is not None
+            else None
+        )
+        self.depthwise = ConvNorm(
+            scopes.depthwise, (wide, wide), kernel, activation, stride=stride, padding=padding,
+            groups=wide, epsilon=epsilon,
+        )  # fmt: skip
+        self.squeeze = None if scopes.squeeze is None else SqueezeExcite(scopes.squeeze, wide)
+        self.project = ConvNorm(scopes.project, (wide, self.outputs), 1, epsilon=epsilon)
+        self._adds = stride == 1 and inputs == self.outputs
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, H, W, inputs] -> [B, H / stride, W / stride, outputs]."""
+        y = self.depthwise(x if self.expand is None else self.expand(x))
+        y = self.project(y if self.squeeze is None else self.squeeze(y))
+        return F.add(x, y) if self._adds else y
+
+
+def kernel_of(params: Params) -> tuple[int, int]:
+    """Return the output channels and the size of the convolution in this scope."""
+    channels = output_channels(params)
+    return channels, params.tensor("weight").shape[3]
+
+
+class Head(Module):
+    """A hidden layer, whose weight may be that of a convolution, and the classes."""
+
+    def __init__(self, settings: Mapping[str, object], names: Names, inputs: int) -> None:
+        shape = names.hidden.tensor("weight").shape
+        self.weight = names.hidden.tensor("weight", (shape[0], inputs, *shape[2:]))
+        self.bias = names.hidden.tensor("bias", (shape[0],))
+        self.classifier = class_head(settings, names.classifier, shape[0])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, C] -> [B, classes]."""
+        weight = F.reshape(self.weight, self.weight.shape[:2])
+        return self.classifier(F.hard_swish(F.linear(x, weight, self.bias)))
+
+
+class MobileNetV3(ImageClassifierModule):
+    """The image model: a stem, blocks, and a classifier of the mean over positions."""
+
+    def __init__(
+        self, config: MobileNetV3Config, settings: Mapping[str, object], names: Names
+    ) -> None:
+        super().__init__(config.num_channels, "ConvNextImageProcessor")
+        blocks = len(names.blocks)
+        if blocks not in STRIDES:
+            raise ModelError(
+                f"a `mobilenet_v3` model has 11 blocks or 15, this one has {blocks}",
+                hint="its weights must have the names of torchvision or timm",
+            )
+        self.config, epsilon = config, config.layer_norm_eps
+        width = output_channels(names.stem[0])
+        padding: Literal["same"] | None = "same" if config.tf_padding else None
+        self.stem = ConvNorm(
+            names.stem, (config.num_channels, width), 3, F.hard_swish, stride=2, padding=padding,
+            epsilon=epsilon,
+        )  # fmt: skip
+        self.blocks: list[Block] = []
+        for number, (scopes, stride) in enumerate(zip(names.blocks, STRIDES[blocks], strict=True)):
+            plain = number < PLAIN[blocks]
+            self.blocks.append(Block(config, scopes, width, stride, plain=plain))
+            width = self.blocks[-1].outputs
+        last = output_channels(names.last[0])
+        self.last = ConvNorm(names.last, (width, last), 1, F.hard_swish, epsilon=epsilon)
+        self.classifier = Head(settings, names, last)
+
+    @override
+    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        x = self.stem(x)
+        yield "embeddings", x
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            yield f"layer.{number}", x
+
+    @override
+    def body(self, x: Tensor) -> Tensor:
+        return self.last(x)
+
+
+def load(settings: Mapping[str, object], params: Params) -> MobileNetV3:
+    """Build the model from its weights, whose names tell whose they are; ModelError if unsupported.
+
+    The structure follows from the tensors.
+    """
+    names = of_timm(params) if "conv_stem.weight" in params else of_torchvision(params)
+    return MobileNetV3(MobileNetV3Config.from_settings(settings), settings, names)
