@@ -16,7 +16,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import gemm
 from gptrs_backend_numba.lowering.product_calls import Epilogue
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 
@@ -106,7 +106,7 @@ def test_sums_that_start_with_bias_and_residual(residual: bool, narrow: bool) ->
 
 
 @custom_call("gptrs.numba.scaled_test.f32.v1", when=lambda op, operands: True)
-def scaled(builder: Builder, unit: Unit) -> None:
+def scaled(builder: ScheduleBuilder, unit: Unit) -> None:
     x, weight = (builder.view(value) for value in unit.last.operands)
     gemm(builder, x, weight, builder.define(unit.last.result), Epilogue(scale=0.25))
 

@@ -19,7 +19,7 @@ from gptrs_backend_numba.codegen.tasks import MOST_RANGES, run_tasks_kernel
 from gptrs_backend_numba.elementwise_blocks import PARALLEL_FROM, blocks
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Context, KernelCall
+from gptrs_backend_numba.schedule import Context, KernelCall, ScheduleBuilder
 
 RNG = np.random.default_rng(5)
 THREADS = (2, 3, MOST_RANGES + 3)
@@ -198,7 +198,7 @@ def test_the_places_of_the_largest(axis: int) -> None:
 
 @pytest.mark.parametrize(("size", "threads"), [(PARALLEL_FROM - 1, 1), (PARALLEL_FROM, 4)])
 def test_large_kernels_alone_are_shared(size: int, threads: int) -> None:
-    builder = Builder(Context(4, {}, []), {}, ())
+    builder = ScheduleBuilder(Context(4, {}, []), {}, ())
     x, out = (builder.fresh(dtypes.f32, (size,)) for _ in range(2))
     builder.copy(x, out)
     (step,) = builder.steps

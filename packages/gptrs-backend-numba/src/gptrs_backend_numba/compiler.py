@@ -20,7 +20,7 @@ from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
-from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
+from gptrs_backend_numba.schedule import Context, Result, Schedule, ScheduleBuilder
 from gptrs_backend_numba.size_classes import SizesNeeded, ones
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
@@ -112,7 +112,7 @@ def _input(index: int, param: Value) -> View:
 
 
 def _results(
-    builder: Builder, views: Sequence[View], donated: Sequence[bool]
+    builder: ScheduleBuilder, views: Sequence[View], donated: Sequence[bool]
 ) -> tuple[Result, ...]:
     """Each result in memory of its own: what it was computed in, a donated input, or a copy."""
     taken: set[Storage] = set()

@@ -114,7 +114,7 @@ class Context:
     """Kept by the lowering of functions for other calls of them."""
 
 
-class Builder:
+class ScheduleBuilder:
     """Collects the steps of a region; knows the view and the last use of each value.
 
     `owned` are storages from outside that the region may overwrite after their last use in it.
@@ -219,7 +219,7 @@ class Builder:
         )
         return not needed and view.fills_storage
 
-    def include(self, inner: Builder) -> None:
+    def include(self, inner: ScheduleBuilder) -> None:
         """Append the steps of a region, and own the memory that it has made."""
         self.add(inner.steps, inner._made)
 

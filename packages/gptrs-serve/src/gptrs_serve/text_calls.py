@@ -19,7 +19,7 @@ Work = Callable[[Sequence[str]], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _WaitingTexts:
     """Texts that wait. Calls of one key may be joined: their work gives each text the same."""
 
     key: Hashable
@@ -38,7 +38,7 @@ class TextCalls:
     def __init__(self, most_requests: int) -> None:
         self._most_requests = most_requests
         self._requests = 0
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[_WaitingTexts] = deque()
         self._thread = ThreadPoolExecutor(1, "gptrs-texts")
         self._running: asyncio.Task[None] | None = None
 
@@ -92,7 +92,7 @@ class TextCalls:
             return list(await self._one(object(), texts, work))
 
     async def _one(self, key: Hashable, texts: Sequence[str], work: Work) -> Sequence[Any]:
-        call = _Call(key, texts, work, asyncio.get_running_loop().create_future())
+        call = _WaitingTexts(key, texts, work, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._running is None:
             self._running = asyncio.create_task(self._run_all())
@@ -105,10 +105,10 @@ class TextCalls:
         finally:
             self._running = None
 
-    def _next_calls(self) -> list[_Call]:
+    def _next_calls(self) -> list[_WaitingTexts]:
         """Take the call that waits longest, and others of its key while their texts are few."""
         first = self._waiting.popleft()
-        taken, kept, count = [first], deque[_Call](), len(first.texts)
+        taken, kept, count = [first], deque[_WaitingTexts](), len(first.texts)
         for call in self._waiting:
             if call.key == first.key and count + len(call.texts) <= MOST_TEXTS:
                 taken.append(call)
@@ -118,7 +118,7 @@ class TextCalls:
         self._waiting = kept
         return [call for call in taken if not call.result.done()]  # the others were cancelled
 
-    async def _answer(self, calls: Sequence[_Call]) -> None:
+    async def _answer(self, calls: Sequence[_WaitingTexts]) -> None:
         """Run calls as one; where that fails each by itself, so that nobody gets others' errors."""
         if not calls:
             return

@@ -14,8 +14,6 @@ from gptrs.ir.dtypes import DType
 
 INTEGERS: tuple[DType, ...] = dtypes.INTEGERS
 FLOATS: tuple[DType, ...] = dtypes.FLOATS
-COMPUTED: tuple[DType, ...] = (dtypes.i1, *INTEGERS, *FLOATS)
-"""The element types that kernels can compute with and that have an order."""
 NUMBERS: tuple[DType, ...] = (*INTEGERS, *FLOATS, dtypes.cf32, dtypes.cf64)
 """The element types that kernels can add and multiply."""
 

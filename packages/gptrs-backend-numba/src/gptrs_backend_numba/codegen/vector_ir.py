@@ -31,7 +31,7 @@ ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
 
 @intrinsic
 def multiply_add(typing_context, x, y, z):
-    """Return `x * y + z` of floats of 32 bits, rounded like a lane of `Emitter.multiply_add`."""
+    """Return `x * y + z` of f32, rounded like a lane of `VectorEmitter.multiply_add`."""
 
     def generate(context, builder, signature, arguments):
         return call_llvm(builder, f"llvm.{_PRODUCT}.f32", F32, list(arguments))
@@ -39,7 +39,7 @@ def multiply_add(typing_context, x, y, z):
     return x(x, x, x), generate
 
 
-class Emitter:
+class VectorEmitter:
     """Addresses, vector loads and multiply-adds in the function that is being generated."""
 
     def __init__(self, builder):
@@ -185,7 +185,7 @@ class Emitter:
 
 
 def bytes_of(dtype):
-    """Return the bytes of an element that `Emitter.floats` reads: of "f32", "bf16" or "f16"."""
+    """Return the bytes of an element that `VectorEmitter.floats` reads: "f32", "bf16", "f16"."""
     return 4 if dtype == "f32" else 2
 
 

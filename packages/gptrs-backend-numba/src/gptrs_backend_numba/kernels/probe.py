@@ -8,7 +8,7 @@ from llvmlite import ir
 from gptrs_backend_numba.codegen.deferred import intrinsic, types
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
-from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter
+from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, VectorEmitter
 
 _CHAINS = 12
 """Sums at once: enough to hide the latency of 4 cycles in 2 units, few enough for registers."""
@@ -21,7 +21,7 @@ def multiply_adds(typing_context, steps):
     """Return the total of chains of `steps` multiply-adds each; no chain can be optimized away."""
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         factor = emit.splat(ir.Constant(F32, 0.5))
         starts = [ir.Constant(VECTOR, [float(chain)] * WIDTH) for chain in range(_CHAINS)]
 

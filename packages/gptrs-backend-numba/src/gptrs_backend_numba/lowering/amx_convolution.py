@@ -28,7 +28,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
 )
 from gptrs_backend_numba.memory import Arena
 from gptrs_backend_numba.packing import Packing
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _BLOCKS_A_TASK = 8
@@ -93,7 +93,7 @@ class UnitWeight:
         return target
 
 
-def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> bool:
+def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | None) -> bool:
     """Return whether AMX is there, not switched off (`GPTRS_NUMBA_AMX=0`), and faster here.
 
     The alternative is Winograd's algorithm with tiles of `side`, the direct kernel without one.
@@ -168,7 +168,7 @@ def _planes(given: Operands, at: Windows) -> _Planes:
     )
 
 
-def convolution(builder: Builder, given: Operands, at: Windows, tasks: int = TASKS) -> None:
+def convolution(builder: ScheduleBuilder, given: Operands, at: Windows, tasks: int = TASKS) -> None:
     """Add calls that bring the image into planes and compute the sums."""
     planes, weight = _planes(given, at), _weight(given, at)
     fields = _image(given, at) | _division(planes, weight, given.x.shape[0], tasks)
@@ -201,7 +201,7 @@ def _weight(given: Operands, at: Windows) -> UnitWeight:
     return UnitWeight(at.taps, inputs, outputs, row, column, given.weight.offset)
 
 
-def _packed(builder: Builder, given: Operands, layout: UnitWeight) -> View:
+def _packed(builder: ScheduleBuilder, given: Operands, layout: UnitWeight) -> View:
     source = parameter(builder, given.weight)
     assert source is not None, "checked before"
     return kept(builder, Packing(source, layout))

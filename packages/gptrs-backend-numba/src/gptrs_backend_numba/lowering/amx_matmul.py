@@ -24,7 +24,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     run,
 )
 from gptrs_backend_numba.matrix_views import Product
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 VARIABLE = "GPTRS_NUMBA_AMX"
@@ -64,7 +64,7 @@ def is_there() -> bool:
 
 
 def multiply(
-    builder: Builder, product: Product, right: View, out: View, epilogue: Epilogue
+    builder: ScheduleBuilder, product: Product, right: View, out: View, epilogue: Epilogue
 ) -> None:
     """Add the calls for a product of f32, bf16 or f16, `right` packed, into a contiguous `out`."""
     lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)

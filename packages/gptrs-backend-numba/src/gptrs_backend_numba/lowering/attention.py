@@ -29,7 +29,7 @@ from gptrs_backend_numba.lowering import amx_attention
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import either
 from gptrs_backend_numba.views import View
 
@@ -85,7 +85,7 @@ def _has_extra_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     return extra in ([], [TensorType(dtypes.si64, ())])
 
 
-def attention(builder: Builder, unit: Unit) -> None:
+def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add tasks of one query, or of panels of queries; the result lies as [B, T, H, E]."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -118,7 +118,7 @@ def attention(builder: Builder, unit: Unit) -> None:
     builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
 
 
-def with_dense_rows(builder: Builder, view: View) -> View:
+def with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
     """Return the view, copied unless the elements of its last axis are contiguous."""
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 

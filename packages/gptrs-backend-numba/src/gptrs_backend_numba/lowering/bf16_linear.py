@@ -45,7 +45,7 @@ from gptrs_backend_numba.lowering.product_calls import (
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _CHUNK_STEPS = 72
@@ -59,7 +59,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 @custom_call(BF16_LINEAR, when=_when)
-def bf16_linear(builder: Builder, unit: Unit) -> None:
+def bf16_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one product, after the rounding of the left side."""
     x, weight, epilogue = linear_operands(builder, unit)
     out = builder.define(unit.last.result)
@@ -78,14 +78,16 @@ def bf16_linear(builder: Builder, unit: Unit) -> None:
         _multiply(builder, product, out, epilogue)
 
 
-def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
+def _multiply_table(
+    builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue
+) -> None:
     """Add a product with a table that is read where it lies: it is too large to have twice."""
     rounded = builder.converted(builder.converted(product.lhs.view, dtypes.bf16), dtypes.f32)
     lhs = replace(product.lhs, view=rounded, row=rounded.strides[0], column=rounded.strides[1])
     multiply(builder, replace(product, lhs=lhs), out, epilogue)
 
 
-def _multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
+def _multiply(builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue) -> None:
     form = amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     steps, tiles = -(-k // STEP), -(-m // form.rows)
@@ -104,7 +106,9 @@ def _multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
 
 
-def _left(builder: Builder, product: Product, form: TileForm, fields: dict[int, int]) -> View:
+def _left(
+    builder: ScheduleBuilder, product: Product, form: TileForm, fields: dict[int, int]
+) -> View:
     """Return the left side, rounded, in tiles."""
     steps = -(-product.k // STEP)
     dtype = dtypes.bf16 if form.size == dtypes.bf16.itemsize else dtypes.f32
@@ -121,7 +125,7 @@ def _left(builder: Builder, product: Product, form: TileForm, fields: dict[int, 
     return target
 
 
-def _right(builder: Builder, product: Product) -> View:
+def _right(builder: ScheduleBuilder, product: Product) -> View:
     """Return the right side, rounded and packed: once if it is a weight that is not streamed."""
     rhs = product.rhs
     view = rhs.view

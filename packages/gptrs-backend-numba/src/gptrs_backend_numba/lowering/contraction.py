@@ -17,7 +17,7 @@ from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import View, merged_axes
 
@@ -26,7 +26,7 @@ _PARALLEL_FROM = 32_768
 
 
 @TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
-def dot_general(builder: Builder, unit: Unit) -> None:
+def dot_general(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one kernel call, after copies of operands whose axes do not merge into a matrix."""
     op = unit.last.op
     assert isinstance(op, ops.DotGeneral)
@@ -55,7 +55,7 @@ def dot_general(builder: Builder, unit: Unit) -> None:
     )
 
 
-def _product(builder: Builder, op: ops.DotGeneral, unit: Unit) -> Product:
+def _product(builder: ScheduleBuilder, op: ops.DotGeneral, unit: Unit) -> Product:
     lhs, rhs = unit.last.operands
     batch_rank, contract_rank = len(op.batch_lhs), len(op.contract_lhs)
     left = builder.view(lhs).transposed(op.batch_lhs + op.free_lhs(lhs.type) + op.contract_lhs)
@@ -82,7 +82,7 @@ def _parts(view: View, batch_rank: int, contract_rank: int) -> list[list[tuple[i
     ]
 
 
-def _regular(builder: Builder, view: View, batch_rank: int, contract_rank: int) -> View:
+def _regular(builder: ScheduleBuilder, view: View, batch_rank: int, contract_rank: int) -> View:
     """Return the view, copied if its free or its contracted axes do not merge into one.
 
     No axis is empty: `is_contiguous` would hold for any strides.

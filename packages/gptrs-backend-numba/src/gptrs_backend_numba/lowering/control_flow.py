@@ -14,14 +14,14 @@ from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.repeated_steps import RepeatedSteps, operands_key
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import Counter, Storage, View
 
 Views = tuple[View, ...]
 
 
 @TABLE.register(ops.Cond, dtypes=[dtypes.i1])
-def cond(builder: Builder, unit: Unit) -> None:
+def cond(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add both regions, with a jump over the one that is not chosen."""
     predicate, *operands = (builder.view(value) for value in unit.last.operands)
     owned = [view.storage for view in operands if builder.may_overwrite(view)]
@@ -42,7 +42,7 @@ def cond(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.While, dtypes=[dtypes.i1])
-def while_(builder: Builder, unit: Unit) -> None:
+def while_(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add a loop that keeps its state in buffers of its own, which the body overwrites."""
     condition, body = unit.last.regions
     state, owned = _carried(builder, unit, body, len(unit.last.operands))
@@ -57,7 +57,7 @@ def while_(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Scan, dtypes=[dtypes.i1])
-def scan(builder: Builder, unit: Unit) -> None:
+def scan(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add a loop whose scanned and stacked tensors are views that move at each step."""
     op, (body,) = cast("ops.Scan", unit.last.op), unit.last.regions
     operands, results = unit.last.operands, unit.last.results
@@ -81,7 +81,7 @@ def scan(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Call, dtypes=[dtypes.i1])
-def call(builder: Builder, unit: Unit) -> None:
+def call(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the steps of the function, or of the function that defines a custom call."""
     (name,) = unit.last.op.callees()
     operands = [builder.view(value) for value in unit.last.operands]
@@ -102,7 +102,7 @@ def call(builder: Builder, unit: Unit) -> None:
 
 
 def _carried(
-    builder: Builder, unit: Unit, body: Region, count: int
+    builder: ScheduleBuilder, unit: Unit, body: Region, count: int
 ) -> tuple[Views, tuple[Storage, ...]]:
     """Return the loop's views of the first `count` operands, and the storages its body may change.
 
@@ -126,7 +126,7 @@ def _carried(
     return tuple(state), tuple(owned)
 
 
-def _carry(inner: Builder, results: Views, state: Views, owned: Sequence[Storage]) -> None:
+def _carry(inner: ScheduleBuilder, results: Views, state: Views, owned: Sequence[Storage]) -> None:
     """Copy the results of a loop step to where the next step reads them.
 
     Results that lie in the memory of another one would be overwritten and are moved out first.

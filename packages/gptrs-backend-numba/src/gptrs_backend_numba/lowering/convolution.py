@@ -44,7 +44,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.winograd import side_of, winograd
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
@@ -65,7 +65,7 @@ def windows(op: CustomCall) -> Windows:
     return Windows(*(cast("Shape", value) for value in given))
 
 
-def operands(builder: Builder, unit: Unit) -> Operands:
+def operands(builder: ScheduleBuilder, unit: Unit) -> Operands:
     """Return the views of a call, contiguous but for the weight, and define its result."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -77,7 +77,11 @@ def operands(builder: Builder, unit: Unit) -> Operands:
 
 
 def arranged(
-    builder: Builder, views: Sequence[View], has: Mapping[str, bool], activation: str, out: View
+    builder: ScheduleBuilder,
+    views: Sequence[View],
+    has: Mapping[str, bool],
+    activation: str,
+    out: View,
 ) -> Operands:
     """Return the views of a call as `Operands`, with constants for the operands that it lacks."""
     x, weight, *rest = views
@@ -152,7 +156,7 @@ def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
 
 
 @custom_call(CONV2D, when=_when_conv2d)
-def conv2d(builder: Builder, unit: Unit) -> None:
+def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the calls of the fastest algorithm for this layer: AMX, Winograd or direct."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -169,7 +173,7 @@ def conv2d(builder: Builder, unit: Unit) -> None:
 
 
 @custom_call(GROUPED, when=_when_grouped)
-def grouped_conv2d(builder: Builder, unit: Unit) -> None:
+def grouped_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the direct algorithm, in which the panels of a group read its channels alone."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -183,7 +187,7 @@ def grouped_conv2d(builder: Builder, unit: Unit) -> None:
 
 
 def direct(
-    builder: Builder,
+    builder: ScheduleBuilder,
     given: Operands,
     at: Windows,
     right: View | None = None,
@@ -223,7 +227,7 @@ def _runs(at: Windows, width: int, channels: int, apart: bool) -> list[int]:
     return [row + 4 * j * at.dilation[1] * channels for row in rows for j in range(at.window[1])]
 
 
-def _padded(builder: Builder, x: View, padding: Shape) -> View:
+def _padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
     """Return a view of the images with zeros around them."""
     if not any(padding):
         return x
@@ -249,7 +253,7 @@ def _padded(builder: Builder, x: View, padding: Shape) -> View:
 
 
 @custom_call(DEPTHWISE, when=_when_depthwise)
-def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
+def depthwise_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call that computes the result row by row."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -258,7 +262,9 @@ def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
         depthwise(builder, given, windows(op))
 
 
-def depthwise(builder: Builder, given: Operands, at: Windows, tasks: int = DEPTHWISE_TASKS) -> None:
+def depthwise(
+    builder: ScheduleBuilder, given: Operands, at: Windows, tasks: int = DEPTHWISE_TASKS
+) -> None:
     """Add the call for a weight of any strides, in `tasks` tasks at most."""
     (n, height, width, channels), (_, rows, positions, _) = given.x.shape, given.out.shape
     items = n * rows

@@ -17,7 +17,7 @@ from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul import gemm_geometry as at
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 PARALLEL_FROM = 65_536
@@ -96,7 +96,7 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, i
 
 
 def multiply(
-    builder: Builder,
+    builder: ScheduleBuilder,
     sides: tuple[View, View],
     given: Operands,
     fields: Mapping[str, int],
@@ -121,7 +121,7 @@ def geometry(
 
 
 def run(
-    builder: Builder,
+    builder: ScheduleBuilder,
     job: tuple[int, int, int],
     sides: tuple[View, View],
     given: Operands,
@@ -140,7 +140,7 @@ def run(
     builder.add_job(kernel, (task, count, threads), reads, given.out, numbers)
 
 
-def packed(builder: Builder, weight: View) -> View:
+def packed(builder: ScheduleBuilder, weight: View) -> View:
     """Return a weight [K, O] in panels: kept for a parameter, else packed in every run."""
     (k, n), (column, row) = weight.shape, weight.strides
     layout = Layout(4, n, k, row, column, weight.offset)
@@ -161,7 +161,7 @@ def packed(builder: Builder, weight: View) -> View:
     return target
 
 
-def kept(builder: Builder, packing: Packing) -> View:
+def kept(builder: ScheduleBuilder, packing: Packing) -> View:
     """Return the packed copy of a parameter, one for all calls that read it."""
     packings = builder.context.packings
     index = packings.setdefault(packing, len(packings))
@@ -170,7 +170,7 @@ def kept(builder: Builder, packing: Packing) -> View:
     return View(storage, dtypes.f32, (size,), dense_strides((size,)))
 
 
-def parameter(builder: Builder, view: View) -> int | None:
+def parameter(builder: ScheduleBuilder, view: View) -> int | None:
     """Return the parameter that the view is a part of, None if it is another value."""
     storage = view.storage
     is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters

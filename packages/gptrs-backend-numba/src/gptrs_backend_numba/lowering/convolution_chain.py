@@ -31,7 +31,7 @@ from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Wind
 from gptrs_backend_numba.lowering.convolution_job import Job
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import KernelCall, ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
@@ -48,7 +48,7 @@ class _Stage:
     """The packed weight, None for a depthwise stage and for one on AMX."""
 
     def compute(
-        self, builder: Builder, x: View, out: View, first: int = 0, tasks: int | None = 1
+        self, builder: ScheduleBuilder, x: View, out: View, first: int = 0, tasks: int | None = 1
     ) -> None:
         """Add the calls that compute rows of the result from `first` on, None for any `tasks`."""
         top, bottom = self._reach(first, out.shape[1])
@@ -114,7 +114,7 @@ def _count(call: CustomCall) -> int:
 
 
 @custom_call(CHAIN, when=_when)
-def conv_chain(builder: Builder, unit: Unit) -> None:
+def conv_chain(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add all stages, image by image and chunk by chunk of rows."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -136,7 +136,7 @@ def conv_chain(builder: Builder, unit: Unit) -> None:
 
 
 def _stages(
-    builder: Builder, attrs: Dictionary, rest: Sequence[View], x: View, out: View
+    builder: ScheduleBuilder, attrs: Dictionary, rest: Sequence[View], x: View, out: View
 ) -> list[_Stage]:
     stages: list[_Stage] = []
     count = cast("int", attrs["stages"])
@@ -155,7 +155,7 @@ def _stages(
     return stages
 
 
-def _stage(builder: Builder, given: Operands, at: Windows, depthwise: bool) -> _Stage:
+def _stage(builder: ScheduleBuilder, given: Operands, at: Windows, depthwise: bool) -> _Stage:
     """Return the stage with its weight packed as its kernel reads it."""
     if depthwise:
         given = replace(given, weight=builder.contiguous(given.weight))
@@ -181,7 +181,7 @@ def _chunks(stages: Sequence[_Stage]) -> int:
     return max(1, -(-between // _BYTES_AT_ONCE))
 
 
-def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None:
+def _compute_image(builder: ScheduleBuilder, stages: Sequence[_Stage], job: Job) -> None:
     rows = stages[-1].given.out.shape[1]
     # No result depends on the rows that are computed with it, so their number may vary. Chunks are
     # a multiple of the threads, so that all have about as much to do.
@@ -195,7 +195,9 @@ def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None
         del builder.steps[start:]
 
 
-def _compute_rows(builder: Builder, stages: Sequence[_Stage], first: int, count: int) -> None:
+def _compute_rows(
+    builder: ScheduleBuilder, stages: Sequence[_Stage], first: int, count: int
+) -> None:
     wanted = [(first, count)]
     for stage in reversed(stages):
         wanted.insert(0, stage.needs(*wanted[0]))

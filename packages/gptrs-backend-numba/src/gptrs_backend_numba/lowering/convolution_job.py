@@ -10,7 +10,7 @@ from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import KernelCall, ScheduleBuilder
 from gptrs_backend_numba.views import Storage, View
 
 _LINE = 64
@@ -45,7 +45,7 @@ class Job:
         self._places.append(places)
         self._bytes = max(self._bytes, used)
 
-    def emit(self, builder: Builder) -> None:
+    def emit(self, builder: ScheduleBuilder) -> None:
         """Add the call of the job, or of all its parts if it has too many operands."""
         spare = kernels.MOST_OPERANDS - 2 - len(self._operands)
         if spare < 0:

@@ -14,13 +14,13 @@ from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
 
 @TABLE.register(ops.Constant, dtypes=MOVABLE)
-def constant(builder: Builder, unit: Unit) -> None:
+def constant(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind the literal itself, or its one element repeated by strides of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Constant)
@@ -34,7 +34,7 @@ def constant(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Iota, dtypes=MOVABLE)
-def iota(builder: Builder, unit: Unit) -> None:
+def iota(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind one line of indices, repeated over the other axes by strides of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Iota)
@@ -45,7 +45,7 @@ def iota(builder: Builder, unit: Unit) -> None:
     builder.bind(unit.last.result, replace(line, shape=op.shape, strides=strides))
 
 
-def _counted(builder: Builder, dtype: DType, count: int) -> View:
+def _counted(builder: ScheduleBuilder, dtype: DType, count: int) -> View:
     if not isinstance(count, SymbolicDim):
         return builder.constant(np.arange(count).astype(dtype.numpy))
     if count > ops.count_of_exact_indices(dtype):

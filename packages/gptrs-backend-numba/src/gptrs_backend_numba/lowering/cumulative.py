@@ -10,14 +10,14 @@ from gptrs_backend_numba.kernels import cumulative as kernels
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 
 _PARALLEL_FROM = 32_768
 """Elements from which it pays to share the work: waking a worker takes microseconds."""
 
 
 @TABLE.register(ops.Cumulative, dtypes=NUMBERS)
-def cumulative(builder: Builder, unit: Unit) -> None:
+def cumulative(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call for running totals from the first element of each line, or from the last."""
     op = unit.last.op
     assert isinstance(op, ops.Cumulative)

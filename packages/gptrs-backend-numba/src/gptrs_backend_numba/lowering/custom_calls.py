@@ -11,7 +11,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.lowering import control_flow
 from gptrs_backend_numba.lowering.table import TABLE, Lowering
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 
 Condition = Callable[[CustomCall, Sequence[TensorType]], bool]
 
@@ -47,7 +47,7 @@ def _when(op: Op, operands: Sequence[TensorType]) -> bool:
 
 
 @TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_when)
-def call(builder: Builder, unit: Unit) -> None:
+def call(builder: ScheduleBuilder, unit: Unit) -> None:
     """Lower the call by the lowering of its target, else as the function that defines it."""
     op = unit.last.op
     assert isinstance(op, CustomCall)

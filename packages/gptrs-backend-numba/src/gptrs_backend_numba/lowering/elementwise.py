@@ -15,12 +15,12 @@ from gptrs_backend_numba.codegen.registers import register, rounded
 from gptrs_backend_numba.kernels import elementwise as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
-from gptrs_backend_numba.schedule import Builder, Explain, Read, operand_types, with_dtype
+from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
 from gptrs_backend_numba.views import MemorySpace, View, memory_order
 
 
 @TABLE.register(ops.StopGradient, ops.Bitcast, dtypes=MOVABLE)
-def reinterpreted(builder: Builder, unit: Unit) -> None:
+def reinterpreted(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind the operand itself, its bits read as the result's element type."""
     operand = builder.view(unit.last.operands[0])
     target = unit.last.result.type.dtype
@@ -30,7 +30,7 @@ def reinterpreted(builder: Builder, unit: Unit) -> None:
         builder.bind(unit.last.result, with_dtype(operand, target))
 
 
-def _other_sign(builder: Builder, operand: View, target: DType) -> View:
+def _other_sign(builder: ScheduleBuilder, operand: View, target: DType) -> View:
     """Return the 4-bit numbers copied to bytes whose other half follows the sign of `target`."""
     out = builder.fresh(target, operand.shape)
     text = rounded(target, f"wrapped(x0, {register(target)})")
@@ -41,7 +41,7 @@ def _other_sign(builder: Builder, operand: View, target: DType) -> View:
     return out
 
 
-def computed(builder: Builder, unit: Unit) -> None:
+def computed(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call of one kernel for all instructions of the unit."""
     inputs = unit.inputs
     registers = {value: f"x{place}" for place, value in enumerate(inputs)}
@@ -75,7 +75,7 @@ def _explain(unit: Unit) -> Explain | None:
 
 
 def _small_power(
-    builder: Builder, op: Op, operands: Sequence[Value], inputs: Sequence[Value]
+    builder: ScheduleBuilder, op: Op, operands: Sequence[Value], inputs: Sequence[Value]
 ) -> str | None:
     """Return the exponent if it is one small constant, which products compute; None otherwise."""
     if not isinstance(op, ops.Pow) or operands[1] not in inputs:
@@ -84,7 +84,7 @@ def _small_power(
     return str(int(value)) if value in (1.0, 2.0, 3.0) else None
 
 
-def _single_constant(builder: Builder, view: View) -> float | None:
+def _single_constant(builder: ScheduleBuilder, view: View) -> float | None:
     if view.storage.space is not MemorySpace.CONSTANT or any(view.strides) or view.size == 0:
         return None
     if view.dtype.is_complex:

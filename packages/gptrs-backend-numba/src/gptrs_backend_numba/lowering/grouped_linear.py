@@ -18,7 +18,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Explain, KernelCall, Read
+from gptrs_backend_numba.schedule import Explain, KernelCall, Read, ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 GROUPED_LINEAR = "gptrs.numba.grouped_linear.v1"
@@ -51,7 +51,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 @custom_call(GROUPED_LINEAR, when=_when)
-def grouped_linear(builder: Builder, unit: Unit) -> None:
+def grouped_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add a job with a task for each block of columns."""
     x, weight, groups = (
         builder.contiguous(builder.view(operand)) for operand in unit.last.operands

@@ -16,12 +16,12 @@ from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder, Explain, Read, operand_types, with_dtype
+from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
 from gptrs_backend_numba.views import View, merged_axes
 
 
 @TABLE.register(ops.Take, dtypes=MOVABLE)
-def take(builder: Builder, unit: Unit) -> None:
+def take(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy rows one by one, after all indices have been checked."""
     x, indices = (builder.view(value) for value in unit.last.operands)
     out = builder.define(unit.last.result)
@@ -36,7 +36,7 @@ def take(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Gather, dtypes=MOVABLE)
-def gather(builder: Builder, unit: Unit) -> None:
+def gather(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy elements one by one, after all indices have been checked."""
     op = unit.last.op
     assert isinstance(op, ops.Gather)
@@ -52,7 +52,7 @@ def gather(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.DynamicSlice, dtypes=MOVABLE)
-def dynamic_slice(builder: Builder, unit: Unit) -> None:
+def dynamic_slice(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy a block out of the operand; bind the operand itself if it is the whole block."""
     x, starts = (builder.view(value) for value in unit.last.operands)
     result = unit.last.result
@@ -63,7 +63,7 @@ def dynamic_slice(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.DynamicUpdateSlice, dtypes=MOVABLE)
-def dynamic_update_slice(builder: Builder, unit: Unit) -> None:
+def dynamic_update_slice(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy a block into the operand if its memory is free after this, else into a copy of it."""
     x, update, starts = (builder.view(value) for value in unit.last.operands)
     result = unit.last.result
@@ -79,7 +79,9 @@ def dynamic_update_slice(builder: Builder, unit: Unit) -> None:
     _move(builder, update, target, starts, into=True)
 
 
-def _move(builder: Builder, source: View, target: View, starts: View, *, into: bool) -> None:
+def _move(
+    builder: ScheduleBuilder, source: View, target: View, starts: View, *, into: bool
+) -> None:
     """Copy `source` into a block of `target`, or a block of `source` to `target`."""
     large, block = (target, source.shape) if into else (source, target.shape)
     if math.prod(block) == 0:
@@ -96,7 +98,7 @@ def _move(builder: Builder, source: View, target: View, starts: View, *, into: b
     builder.call(kernel, (source, positions(builder, starts)), target, geometry)
 
 
-def positions(builder: Builder, indices: View) -> View:
+def positions(builder: ScheduleBuilder, indices: View) -> View:
     """Return indices of any integer type as contiguous si64; those beyond it stay out of range."""
     if indices.dtype.bits >= 8:
         return builder.converted(indices, dtypes.si64)

@@ -12,12 +12,12 @@ from gptrs.ir.shapes import Shape
 from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View, memory_order
 
 
 @TABLE.register(ops.Reshape, dtypes=MOVABLE)
-def reshape(builder: Builder, unit: Unit) -> None:
+def reshape(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind a view, of a contiguous copy if strides cannot express the new shape."""
     result = unit.last.result
     operand = builder.view(unit.last.operands[0])
@@ -29,7 +29,7 @@ def reshape(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Transpose, dtypes=MOVABLE)
-def transpose(builder: Builder, unit: Unit) -> None:
+def transpose(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind a view."""
     op = unit.last.op
     assert isinstance(op, ops.Transpose)
@@ -38,14 +38,14 @@ def transpose(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.BroadcastTo, dtypes=MOVABLE)
-def broadcast_to(builder: Builder, unit: Unit) -> None:
+def broadcast_to(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind a view with strides of 0."""
     result = unit.last.result
     builder.bind(result, builder.view(unit.last.operands[0]).broadcast(result.type.shape))
 
 
 @TABLE.register(ops.Slice, dtypes=MOVABLE)
-def slice_(builder: Builder, unit: Unit) -> None:
+def slice_(builder: ScheduleBuilder, unit: Unit) -> None:
     """Bind a view."""
     op = unit.last.op
     assert isinstance(op, ops.Slice)
@@ -55,7 +55,7 @@ def slice_(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Concat, dtypes=MOVABLE)
-def concat(builder: Builder, unit: Unit) -> None:
+def concat(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy each operand to its part of the result, which lies in memory as the first one does."""
     op = unit.last.op
     assert isinstance(op, ops.Concat)
@@ -72,7 +72,7 @@ def concat(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Pad, dtypes=MOVABLE)
-def pad(builder: Builder, unit: Unit) -> None:
+def pad(builder: ScheduleBuilder, unit: Unit) -> None:
     """Fill the result with the value, then copy the kept elements to every `step`-th place."""
     op = unit.last.op
     assert isinstance(op, ops.Pad)
@@ -101,7 +101,7 @@ def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
 
 
 @TABLE.register(ops.Tile, dtypes=MOVABLE)
-def tile(builder: Builder, unit: Unit) -> None:
+def tile(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy once: every axis becomes two, the first with a stride of 0 in the operand."""
     op = unit.last.op
     assert isinstance(op, ops.Tile)
@@ -115,7 +115,7 @@ def tile(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Reverse, dtypes=MOVABLE)
-def reverse(builder: Builder, unit: Unit) -> None:
+def reverse(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy the operand backwards."""
     op = unit.last.op
     assert isinstance(op, ops.Reverse)

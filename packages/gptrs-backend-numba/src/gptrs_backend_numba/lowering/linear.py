@@ -22,7 +22,7 @@ from gptrs_backend_numba.lowering.matmul import FLOATS, gemm
 from gptrs_backend_numba.lowering.product_calls import Epilogue
 from gptrs_backend_numba.lowering.quantized_linear import TARGET
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 BF16_LINEAR = "gptrs.numba.bf16_linear.v1"
@@ -69,13 +69,13 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     return fits and op.target == linear_target(x.dtype) and op.results == (result,)
 
 
-def linear(builder: Builder, unit: Unit) -> None:
+def linear(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one product, after a copy of a bias or residual that is not contiguous."""
     x, weight, epilogue = linear_operands(builder, unit)
     gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
 
 
-def linear_operands(builder: Builder, unit: Unit) -> tuple[View, View, Epilogue]:
+def linear_operands(builder: ScheduleBuilder, unit: Unit) -> tuple[View, View, Epilogue]:
     """Return x, the weight as [N, K], and what becomes of the sums."""
     op = unit.last.op
     assert isinstance(op, CustomCall)

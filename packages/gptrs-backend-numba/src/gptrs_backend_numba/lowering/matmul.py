@@ -46,7 +46,7 @@ from gptrs_backend_numba.lowering.product_calls import (
 )
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
@@ -66,7 +66,9 @@ _LARGE = 16_384
 is also read as a table, or at least too large to have twice."""
 
 
-def gemm(builder: Builder, x: View, weight: View, out: View, epilogue: Epilogue = PLAIN) -> None:
+def gemm(
+    builder: ScheduleBuilder, x: View, weight: View, out: View, epilogue: Epilogue = PLAIN
+) -> None:
     """Add the calls for `out[.., n] = sum_k x[.., k] * weight[n, k]` and the epilogue.
 
     `x` and `weight` are f32, bf16 or f16 and have any strides; `out` is contiguous. A weight that
@@ -81,7 +83,9 @@ def gemm(builder: Builder, x: View, weight: View, out: View, epilogue: Epilogue 
     multiply(builder, Product(lhs, rhs, k, ()), out, epilogue)
 
 
-def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue = PLAIN) -> None:
+def multiply(
+    builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue = PLAIN
+) -> None:
     """Add the calls for a batch of products of f32, bf16 or f16 into a contiguous `out`."""
     if out.size == 0:
         return
@@ -104,20 +108,20 @@ def suits(product: Product, out: View) -> bool:
     return types <= {*FLOATS} and product.k > 0
 
 
-def is_large_table(builder: Builder, rhs: Matrix) -> bool:
+def is_large_table(builder: ScheduleBuilder, rhs: Matrix) -> bool:
     """Return whether a right side is a weight too large to have twice, read where it lies."""
     large = rhs.column == 1 and rhs.rows >= _LARGE
     return large and parameter(builder, rhs.view) is not None
 
 
-def parameter(builder: Builder, view: View) -> int | None:
+def parameter(builder: ScheduleBuilder, view: View) -> int | None:
     """Return the parameter that the view is a part of, None if it is another value."""
     storage = view.storage
     is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters
     return storage.index if is_input else None
 
 
-def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View:
+def _right(builder: ScheduleBuilder, product: Product, input_: int, whole: bool) -> View:
     """Return the right side as tiles read it: packed once or, if it is streamed, in every run.
 
     A streamed one is packed by the tasks, a panel at a time, unless they need the `whole` of it.
@@ -145,7 +149,7 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
     return target
 
 
-def packed_view(builder: Builder, view: View, packing: Packing) -> View:
+def packed_view(builder: ScheduleBuilder, view: View, packing: Packing) -> View:
     """Return the packed copy of a right side, one for all products with it."""
     packings = builder.context.packings
     layout, size = packing.layout, view.dtype.itemsize
@@ -156,7 +160,7 @@ def packed_view(builder: Builder, view: View, packing: Packing) -> View:
 
 
 def _multiply_tiles(
-    builder: Builder, product: Product, right: View, out: View, epilogue: Epilogue
+    builder: ScheduleBuilder, product: Product, right: View, out: View, epilogue: Epilogue
 ) -> None:
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
@@ -190,7 +194,9 @@ def _block_length(m: int, k: int) -> int:
     return select(_BLOCK_LENGTH - k, k, -(-k // blocks))
 
 
-def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
+def _multiply_table(
+    builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue
+) -> None:
     lhs, rhs = product.lhs, product.rhs
     rows = replace(lhs.view, shape=(lhs.rows, product.k), strides=(lhs.row, lhs.column))
     left = builder.converted(rows, dtypes.f32)
@@ -213,7 +219,7 @@ def _right_mode(product: Product, right: View) -> int:
     return select(_FEW_ALONG_K - rows, ALONG_K, BLOCKS) if along_k else BLOCKS
 
 
-def _packed_left(builder: Builder, product: Product, fields: dict[int, int]) -> View:
+def _packed_left(builder: ScheduleBuilder, product: Product, fields: dict[int, int]) -> View:
     """Return the left side in tiles of f32; a single row of f32 is one already."""
     lhs = product.lhs
     dense = lhs.column == 1 or product.k == 1

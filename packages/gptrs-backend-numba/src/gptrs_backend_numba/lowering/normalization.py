@@ -9,7 +9,7 @@ from gptrs_backend_numba.codegen.registers import FLOATS, constant
 from gptrs_backend_numba.kernels import normalization as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
@@ -17,7 +17,7 @@ _PARALLEL_FROM = 32_768
 
 
 @TABLE.register(ops.LayerNorm, dtypes=FLOATS)
-def layer_norm(builder: Builder, unit: Unit) -> None:
+def layer_norm(builder: ScheduleBuilder, unit: Unit) -> None:
     """Put the scale and the bias side by side, then add one pass over the lines."""
     op = unit.last.op
     assert isinstance(op, ops.LayerNorm)
@@ -36,7 +36,7 @@ def layer_norm(builder: Builder, unit: Unit) -> None:
     )
 
 
-def _joined(builder: Builder, *vectors: View) -> View:
+def _joined(builder: ScheduleBuilder, *vectors: View) -> View:
     """Return the vectors one after another in memory: tasks take two operands only."""
     size = vectors[0].size
     joined = builder.fresh(vectors[0].dtype, (len(vectors) * size,))

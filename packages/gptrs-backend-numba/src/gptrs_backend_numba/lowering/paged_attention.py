@@ -28,7 +28,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Explain, KernelCall, Read
+from gptrs_backend_numba.schedule import Explain, KernelCall, Read, ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 PAGED_ATTENTION = "gptrs.numba.paged_attention.v1"
@@ -97,7 +97,7 @@ def _numbers(pool: TensorType) -> int:
 
 
 @custom_call(PAGED_ATTENTION, when=_is_attention)
-def paged_attention(builder: Builder, unit: Unit) -> None:
+def paged_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add a call whose tasks find their rows by themselves, as many as N and B may need."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -142,7 +142,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
 
 
 @custom_call(UPDATE_PAGES, when=_is_update)
-def update_pages(builder: Builder, unit: Unit) -> None:
+def update_pages(builder: ScheduleBuilder, unit: Unit) -> None:
     """Write into the pool if its memory is free after this, else into a copy of it."""
     pool, new, slots = (builder.view(operand) for operand in unit.last.operands)
     new, slots = with_dense_rows(builder, new), builder.contiguous(slots)

@@ -36,7 +36,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, PANELS_OF_ROW
 from gptrs_backend_numba.matrix_views import Product
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import View
 
@@ -135,7 +135,7 @@ def geometry(product: Product, fields: dict[int, int]) -> list[int]:
 
 
 def run(
-    builder: Builder,
+    builder: ScheduleBuilder,
     product: Product,
     task: int,
     count: int,

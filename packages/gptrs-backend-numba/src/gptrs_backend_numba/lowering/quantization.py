@@ -14,12 +14,12 @@ from gptrs_backend_numba.kernels import quantization as kernels
 from gptrs_backend_numba.kernels.elementwise import Operation
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 
 @TABLE.register(ops.Quantize, dtypes=dtypes.FLOATS)
-def quantize(builder: Builder, unit: Unit) -> None:
+def quantize(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one elementwise kernel."""
     op = cast("ops.Quantize", unit.last.op)
     x, scale, _ = (value.type.dtype for value in unit.last.operands)
@@ -28,7 +28,7 @@ def quantize(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Dequantize, dtypes=ops.QUANTIZED)
-def dequantize(builder: Builder, unit: Unit) -> None:
+def dequantize(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one elementwise kernel."""
     op = cast("ops.Dequantize", unit.last.op)
     scale = unit.last.operands[1].type.dtype
@@ -38,7 +38,7 @@ def dequantize(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.DequantizeAffine, dtypes=ops.QUANTIZED)
-def dequantize_affine(builder: Builder, unit: Unit) -> None:
+def dequantize_affine(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one elementwise kernel."""
     op = cast("ops.DequantizeAffine", unit.last.op)
     scale, bias = (value.type.dtype for value in unit.last.operands[1:])
@@ -49,7 +49,7 @@ def dequantize_affine(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
-def unpack_bits(builder: Builder, unit: Unit) -> None:
+def unpack_bits(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one elementwise kernel for each place that an integer can have in the bytes."""
     op = cast("ops.UnpackBits", unit.last.op)
     packed, out = builder.view(unit.last.operands[0]), builder.define(unit.last.result)
@@ -67,7 +67,7 @@ def unpack_bits(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
-def requantize(builder: Builder, unit: Unit) -> None:
+def requantize(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one elementwise kernel."""
     op = cast("ops.Requantize", unit.last.op)
     _, scale_in, _, scale_out, _ = (value.type.dtype for value in unit.last.operands)
@@ -77,7 +77,7 @@ def requantize(builder: Builder, unit: Unit) -> None:
     _emit(builder, unit, text)
 
 
-def _emit(builder: Builder, unit: Unit, text: str) -> None:
+def _emit(builder: ScheduleBuilder, unit: Unit, text: str) -> None:
     """Add the kernel that computes `text` from the operands x0, x1, ..."""
     op = cast("ops.Quantization", unit.last.op)
     first, *others = (builder.view(value) for value in unit.last.operands)

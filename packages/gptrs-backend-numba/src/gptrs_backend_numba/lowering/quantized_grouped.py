@@ -22,7 +22,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.grouped_linear import wrong_group
 from gptrs_backend_numba.lowering.product_calls import PARALLEL_FROM, enough_panels
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 QUANTIZED_GROUPED = "gptrs.numba.quantized_grouped.v1"
@@ -64,7 +64,7 @@ def _flat_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @custom_call(QUANTIZED_GROUPED, when=fits)
-def quantized_grouped(builder: Builder, unit: Unit) -> None:
+def quantized_grouped(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the order of rows, their rounding, and the product."""
     op = unit.last.op
     assert isinstance(op, CustomCall)

@@ -51,7 +51,7 @@ from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.quantized_panels import CodePanels, Panels, ValuePanels
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import MemorySpace, View
 
@@ -189,7 +189,7 @@ def _has_parameters(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 @custom_call(TARGET, when=fits)
-def quantized_linear(builder: Builder, unit: Unit) -> None:
+def quantized_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the rounding of x and the product."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -213,7 +213,7 @@ def quantized_linear(builder: Builder, unit: Unit) -> None:
 
 
 def _multiply(
-    builder: Builder,
+    builder: ScheduleBuilder,
     op: CustomCall,
     product: Product,
     views: Sequence[View],
@@ -341,7 +341,7 @@ def _name(dtype: DType) -> str:
     return str(dtype)
 
 
-def panels_of(builder: Builder, view: View, layout: Panels) -> View:
+def panels_of(builder: ScheduleBuilder, view: View, layout: Panels) -> View:
     """Return the panels of a part: packed once, or in every run if it is streamed or no weight."""
     storage, context = view.storage, builder.context
     is_weight = storage.space is MemorySpace.INPUT and storage.index in context.parameters

@@ -10,10 +10,10 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import random as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 
 
-def rng(builder: Builder, unit: Unit) -> None:
+def rng(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one call; the number of a task says where in the stream it begins."""
     op = cast("ops.Random", unit.last.op)
     seed = builder.contiguous(builder.view(unit.last.operands[0]))

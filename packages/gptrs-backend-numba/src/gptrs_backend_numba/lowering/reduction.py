@@ -15,7 +15,7 @@ from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_equal, is_one
 from gptrs_backend_numba.views import View, merged_axes
 
@@ -31,7 +31,7 @@ _IN_PLACE = (dtypes.f32, dtypes.f64, dtypes.si32, dtypes.si64)
 
 
 @TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS))
-def reduce(builder: Builder, unit: Unit) -> None:
+def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.Reduce)
@@ -69,7 +69,7 @@ def reduce(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.Argmax, ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex])
-def extreme(builder: Builder, unit: Unit) -> None:
+def extreme(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.ArgExtreme)

@@ -8,19 +8,19 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Region, Value
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit, group
-from gptrs_backend_numba.schedule import Builder, Context
+from gptrs_backend_numba.schedule import Context, ScheduleBuilder
 from gptrs_backend_numba.views import Storage, View
 
 
 def lower_region(
     context: Context, region: Region, params: Sequence[View], owned: Iterable[Storage] = ()
-) -> tuple[Builder, tuple[View, ...]]:
+) -> tuple[ScheduleBuilder, tuple[View, ...]]:
     """Add the steps of a region whose parameters are `params`; return the views of its results.
 
     It may overwrite the storages in `owned`. Compiles the kernels that it needs.
     """
     units = group(region)
-    builder = Builder(context, _last_uses(region, units), owned)
+    builder = ScheduleBuilder(context, _last_uses(region, units), owned)
     for param, view in zip(region.params, params, strict=True):
         builder.bind(param, view)
     for builder.position, unit in enumerate(units):

@@ -18,7 +18,7 @@ from gptrs_backend_numba.kernels import rotary as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _ELEMENTS_A_TASK = 16_384
@@ -53,7 +53,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     return op.target == rotary_target(x.dtype) and op.results == (x,) and fits_rotary(x, table)
 
 
-def rotary(builder: Builder, unit: Unit) -> None:
+def rotary(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one pass over blocks of rows; rows may have any strides, so transposes are free."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
@@ -71,7 +71,7 @@ def rotary(builder: Builder, unit: Unit) -> None:
     builder.add_job(compiled(run_with_extra), job, (x, cos, sin, x, x), out, geometry)
 
 
-def _with_dense_rows(builder: Builder, view: View) -> View:
+def _with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
     """Return the view, copied unless the elements of each row are contiguous."""
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 

@@ -21,7 +21,7 @@ from gptrs_backend_numba.kernels import rows as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
@@ -59,7 +59,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     )
 
 
-def row_kernel(builder: Builder, unit: Unit) -> None:
+def row_kernel(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one pass over blocks of rows."""
     op = unit.last.op
     assert isinstance(op, CustomCall)

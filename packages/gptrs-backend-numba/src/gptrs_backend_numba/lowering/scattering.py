@@ -19,7 +19,7 @@ from gptrs_backend_numba.lowering.indexing import out_of_range, positions
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View, merged_axes
 
 _KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -27,7 +27,7 @@ _KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
 @TABLE.register(ops.ScatterReduce, dtypes=MOVABLE)
-def scatter_reduce(builder: Builder, unit: Unit) -> None:
+def scatter_reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     """Combine into the operand if its memory is free after this, else into a copy of it."""
     op = unit.last.op
     assert isinstance(op, ops.ScatterReduce)
@@ -49,7 +49,7 @@ def scatter_reduce(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
-def segment_reduce(builder: Builder, unit: Unit) -> None:
+def segment_reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     """Scatter rows into a tensor of identities."""
     op = unit.last.op
     assert isinstance(op, ops.SegmentReduce)
@@ -65,13 +65,15 @@ def _shared(x: View, *others: View) -> bool:
     return any(x.storage.root is other.storage.root for other in others)
 
 
-def _filler(builder: Builder, kind: str, dtype: DType, accumulator: DType) -> View:
+def _filler(builder: ScheduleBuilder, kind: str, dtype: DType, accumulator: DType) -> View:
     """Return the result of a segment without rows: a value of `dtype`, held in `accumulator`."""
     view = builder.constant(np.array(identity(kind, dtype)).astype(accumulator.numpy))
     return replace(view, dtype=accumulator)
 
 
-def _scatter(builder: Builder, unit: Unit, indices: View, updates: View, total: View) -> None:
+def _scatter(
+    builder: ScheduleBuilder, unit: Unit, indices: View, updates: View, total: View
+) -> None:
     op = unit.last.op
     if isinstance(op, ops.SegmentReduce):
         axis, kind = 0, op.kind

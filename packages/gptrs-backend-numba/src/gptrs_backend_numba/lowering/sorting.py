@@ -10,7 +10,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import sorting as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View, dense_strides
 
 _ORDERED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
@@ -21,7 +21,7 @@ _LEAST_ROOM = 256
 
 
 @TABLE.register(ops.Sort, dtypes=_ORDERED)
-def sort(builder: Builder, unit: Unit) -> None:
+def sort(builder: ScheduleBuilder, unit: Unit) -> None:
     """Arrange every operand in the order of the first."""
     op = unit.last.op
     assert isinstance(op, ops.Sort)
@@ -36,7 +36,7 @@ def sort(builder: Builder, unit: Unit) -> None:
 
 
 @TABLE.register(ops.TopK, dtypes=_ORDERED)
-def top_k(builder: Builder, unit: Unit) -> None:
+def top_k(builder: ScheduleBuilder, unit: Unit) -> None:
     """Find the first positions of a stable order without sorting the rest."""
     op = unit.last.op
     assert isinstance(op, ops.TopK)
@@ -51,7 +51,7 @@ def top_k(builder: Builder, unit: Unit) -> None:
     builder.bind(indices, builder.converted(_along(places, out, op.axis), op.indices_dtype))
 
 
-def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) -> View:
+def _order(builder: ScheduleBuilder, x: View, axis: int, k: int, *, descending: bool) -> View:
     """Return the positions of the first `k` elements of each line, as si64[lines, k]."""
     along = lines(x, axis)
     places = builder.fresh(dtypes.si64, (along.count, k))
@@ -69,7 +69,7 @@ def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) ->
     return places
 
 
-def _arrange(builder: Builder, x: View, places: View, out: View, axis: int) -> None:
+def _arrange(builder: ScheduleBuilder, x: View, places: View, out: View, axis: int) -> None:
     along = lines(x, axis)
     numbers = [along.count, along.block, out.shape[axis], along.step, along.inner]
     builder.call_tasks(

@@ -8,9 +8,9 @@ from gptrs.backend.op_table import OpTable
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 
-Lowering = Callable[[Builder, Unit], None]
+Lowering = Callable[[ScheduleBuilder, Unit], None]
 
 TABLE = OpTable[Lowering]("numba")
 """Filled by the modules of this package when they are imported."""

@@ -19,7 +19,7 @@ from gptrs_backend_numba.kernels import window as kernels
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View, dense_strides, memory_order
 
@@ -84,7 +84,7 @@ class _Plan:
 
 
 @TABLE.register(ops.ReduceWindow, dtypes=NUMBERS)
-def reduce_window(builder: Builder, unit: Unit) -> None:
+def reduce_window(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call that combines a row of running values with each position in the window."""
     op = unit.last.op
     assert isinstance(op, ops.ReduceWindow)
@@ -137,7 +137,7 @@ def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
 
 
 @TABLE.register(ops.ExtractPatches, dtypes=MOVABLE)
-def extract_patches(builder: Builder, unit: Unit) -> None:
+def extract_patches(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy runs of elements; with no spatial axes bind the operand itself."""
     op = unit.last.op
     assert isinstance(op, ops.ExtractPatches)
@@ -169,7 +169,9 @@ def _may_overlap(axis: ops.AxisWindow) -> bool:
     return axis.dilation == 1 and min(axis.low, axis.high) >= 0 and axis.stride <= axis.size
 
 
-def _overlapping(builder: Builder, x: View, value: np.ndarray, axis: ops.AxisWindow) -> View:
+def _overlapping(
+    builder: ScheduleBuilder, x: View, value: np.ndarray, axis: ops.AxisWindow
+) -> View:
     """Return the windows [N, positions, K * C] of sequences [N, W, C] without copies of them."""
     batch, width, channels = x.shape
     whole = x if axis.low == axis.high == 0 else _padded(builder, x, value, axis)
@@ -181,7 +183,7 @@ def _overlapping(builder: Builder, x: View, value: np.ndarray, axis: ops.AxisWin
     )
 
 
-def _padded(builder: Builder, x: View, value: np.ndarray, axis: ops.AxisWindow) -> View:
+def _padded(builder: ScheduleBuilder, x: View, value: np.ndarray, axis: ops.AxisWindow) -> View:
     batch, width, channels = x.shape
     whole = builder.fresh(x.dtype, (batch, axis.padded(width), channels))
     filling = replace(builder.constant(value), dtype=x.dtype)

@@ -32,7 +32,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
 )
 from gptrs_backend_numba.memory import aligned
 from gptrs_backend_numba.packing import Packing
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 1 << 20
@@ -85,7 +85,7 @@ def matrices(side: int) -> int:
     return (side + 2) ** 2
 
 
-def side_of(builder: Builder, given: Operands, at: Windows) -> int | None:
+def side_of(builder: ScheduleBuilder, given: Operands, at: Windows) -> int | None:
     """Return the side of the tiles, None if the convolution cannot or should not be computed so."""
     (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
     is_3x3 = (at.window, at.stride, at.dilation) == ((3, 3), (1, 1), (1, 1))
@@ -94,7 +94,7 @@ def side_of(builder: Builder, given: Operands, at: Windows) -> int | None:
     return winograd_side(Convolution(n, height, width, inputs, outputs))
 
 
-def winograd(builder: Builder, given: Operands, at: Windows, side: int) -> None:
+def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) -> None:
     """Add the calls that transform some tiles at a time, multiply them, and transform them back."""
     (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
     down, across = -(-height // side), -(-width // side)
@@ -129,7 +129,7 @@ def _tiles_at_once(count: int, weight: TransformedWeight) -> int:
     return -(-count // chunks)
 
 
-def _plain(builder: Builder, given: Operands) -> Operands:
+def _plain(builder: ScheduleBuilder, given: Operands) -> Operands:
     """Return the operands without an epilogue."""
     channels = given.out.shape[3]
     ones = builder.constant(np.ones(channels, np.float32))
@@ -139,7 +139,7 @@ def _plain(builder: Builder, given: Operands) -> Operands:
 
 
 def _transform(
-    builder: Builder,
+    builder: ScheduleBuilder,
     kernel: SpecializedKernel,
     sides: tuple[View, View],
     given: Operands,
@@ -153,7 +153,7 @@ def _transform(
     run(builder, job, (x, x), replace(given, out=out), numbers, zeros)
 
 
-def _multiply(builder: Builder, x: View, right: View, given: Operands) -> None:
+def _multiply(builder: ScheduleBuilder, x: View, right: View, given: Operands) -> None:
     batch, count, inputs = x.shape
     outputs = given.out.shape[-1]
     fields = {

@@ -19,7 +19,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     number,
 )
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
@@ -83,7 +83,7 @@ def update_maxima(typing_context, scores, pairs, maxima, totals, shifts, factors
     """
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         pairs = arguments[1]
         scores, *places = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4, 5))
         maxima, totals, shifts, factors = places
@@ -125,7 +125,7 @@ def scale_panel(typing_context, sums, rows, factors):
     """Multiply `rows` rows of a panel with a row of factors."""
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         sums, factors = (emit.pointer(arguments[place]) for place in (0, 2))
         scale = load_row(emit, factors)
 
@@ -161,7 +161,7 @@ def softmax_pairs(typing_context, scores, target, pairs, shifts, totals):
     """Turn pairs of rows of scores into probabilities, add these to totals, store their parts."""
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         scores, target, shifts, totals = (emit.pointer(arguments[place]) for place in (0, 1, 3, 4))
         shift = load_row(emit, shifts)
 
@@ -194,7 +194,7 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
     @named_intrinsic(f"score_and_softmax_{left_parts}_{pairs_a_step}")
     def multiply(typing_context, left, right, count, out, scores, target, shifts, totals):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             left, right, out, scores, target, shifts, totals = (
                 emit.pointer(arguments[place]) for place in (0, 1, 3, 4, 5, 6, 7)
             )

@@ -7,7 +7,7 @@ from functools import cache
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import I32, I64, VECTOR, WIDTH, Emitter
+from gptrs_backend_numba.codegen.vector_ir import I32, I64, VECTOR, WIDTH, VectorEmitter
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     BLOCK_BYTES,
     MOST_PARTS,
@@ -38,7 +38,7 @@ def transpose_16(typing_context, source, source_step, target, target_step):
 
     def generate(context, builder, signature, arguments):
         source, source_step, target, target_step = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         source, target = emit.pointer(source), emit.pointer(target)
         for i, line in enumerate(transposed_lanes(builder, _square(emit, source, source_step))):
             emit.store(line, emit.moved(target, (target_step, i)))
@@ -53,7 +53,7 @@ def divide_and_transpose_16(typing_context, source, source_step, target, target_
 
     def generate(context, builder, signature, arguments):
         source, source_step, target, target_step, totals = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         source, target, totals = (emit.pointer(x) for x in (source, target, totals))
         ones = ir.Constant(VECTOR, [1.0] * WIDTH)
         share = builder.fdiv(ones, emit.load(totals, VECTOR, 4))
@@ -74,7 +74,7 @@ def split_queries(typing_context, source, step, scales, target):
 
     def generate(context, builder, signature, arguments):
         source, step, scales, target = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         source, target, scales = (emit.pointer(x) for x in (source, target, scales))
         scale = emit.load(scales, VECTOR, 4)
         lines = [builder.fmul(line, scale) for line in _square(emit, source, step)]
@@ -99,7 +99,7 @@ def split_rows(parts: int, distance: int):
     def split(typing_context, source, target, step, count):
         def generate(context, builder, signature, arguments):
             source, target, step, count = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
 
             def body(k, state):
                 source, target = state
@@ -125,7 +125,7 @@ def are_finite(typing_context, numbers, count):
 
     def generate(context, builder, signature, arguments):
         numbers, count = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         lanes = ir.IntType(WIDTH)
 
         def body(k, state):
@@ -148,7 +148,7 @@ def prefetch_rows_to_l2(typing_context, address, step, rows, size):
 
     def generate(context, builder, signature, arguments):
         address, step, rows, size = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
 
         def prefetch_row(k, state):
             def prefetch_line(k, _):

@@ -6,7 +6,7 @@ from functools import cache
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
-from gptrs_backend_numba.codegen.vector_ir import Emitter, number
+from gptrs_backend_numba.codegen.vector_ir import VectorEmitter, number
 from gptrs_backend_numba.kernels.amx.gemm_ir import VOID, load_tile, store_tile, tile_register
 from gptrs_backend_numba.kernels.matmul.bf16_ir import PAIR_BYTES, STEP_BYTES
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -35,7 +35,7 @@ def multiply_tiles():
     def multiply(typing_context, rows, left, right, count, start, start_step, sums,
                  prefetch, lines):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *rest = arguments
             tall = builder.icmp_signed(">", wanted, number(TILE_ROWS))
             with builder.if_else(tall) as (two, one):

@@ -15,7 +15,7 @@ from functools import cache
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import I16, I32, VECTOR, WIDTH, Emitter, words
+from gptrs_backend_numba.codegen.vector_ir import I16, I32, VECTOR, WIDTH, VectorEmitter, words
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 STEP = 32
@@ -88,7 +88,7 @@ def split_pairs(dtype: str, parts: int):
     def split(typing_context, source, target, first, last):
         def generate(context, builder, signature, arguments):
             source, target, first, last = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
 
             def body(k, state):
                 source, target = state
@@ -117,7 +117,7 @@ def split_row(parts: int):
     def split(typing_context, source, target, count):
         def generate(context, builder, signature, arguments):
             source, target, count = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
 
             def body(k, state):
                 source, target = state

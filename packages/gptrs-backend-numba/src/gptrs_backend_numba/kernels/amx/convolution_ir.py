@@ -21,7 +21,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     number,
 )
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
@@ -75,7 +75,7 @@ def conv_block(tiles: int):
     def multiply(typing_context, left, plane, table, source, following, parts, other, count, out):
         def generate(context, builder, signature, arguments):
             left, plane, table, source, following, parts, other, count, out = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             left, table, source, following, parts, other, out = (
                 emit.pointer(x) for x in (left, table, source, following, parts, other, out)
             )
@@ -157,7 +157,7 @@ def split_step(typing_context, source, target):
     """Split the first step of a column. Arguments: its address, and that of the parts."""
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         source, target = (emit.pointer(x) for x in arguments)
         for pair in range(_PAIRS):
             _split_pair(emit, source, target, pair)
@@ -177,7 +177,7 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
 
     def generate(context, builder, signature, arguments):
         source, step, channels, target, plane, before, count, after = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         source, target = emit.pointer(source), emit.pointer(target)
 
         def zeros(_, state):
@@ -228,7 +228,7 @@ def finish_rows(typing_context, sums, count, width, scale, shift, residual, boun
 
     def generate(context, builder, signature, arguments):
         sums, count, width, scale, shift, residual, bounds, out, row = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         sums, scale, shift, bounds, out, added = (
             emit.pointer(x) for x in (sums, scale, shift, bounds, out, residual)
         )

@@ -18,7 +18,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     I64,
     VECTOR,
     WIDTH,
-    Emitter,
+    VectorEmitter,
     number,
 )
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
@@ -98,7 +98,7 @@ def begin_sums(typing_context, sums, rows, start, residual, step):
 
     def generate(context, builder, signature, arguments):
         sums, rows, start, residual, step = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         sums, start, residual = (emit.pointer(x) for x in (sums, start, residual))
         sides = range(0, 4 * PANEL, 4 * WIDTH)
         starts = [emit.load(emit.moved(start, side), VECTOR, 4) for side in sides]
@@ -164,7 +164,7 @@ def emit_step(emit, left, right, path, between):
 
 def _emit_block(builder, arguments, path, pairs, between):
     """Emit the code of `multiply_block`; `between` emits what follows each product."""
-    emit = Emitter(builder)
+    emit = VectorEmitter(builder)
     left, right, sums, count, out, out_step = arguments
     left, right, sums, out = (emit.pointer(x) for x in (left, right, sums, out))
     quarters = [(i, j) for i in range(2) for j in range(2)]
@@ -220,7 +220,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str, pairs_a_st
                  source, target, prefetch, first):  # fmt: skip
         def generate(context, builder, signature, arguments):
             *own, source, target, prefetch, first = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             source, target, prefetch = (emit.pointer(x) for x in (source, target, prefetch))
 
             def between(emit, done, pairs):
@@ -247,7 +247,7 @@ def has_nan(typing_context, sums, step):
 
     def generate(context, builder, signature, arguments):
         sums, step = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         lanes = ir.IntType(WIDTH)
 
         def body(k, state):

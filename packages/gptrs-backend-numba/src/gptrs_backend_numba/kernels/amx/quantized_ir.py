@@ -20,7 +20,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     number,
 )
 from gptrs_backend_numba.kernels.amx.gemm_ir import VOID, load_tile, store_tile, tile_register
@@ -78,7 +78,7 @@ def signed_codes(form: Form):
     def widen(typing_context, codes, target, blocks, zero):
         def generate(context, builder, signature, arguments):
             codes, target, blocks, zero = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             byte = builder.trunc(zero, I8)
             single = builder.insert_element(
                 ir.Constant(_BYTES, ir.Undefined), byte, ir.Constant(I32, 0)
@@ -128,7 +128,7 @@ def amx_quantized_tile(form: Form):
         shift, super_shift, out, integers,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             for v in range(VECTORS):
                 _emit_half(emit, arguments, form, v)
             return context.get_dummy_value()

@@ -8,7 +8,7 @@ multiplied with a whole row of the panel, so none of them is copied into another
 from __future__ import annotations
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, ZERO, VectorEmitter, number
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS
 
 LARGEST_SCORE_ROWS = 8 if ROWS > 8 else 4
@@ -63,7 +63,7 @@ def score_tile(rows: int):
     def micro_kernel(typing_context, key, step, queries, out, count):
         def generate(context, builder, signature, arguments):
             key, step, queries, out, count = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             key, queries, out = (emit.pointer(address) for address in (key, queries, out))
             zeros = [ZERO] * (rows * VECTORS)
             steps = step, number(4)
@@ -89,7 +89,7 @@ def value_tile(rows: int):
     def micro_kernel(typing_context, value, step, probabilities, factors, out, count):
         def generate(context, builder, signature, arguments):
             value, step, probabilities, factors, out, count = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             value, probabilities, factors, out = (
                 emit.pointer(address) for address in (value, probabilities, factors, out)
             )
@@ -122,7 +122,7 @@ def prefetch_row(typing_context, address, size):
 
     def generate(context, builder, signature, arguments):
         address, size = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         base = emit.pointer(address)
 
         def body(k, state):

@@ -18,7 +18,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     bytes_of,
     number,
 )
@@ -47,7 +47,7 @@ def page_score_tile(rows: int, head_dim: int):
     @named_intrinsic(f"page_score_tile_{rows}_{head_dim}")
     def micro_kernel(typing_context, key, queries, out):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             key, queries, out = (emit.pointer(address) for address in arguments)
             sums = _scores(emit, rows, head_dim, key, queries)
             for at, value in enumerate(sums):
@@ -102,7 +102,7 @@ def page_value_tile(rows: int):
     @named_intrinsic(f"page_value_tile_{rows}")
     def micro_kernel(typing_context, segments, count, step, before, probabilities, factors, out):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             segments, count, step, before, *rest = arguments
             segments, probabilities, factors, out = map(emit.pointer, (segments, *rest))
             scale = [emit.load(emit.moved(factors, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
@@ -171,7 +171,7 @@ def page_dots(keys: int, head_dim: int, dtype: str):
     @named_intrinsic(f"page_dots_{keys}_{head_dim}_{dtype}")
     def micro_kernel(typing_context, query, key, out):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             query, key, out = (emit.pointer(address) for address in arguments)
             whole = head_dim // WIDTH * WIDTH
             sums = [ZERO] * keys
@@ -215,7 +215,7 @@ def page_values(vectors: int, row: int, dtype: str):
     @named_intrinsic(f"page_values_{vectors}_{row}_{dtype}")
     def micro_kernel(typing_context, segments, count, before, probabilities, factor, out):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             segments, count, before, *rest = arguments
             segments, probabilities, factor, out = map(emit.pointer, (segments, *rest))
             scale = emit.splat(emit.load(factor, F32, 4))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter, number
+from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, VectorEmitter, number
 from gptrs_backend_numba.kernels.attention.softmax_ir import (
     exponential,
     exponentiate_panel,
@@ -36,7 +36,7 @@ def softmax_pages_panel(typing_context, scores, groups, maxima, totals, factors)
     """
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         groups = arguments[1]
         scores, maxima, totals, factors = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4))
         before, rows = load_row(emit, maxima), builder.mul(groups, number(WIDTH))
@@ -67,7 +67,7 @@ def softmax_pages_row(typing_context, scores, groups, maximum, totals, factor):
     """
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         count = builder.mul(arguments[1], number(WIDTH))
         scores, maximum, totals, factor = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4))
         before = emit.splat(emit.load(maximum, F32, 4))

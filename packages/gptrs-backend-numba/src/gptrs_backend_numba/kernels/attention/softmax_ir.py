@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
-from gptrs_backend_numba.codegen.vector_ir import I32, VECTOR, WIDTH, ZERO, Emitter, words
+from gptrs_backend_numba.codegen.vector_ir import I32, VECTOR, WIDTH, ZERO, VectorEmitter, words
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS
 
 _SIDE = 4 * WIDTH
@@ -140,7 +140,7 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
     """
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         count = arguments[1]
         scores, maxima, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
         largest, shift, scale = largest_of_panel(emit, scores, count, load_row(emit, maxima))
@@ -164,7 +164,7 @@ def _hide_unless(name, comparison):
     def hide(typing_context, scores, count, bounds, begin):
         def generate(context, builder, signature, arguments):
             scores, count, bounds, begin = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             scores, bounds = emit.pointer(scores), emit.pointer(bounds)
             limits = [emit.load(emit.moved(bounds, _SIDE * v), _WORDS, 4) for v in range(VECTORS)]
 
@@ -202,7 +202,7 @@ def softmax_row(typing_context, scores, count, total):
 
     def generate(context, builder, signature, arguments):
         scores, count, total = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         scores, total = emit.pointer(scores), emit.pointer(total)
         largest = largest_of_row(emit, scores, count, splat(float("-inf")))
         sums = exponentiate_row(emit, scores, count, subtrahend(emit, largest), ZERO)

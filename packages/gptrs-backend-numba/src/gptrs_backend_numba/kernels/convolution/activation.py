@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
-from gptrs_backend_numba.codegen.vector_ir import FUSED, VECTOR, WIDTH, Emitter, words
+from gptrs_backend_numba.codegen.vector_ir import FUSED, VECTOR, WIDTH, VectorEmitter, words
 from gptrs_backend_numba.kernels.convolution.direct_ir import masked_load, masked_store, masks_of
 
 _ROUNDER = 1.5 * 2**23
@@ -40,7 +40,7 @@ def _activated_rows(name: str):
     def apply(typing_context, out, rows, step, width):
         def generate(context, builder, signature, arguments):
             out, rows, step, width = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
 
             def row(_, state):
                 (start,) = state
@@ -102,7 +102,10 @@ def _hard_swish(emit, x):
     return b.fmul(x, b.fmul(raised, _splat(1 / 6)))
 
 
-ACTIVATED: Mapping[str, Callable[[Emitter, Any], Any]] = {"silu": _silu, "hard_swish": _hard_swish}
+ACTIVATED: Mapping[str, Callable[[VectorEmitter, Any], Any]] = {
+    "silu": _silu,
+    "hard_swish": _hard_swish,
+}
 """The activations, by name, of a vector."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, VectorEmitter, number
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
     hidden,
@@ -38,7 +38,7 @@ def depthwise(positions: int):
         scale, shift, residual, bounds, out,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
             channels, line, scale, shift, residual, bounds, out = tail
             x, weight, scale, shift, bounds, out = (
@@ -104,7 +104,7 @@ def depthwise_line(stride: int, top: int, bottom: int):
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             x, row_step, step, weight, left, count, right, channels, *tail = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             x, weight, scale, shift, bounds, out = (
                 emit.pointer(address) for address in (x, weight, *tail)
             )

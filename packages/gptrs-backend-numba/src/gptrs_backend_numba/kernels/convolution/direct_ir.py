@@ -18,7 +18,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     number,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -157,7 +157,7 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             left, step, table, runs, run, right, width, *tail, out, row, ahead = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             scale, shift, residual, bounds = tail
             left, table, right, ahead = (
                 emit.pointer(address) for address in (left, table, right, ahead)

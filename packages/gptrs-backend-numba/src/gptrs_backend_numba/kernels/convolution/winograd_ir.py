@@ -12,7 +12,7 @@ from functools import cache
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, Emitter
+from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, VectorEmitter
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
     masked_load,
@@ -96,7 +96,7 @@ def winograd_before(side: int):
     def transform(typing_context, table, out, step, channels):
         def generate(context, builder, signature, arguments):
             table, out, step, channels = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             table, out, v = emit.pointer(table), emit.pointer(out), _Vectors(emit)
 
             def body(c, _):
@@ -136,7 +136,7 @@ def winograd_after(side: int):
     def transform(typing_context, sums, step, channels, scale, shift, residuals, bounds, outs):
         def generate(context, builder, signature, arguments):
             sums, step, channels, scale, shift, residuals, bounds, outs = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             sums, scale, shift, bounds, outs = (
                 emit.pointer(address) for address in (sums, scale, shift, bounds, outs)
             )

@@ -20,7 +20,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     I32,
     VECTOR,
     WIDTH,
-    Emitter,
+    VectorEmitter,
     number,
     words,
 )
@@ -64,7 +64,7 @@ def round_step(size: int):
     @named_intrinsic(f"round_step_{size}")
     def round_(typing_context, source, target):
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             source, target = (emit.pointer(address) for address in arguments)
             for at in range(0, STEP, WIDTH):
                 value = emit.load(emit.moved(source, 4 * at), VECTOR, 4)
@@ -105,7 +105,7 @@ def multiply_rows():
     def multiply(typing_context, rows, left, right, count, start, start_step, sums,
                  prefetch, lines):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *rest = arguments
             for height in emit.one_of(wanted, range(1, ROWS + 1)):
                 _emit_rows(emit, height, *rest)

@@ -18,7 +18,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     bytes_of,
 )
 
@@ -59,7 +59,7 @@ def dot_block(dtype: str):
         typing_context, rows, x, x_step, table, step, prefetch, apart, moved, sums, sums_step, count
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *operands, sums, sums_step, count = arguments
             for rows in emit.one_of(wanted, range(1, MOST_ROWS + 1)):
                 columns = COLUMNS if rows > 1 else COLUMNS_OF_ONE
@@ -91,7 +91,7 @@ def dot_block_part(dtype: str):
         sums, sums_step, count
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *operands, start, start_step, sums, sums_step, count = arguments
             for rows in emit.one_of(wanted, range(2, MOST_ROWS + 1)):
                 places = [(row, 4 * WIDTH * j) for row in range(rows) for j in range(COLUMNS)]
@@ -118,7 +118,7 @@ def add_lanes(typing_context, vectors, vectors_step, sums, sums_step, rows):
     """
 
     def generate(context, builder, signature, arguments):
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
         vectors, vectors_step, sums, sums_step, rows = arguments
 
         def body(row, _):

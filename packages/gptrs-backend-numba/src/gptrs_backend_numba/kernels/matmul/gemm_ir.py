@@ -19,7 +19,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     bytes_of,
     number,
 )
@@ -59,7 +59,7 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
         prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            _emit_tile(Emitter(builder), arguments, rows, dtype, panels, chains)
+            _emit_tile(VectorEmitter(builder), arguments, rows, dtype, panels, chains)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 13), generate
@@ -77,7 +77,7 @@ def tile_of_any_height(dtype: str):
         prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *rest = arguments
             for height in emit.one_of(wanted, range(ROWS + 1)):
                 panels = 1 if height else PANELS_OF_ROW
@@ -198,7 +198,7 @@ def dots(dtype: str):
     def micro_kernel(typing_context, x, rhs, step, out, count):
         def generate(context, builder, signature, arguments):
             x, rhs, step, out, count = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             x, rhs, out = (emit.pointer(address) for address in (x, rhs, out))
 
             def body(k, sums):
@@ -235,7 +235,7 @@ def transpose(size: int):
     def transposed(typing_context, source, source_step, target, target_step):
         def generate(context, builder, signature, arguments):
             source, source_step, target, target_step = arguments
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             source, target = emit.pointer(source), emit.pointer(target)
             rows = [
                 emit.load(emit.moved(source, (source_step, i)), type_, size) for i in range(side)
@@ -283,7 +283,7 @@ def prefetch_rows(typing_context, address, step, rows):
 
     def generate(context, builder, signature, arguments):
         address, step, rows = arguments
-        emit = Emitter(builder)
+        emit = VectorEmitter(builder)
 
         def body(k, state):
             for line in range(0, 4 * PANEL, 64):

@@ -22,7 +22,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     words,
 )
 from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import HAS_PAIRS, pair_dots, store_wide
@@ -67,7 +67,7 @@ def quantized_tile(form: Form):
         shift, super_shift, out, row,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *rest = arguments
             for height in emit.one_of(wanted, range(1, QUANTIZED_ROWS + 1)):
                 _emit_tile(emit, rest, height, form)
@@ -233,7 +233,7 @@ def quantize_block(form: Form):
     @named_intrinsic(f"quantize_block_{form.block}_{form.wide}")
     def micro_kernel(typing_context, x, record, zero):
         def generate(context, builder, signature, arguments):
-            _emit_record(Emitter(builder), *arguments, form)
+            _emit_record(VectorEmitter(builder), *arguments, form)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), generate

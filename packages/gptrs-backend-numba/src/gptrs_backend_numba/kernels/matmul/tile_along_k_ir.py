@@ -19,7 +19,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VECTOR,
     WIDTH,
     ZERO,
-    Emitter,
+    VectorEmitter,
     bytes_of,
     number,
     words,
@@ -44,7 +44,7 @@ def tile_along_k(dtype: str):
         prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
+            emit = VectorEmitter(builder)
             wanted, *rest = arguments
             for height in emit.one_of(wanted, range(1, ROWS + 1)):
                 _emit_tile(emit, rest, height, dtype)

@@ -17,7 +17,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench_cases import (
     BenchCase,
     Decode,
-    Forward,
+    ForwardCase,
     KnownPrefill,
     PeerModel,
     Prefill,
@@ -206,11 +206,11 @@ class ModelBench:
     def forward(self, inputs: np.ndarray) -> list[Row]:
         """One run on an array that the model takes, and its rate, without peers.
 
-        Errors as those of `Forward` and of `LoadedModel.checked_inputs`.
+        Errors as those of `ForwardCase` and of `LoadedModel.checked_inputs`.
         """
         name = f"forward of {list(inputs.shape)}"
         unit, units = ("tok/s", inputs.size) if inputs.ndim == 2 else ("images/s", len(inputs))
-        ours = Forward(self.model, inputs)
+        ours = ForwardCase(self.model, inputs)
         rows = Measure("load", self.threads).rows({OURS: self.model.load_seconds})
         self.step(name)
         first, works = first_run(ours)

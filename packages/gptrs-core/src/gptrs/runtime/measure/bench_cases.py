@@ -182,7 +182,7 @@ class KnownPrefill:
             scheduler.step()
 
 
-class Forward:
+class ForwardCase:
     """Runs the model once on an array that it takes: its logits, its vectors of tokens, its states.
 
     ModelError for a model that has none of these.
