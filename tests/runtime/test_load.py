@@ -118,7 +118,7 @@ def test_an_end_token_that_is_none_is_refused(directory, tmp_path, bad):
 def test_a_damaged_tokenizer_is_refused_when_it_is_used(directory, tmp_path):
     folder = edited(directory, tmp_path / "edited")
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ModelError, match=r"`tokenizer\.json` is not a tokenizer file"):
+    with pytest.raises(ModelError, match=r"the tokenizer in `tokenizer\.json` cannot be read"):
         _ = load_model(folder, backend="ref").tokenizer
 
 

@@ -207,7 +207,7 @@ def test_a_class_that_is_not_known_is_told(tmp_path, settings):
         ("vocab.json", '{"a": "b"}', "must number its tokens"),
         ("vocab.json", "[]", "must be an object"),
         ("merges.txt", "#version: 0.2\na b c\n", "line 2 of `merges.txt` must be two tokens"),
-        ("merges.txt", "a q\n", "is not a tokenizer file"),
+        ("merges.txt", "a q\n", "the tokenizer in `vocab.json and merges.txt` cannot be read"),
     ],
 )
 def test_malformed_files_are_told(tmp_path, file, content, message):

@@ -45,7 +45,7 @@ def _complain() -> None:
     [(_panic, r"called `Option::unwrap\(\)` on a `None` value;"), (_fail, "no such token")],
 )
 def test_what_the_library_raises_is_an_error_of_the_file(work, reason):
-    with pytest.raises(ModelError, match=rf"`t\.json` is not a tokenizer file: {reason}"):
+    with pytest.raises(ModelError, match=rf"in `t\.json` cannot be read: {reason}"):
         without_panics(work, "t.json")
 
 
@@ -64,7 +64,7 @@ def test_other_errors_and_interrupts_stay_what_they_are():
         (b"[" * 100_000, "nested more than 16 levels deep"),
         (b"[" + b"[]," * 4_000_001, "more than 4000000 values"),
         (b'{"a": ' + b"1" * 500 + b"}", "more than 400 digits"),
-        (b"{}", "is not a tokenizer file"),
+        (b"{}", "cannot be read"),
     ],
 )
 def test_malformed_files(data, reason):

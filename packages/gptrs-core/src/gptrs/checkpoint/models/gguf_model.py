@@ -112,6 +112,10 @@ class GgufModel(ModelSource):
         return data
 
     @override
+    def origin_of(self, name: str) -> str:
+        return self.path.name
+
+    @override
     def file_names(self) -> Sequence[str]:
         return tuple(self._files)
 

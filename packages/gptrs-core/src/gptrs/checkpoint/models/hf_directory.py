@@ -119,6 +119,13 @@ class HfDirectory(ModelSource):
         made = self._made_tokenizer if (name, subfolder) == (TOKENIZER, "") else None
         return None if made is None else made(self._tokenizer_file)
 
+    @override
+    def origin_of(self, name: str) -> str:
+        older = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
+        if name != TOKENIZER or self._folder.find(name) is not None:
+            return name
+        return " and ".join(each for each in older if self._folder.find(each) is not None) or name
+
     @cached_property
     def _made_tokenizer(self) -> Callable[[byte_bpe_files.ReadFile], bytes] | None:
         """The function that makes a tokenizer.json of older files, None without these."""

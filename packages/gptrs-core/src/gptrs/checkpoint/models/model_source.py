@@ -64,6 +64,10 @@ class ModelSource(ABC):
         ModelError for names or links that lead out, and for more than `limit` bytes.
         """
 
+    def origin_of(self, name: str) -> str:
+        """Return the name, for messages, of the file that the content of `name` comes from."""
+        return name
+
     @abstractmethod
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
         """Return the tensors of `model.safetensors` in a subfolder, None without it."""

@@ -40,7 +40,8 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     """
     data = files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
     if data is not None:
-        return TextTokenizer(data, TOKENIZER, added_tokens(files), _prefix_space(files))
+        origin = files.origin_of(TOKENIZER)
+        return TextTokenizer(data, origin, added_tokens(files), _prefix_space(files))
     older = next((file for file in _OLDER if files.has_file(file)), None)
     if files.has_file(_TWO_VOCABULARIES):
         hint = f"the files have two vocabularies, which no {TOKENIZER} says: {_MAKE_TOKENS}"

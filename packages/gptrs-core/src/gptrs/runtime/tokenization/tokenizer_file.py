@@ -183,7 +183,7 @@ def without_panics(work: Callable[[], Result], name: str) -> Result:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         raise ModelError(
-            f"{quoted(name)} is not a tokenizer file: {_reason(error)}", hint=_AGAIN
+            f"the tokenizer in {quoted(name)} cannot be read: {_reason(error)}", hint=_AGAIN
         ) from error
 
 
