@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from gptrs.runtime.embedding.embed import Progress
+from gptrs.progress import Progress, StepProgress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
-from gptrs_cli.terminal.stderr import StepCallback
 
 
 @contextmanager
@@ -24,7 +23,7 @@ def text_progress(model: LoadedModel, total: int, doing: str) -> Generator[Progr
 class _Bar:
     """A bar of texts, beside which kernels are counted."""
 
-    def __init__(self, step: StepCallback, total: int) -> None:
+    def __init__(self, step: StepProgress, total: int) -> None:
         self._step = step
         self._done = 0
         self._total = total

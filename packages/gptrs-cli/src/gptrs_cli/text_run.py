@@ -9,8 +9,8 @@ from typing import Annotated, Generic, TypeVar
 
 import typer
 
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.embedding.embed import Progress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings

@@ -21,7 +21,8 @@ from typing import Any, cast
 
 from gptrs.backend.protocol import Backend
 from gptrs.errors import BackendError, GptrsError
-from gptrs_conformance.kit import CaseGroup, Plan, Progress, new_report, run_plan
+from gptrs.progress import StepProgress
+from gptrs_conformance.kit import CaseGroup, Plan, new_report, run_plan
 from gptrs_conformance.op_runner import Outcome
 from gptrs_conformance.report import CaseName, Report
 
@@ -43,7 +44,7 @@ def run_isolated(
     *,
     jobs: int = 1,
     seconds: float = CASE_S,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     keep: Keep | None = None,
 ) -> Report:
     """Run what `plan` says on the backend that `opened` gives, in `jobs` children at a time.
@@ -80,7 +81,7 @@ class _Run:
     report: Report
     workers: Sequence[_Worker]
     total: int
-    progress: Progress
+    progress: StepProgress
     keep: Keep
     _started: float = field(default_factory=time.perf_counter)
     _kept: float = field(default_factory=time.monotonic)

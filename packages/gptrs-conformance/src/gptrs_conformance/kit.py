@@ -18,6 +18,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType
+from gptrs.progress import StepProgress
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.check import Check, CheckFailure, Level
 from gptrs_conformance.checks import ALL_CHECKS
@@ -32,8 +33,6 @@ LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 LARGEST_NEED = 1 << 25
 """Elements of operands and results; of what is larger in a model only the claim is checked."""
 
-Progress = Callable[[int, int, str], None]
-"""Called with the number of steps done, of all steps, and the name of the next one."""
 NamedCase = tuple[CaseName, Callable[[Backend], Outcome]]
 
 
@@ -104,7 +103,7 @@ def run_conformance(
     level: Level = "core",
     *,
     ops: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Report:
     """Run the kit on `backend`; failures are in the report, never raised.
 
@@ -115,7 +114,7 @@ def run_conformance(
     return run_plan(backend, Plan(level=level, ops=ops), progress)
 
 
-def run_plan(backend: Backend, plan: Plan, progress: Progress | None = None) -> Report:
+def run_plan(backend: Backend, plan: Plan, progress: StepProgress | None = None) -> Report:
     """Run what `plan` says on `backend`, in this process."""
     steps = plan.steps()
     report = new_report(plan, backend.name)

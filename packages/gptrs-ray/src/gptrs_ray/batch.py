@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gptrs.api import UsageError
+from gptrs.progress import Progress
 from gptrs_ray.cluster import joined, room_for
 from gptrs_ray.failures import InputRowsError
 from gptrs_ray.parts import Parts
@@ -18,9 +19,6 @@ from gptrs_ray.worker import WorkerSettings
 
 ROWS: Final = 256
 """Rows of a slice: what is done again when a worker is lost."""
-
-Progress = Callable[[int, int], None]
-"""Called with how many rows are done, and how many there are."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs.runtime.embedding.embed import Progress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.classify import LabelScore
 from gptrs.runtime.text_classes.classify import classify as classify_texts

@@ -6,8 +6,9 @@ import math
 import time
 from typing import Annotated
 
+from gptrs.progress import Progress, StepProgress
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.perplexity import Perplexity, Progress, measure_perplexity
+from gptrs.runtime.measure.perplexity import Perplexity, measure_perplexity
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -17,7 +18,7 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.text_input import TextInput
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import StepCallback, note_below
+from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -74,7 +75,7 @@ def perplexity(
         )
 
 
-def _progress(step: StepCallback) -> Progress:
+def _progress(step: StepProgress) -> Progress:
     return lambda done, total: step(done, total, "")
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gptrs.progress import StepProgress
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.loaded_model import LoadedModel
@@ -22,7 +23,7 @@ from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED, OutputFileError
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import StepCallback, note
+from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -68,7 +69,7 @@ class _Run:
         self._read = self._known = self._done = self._tokens = 0
         self._started = time.monotonic()
 
-    def write(self, lines: Sequence[PromptLine], step: StepCallback) -> None:
+    def write(self, lines: Sequence[PromptLine], step: StepProgress) -> None:
         """Write the result of each line, in their order; those before it are waited for.
 
         After an interrupt or an error those that are done are written, whichever is missing.

@@ -33,6 +33,7 @@ from gptrs.plugins.descriptions import (
 )
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
+from gptrs.progress import StepProgress
 from gptrs_cli.command_group import command_of
 
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -122,9 +123,7 @@ _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] =
 }
 
 
-def _conformance(
-    backend: api.Backend, progress: Callable[[int, int, str], None]
-) -> dict[str, object]:
+def _conformance(backend: api.Backend, progress: StepProgress) -> dict[str, object]:
     try:
         report = api.run_conformance(backend, "smoke", progress=progress)
     except api.UsageError as error:  # the kit is not installed

@@ -10,9 +10,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from gptrs.api import Backend, KernelCache
+from gptrs.progress import StepProgress
 from gptrs.runtime.measure.compilations import compilations_told
 from gptrs.runtime.measure.kernel_caches import compiling
-from gptrs_cli.terminal.stderr import StepCallback, is_terminal, note, rich_output
+from gptrs_cli.terminal.stderr import is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting
 
 LINE_SECONDS: Final = 30.0
@@ -20,7 +21,7 @@ LINE_SECONDS: Final = 30.0
 
 
 @contextmanager
-def progress_bar(label: str, *, tells_name: bool = False) -> Generator[StepCallback]:
+def progress_bar(label: str, *, tells_name: bool = False) -> Generator[StepProgress]:
     """Open the scope of a bar; yield the function that moves it.
 
     Where standard error is no terminal, work of more than `LINE_SECONDS` tells how far it is by a

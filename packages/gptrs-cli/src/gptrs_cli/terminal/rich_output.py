@@ -20,8 +20,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from gptrs.progress import StepProgress
 from gptrs.quoting import clipped
-from gptrs_cli.terminal.stderr import StepCallback, has_colors
+from gptrs_cli.terminal.stderr import has_colors
 
 _NARROWEST = 24
 """Least width of the last column of a table; with less, its cells go below their rows."""
@@ -88,7 +89,7 @@ class LiveLine:
 
 
 @contextmanager
-def bar(label: str) -> Generator[StepCallback]:
+def bar(label: str) -> Generator[StepProgress]:
     """Open the scope of a progress bar on standard error; yield the function that moves it."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     console = _console(sys.stderr)

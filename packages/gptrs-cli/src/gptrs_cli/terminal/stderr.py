@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -16,9 +16,6 @@ import typer
 from typing_extensions import override
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-StepCallback = Callable[[int, int, str], None]
-"""Called with the number of steps done, of all steps, and the name of the next one."""
 
 
 def has_colors(stream: TextIO) -> bool:

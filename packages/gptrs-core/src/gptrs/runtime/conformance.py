@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from gptrs.backend.protocol import Backend
 from gptrs.errors import MissingLibraryError
 from gptrs.install_hints import install_own
+from gptrs.progress import StepProgress
 
 if TYPE_CHECKING:
     from gptrs_conformance.kit import Plan
@@ -23,7 +24,7 @@ def run_conformance(
     level: Literal["smoke", "core", "full"] = "core",
     *,
     ops: Sequence[str] = (),
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: StepProgress | None = None,
 ) -> Report:
     """Run the kit on `backend`; failures are in the report, never raised.
 
@@ -40,7 +41,7 @@ def run_isolated(
     *,
     jobs: int = 1,
     seconds: float | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: StepProgress | None = None,
     keep: Callable[[Report], object] | None = None,
 ) -> Report:
     """Run a plan in other processes: a backend that ends one is a failure, no more.

@@ -20,7 +20,7 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.converting.convert import Converted
-from gptrs.checkpoint.converting.destination import Progress, require_free, watched
+from gptrs.checkpoint.converting.destination import require_free, watched
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.errors import ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program
@@ -29,6 +29,7 @@ from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.plugins.exporters import OutgoingModel, export_model
 from gptrs.plugins.importers import ModelInput
+from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
@@ -106,7 +107,7 @@ def export(
     *,
     sizes: Mapping[str, int] = NO_SIZES,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Converted:
     """Write a model, or the program in a file, as the plugin `exporter` does.
 

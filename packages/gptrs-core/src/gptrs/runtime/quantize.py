@@ -11,7 +11,6 @@ from typing import Literal
 from gptrs.checkpoint.converting.destination import (
     WRITERS,
     Destination,
-    Progress,
     require_apart,
     require_free,
     watched,
@@ -31,6 +30,7 @@ from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, TensorErr
 from gptrs.checkpoint.quantizing.weight_types import WeightType, weight_type
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.manager import manager
+from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.bundled_models import model_path
@@ -78,7 +78,7 @@ def quantize(
     keep: Sequence[str] = (),
     rounding: Rounding = "search",
     force: bool = False,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Quantized:
     """Write the model `source` to `destination` with quantized linear layers.
 
@@ -115,7 +115,7 @@ def _quantized_folder(
     wanted: WeightType,
     keep: Sequence[str],
     rounding: Rounding,
-    progress: Progress | None,
+    progress: StepProgress | None,
 ) -> Quantized:
     found = find_model(model_path(source))
     require_apart(found.path, place.path)
@@ -147,7 +147,7 @@ def _quantized_file(
     type: str,
     keep: Sequence[str],
     rounding: Rounding,
-    progress: Progress | None,
+    progress: StepProgress | None,
 ) -> Quantized:
     found = find_model(model_path(source))
     if path.exists() and found.path.exists() and path.samefile(found.path):

@@ -12,7 +12,6 @@ from gptrs.checkpoint.converting.destination import (
     WRITERS,
     Destination,
     Form,
-    Progress,
     require_apart,
     require_free,
     watched,
@@ -25,6 +24,7 @@ from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
@@ -62,7 +62,7 @@ def convert(
     dtype: str | None = None,
     shard_size: int | None = None,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Converted:
     """Write the model or file of tensors `source` to `destination`, whole or not at all.
 

@@ -25,13 +25,12 @@ from gptrs.checkpoint.models.gptrschk_model import settings_of
 from gptrs.checkpoint.models.hf_directory import INDEX, WEIGHTS
 from gptrs.checkpoint.models.model_source import CONFIG
 from gptrs.errors import ModelError, UsageError
+from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 Form = Literal["hf", "gptrschk", "tensors"]
 """A folder as Hugging Face libraries save it, one file for all, or tensors alone."""
-Progress = Callable[[int, int, str], None]
-"""Called with the bytes that were written, those of all tensors, and the name of the next one."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def require_apart(source: Path, destination: Path) -> None:
 
 
 def watched(
-    tensors: Sequence[OutgoingTensor], progress: Progress | None
+    tensors: Sequence[OutgoingTensor], progress: StepProgress | None
 ) -> Sequence[OutgoingTensor]:
     """Return the same tensors, each part of which moves the progress."""
     if progress is None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.perplexity import Perplexity, Progress, checked_window, window_spans
+from gptrs.runtime.measure.perplexity import Perplexity, checked_window, window_spans
 
 _ROWS = 64
 """Positions whose logits are made f64 at once."""

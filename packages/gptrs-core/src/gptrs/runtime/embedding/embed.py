@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.runtime.embedding.match import text_vectors
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
@@ -17,9 +18,6 @@ from gptrs.runtime.named_prompts import chosen_prompt
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
-
-Progress = Callable[[int, int], None]
-"""Called with the number of texts done and that of all."""
 
 
 def embed(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.runtime.embedding.steps import Normalize
 from gptrs.runtime.images.decoding import read_image
 from gptrs.runtime.loaded_model import LoadedModel
 
 Image = str | os.PathLike[str] | np.ndarray
 """A file, or pixels ui8 [H, W, 3] of red, green and blue."""
-Progress = Callable[[int, int], None]
-"""Called with the number of images done and that of all."""
 IMAGES: Final = 8
 """Images that run together unless the caller says otherwise."""
 

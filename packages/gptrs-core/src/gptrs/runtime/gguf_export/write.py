@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gptrs.checkpoint.converting.destination import Progress, watched
+from gptrs.checkpoint.converting.destination import watched
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
 from gptrs.checkpoint.models.gguf_metadata import GgufSettingsOf, Metadata, settings_of
@@ -19,6 +19,7 @@ from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, TensorErr
 from gptrs.checkpoint.quantizing.weight_types import WeightType
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
+from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.gguf_export.rotary import read_rotary
@@ -73,7 +74,7 @@ def write_model(
     *,
     keep: Sequence[str],
     rounding: Rounding,
-    progress: Progress | None,
+    progress: StepProgress | None,
 ) -> WrittenGguf:
     """Write the file whole or not at all; memory is that of the largest tensor.
 
@@ -142,6 +143,8 @@ def _rounded(
     return RoundedTensor(name, load, shape, kind, rounding, turned=turned)
 
 
-def _watched(tensors: Sequence[GgufOutgoing], progress: Progress | None) -> Sequence[GgufOutgoing]:
+def _watched(
+    tensors: Sequence[GgufOutgoing], progress: StepProgress | None
+) -> Sequence[GgufOutgoing]:
     data = watched([tensor.data for tensor in tensors], progress)
     return [replace(tensor, data=each) for tensor, each in zip(tensors, data, strict=True)]

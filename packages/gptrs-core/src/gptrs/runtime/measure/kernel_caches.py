@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -18,6 +18,7 @@ from gptrs.checkpoint.content_digest import KeptDigests
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
+from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
@@ -27,9 +28,6 @@ from gptrs.runtime.measure.compilations import compilations_told
 
 DEFAULT_LENGTHS = (1, 128, 512)
 """The prompt lengths that are prepared where nobody asks for others."""
-
-StepCallback = Callable[[int, int, str], None]
-"""Told before a piece of work: how many are done, of how many, and what comes next."""
 
 
 def kernel_caches(name: str | None = None) -> dict[str, CodeCache]:
@@ -85,7 +83,7 @@ def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
 
 
 def warm(
-    model: LoadedModel, lengths: Sequence[int] | None, step: StepCallback | None = None
+    model: LoadedModel, lengths: Sequence[int] | None, step: StepProgress | None = None
 ) -> Warmed:
     """Compile what `model` needs for prompts of these lengths and for text after them.
 
@@ -122,7 +120,7 @@ def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
 class _Progress:
     """Tells `step` of pieces of work, and of the kernels that are compiled in each."""
 
-    def __init__(self, total: int, step: StepCallback | None) -> None:
+    def __init__(self, total: int, step: StepProgress | None) -> None:
         self.compiled = 0
         self.noun = "kernel"
         self._done = -1

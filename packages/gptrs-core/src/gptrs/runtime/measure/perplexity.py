@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
@@ -15,9 +16,6 @@ from gptrs.runtime.loaded_model import LoadedModel
 DEFAULT_WINDOW = 1024
 _ROWS = 64
 """Positions whose logits are made f64 at once."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of windows done and that of all."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import UsageError
 from gptrs.plugins.capabilities import CTCModel
+from gptrs.progress import SoundProgress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.ctc_vocabulary import ctc_vocabulary_of
-from gptrs.runtime.speech.transcription import Progress, Segment, Transcription
+from gptrs.runtime.speech.transcription import Segment, Transcription
 
 CHUNK_SECONDS: Final = 30.0
 """Seconds of the longest chunk: attention takes time and memory by the square of it."""
@@ -47,7 +48,7 @@ def transcribe_frames(
     form: SoundForm,
     *,
     timestamps: bool,
-    progress: Progress | None,
+    progress: SoundProgress | None,
     chunk_seconds: float = CHUNK_SECONDS,
 ) -> Transcription:
     """Return the text of samples f32 [N] at the rate of `form`, with a segment for each word.

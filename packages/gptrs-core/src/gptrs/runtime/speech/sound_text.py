@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from gptrs.capture.shape_buckets import bucket
+from gptrs.progress import SoundProgress
 from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
@@ -19,7 +20,7 @@ from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.source_settings import first_token
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.frame_text import SoundForm, normalized, require_frames
-from gptrs.runtime.speech.transcription import Progress, Segment, Transcription
+from gptrs.runtime.speech.transcription import Segment, Transcription
 
 PART_SECONDS: Final = 30.0
 """Seconds of the longest part."""
@@ -35,7 +36,7 @@ def transcribe_sounds(
     form: SoundForm,
     *,
     timestamps: bool,
-    progress: Progress | None,
+    progress: SoundProgress | None,
     part_seconds: float = PART_SECONDS,
 ) -> Transcription:
     """Return the text of samples f32 [N] at the rate of `form`, with a segment for each part.

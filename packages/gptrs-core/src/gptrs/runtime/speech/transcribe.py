@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.progress import SoundProgress
 from gptrs.quoting import quoted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.fallback import Fallback
@@ -15,7 +16,7 @@ from gptrs.runtime.speech.features import RATE
 from gptrs.runtime.speech.frame_text import sound_form_of, transcribe_frames
 from gptrs.runtime.speech.sound_files import read_sound, resampled
 from gptrs.runtime.speech.sound_text import transcribe_sounds
-from gptrs.runtime.speech.transcription import Progress, Transcription
+from gptrs.runtime.speech.transcription import Transcription
 from gptrs.runtime.speech.window_settings import WindowSettings
 from gptrs.runtime.speech.windows import transcribe_windows
 
@@ -31,7 +32,7 @@ def transcribe(
     task: Task | None = None,
     timestamps: bool = True,
     fallback: Fallback | None = None,
-    progress: Progress | None = None,
+    progress: SoundProgress | None = None,
 ) -> Transcription:
     """Write down what is said in a WAV file, or in samples f32 [N] in [-1, 1] of `rate` Hz.
 

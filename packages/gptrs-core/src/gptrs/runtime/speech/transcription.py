@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gptrs.quick_dataclass import dataclass
-
-Progress = Callable[[float, float], None]
-"""Called with the seconds transcribed so far, and the total."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gptrs.nn.decoder_cache import DecoderState
 from gptrs.plugins.capabilities import Transcriber
+from gptrs.progress import SoundProgress
 from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.sampling import Sampler, Sampling, candidates
@@ -17,7 +18,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.fallback import Fallback, Quality, compression_ratio
 from gptrs.runtime.speech.features import HOP, RATE, log_mel
 from gptrs.runtime.speech.timestamps import SECONDS, Part, parts_of
-from gptrs.runtime.speech.transcription import Progress, Segment, Transcription, Window
+from gptrs.runtime.speech.transcription import Segment, Transcription, Window
 from gptrs.runtime.speech.window_settings import WindowSettings
 
 _FRAMES_PER_SECOND: Final = RATE // HOP
@@ -31,7 +32,7 @@ def transcribe_windows(
     settings: WindowSettings,
     fallback: Fallback,
     asked: tuple[str | None, str | None],
-    progress: Progress | None,
+    progress: SoundProgress | None,
 ) -> Transcription:
     """Return the text of samples f32 [N] at 16 kHz in the language and for the task `asked`.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.forward import class_label
 from gptrs.runtime.input_checks import require_known_tokens
@@ -19,8 +20,6 @@ from gptrs.runtime.tokenization.encoded_text import EncodedText
 
 Text = str | tuple[str, str]
 """A text, or a pair that is read as one."""
-Progress = Callable[[int, int], None]
-"""Called with the number of texts done and that of all."""
 _CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
 _logger = logging.getLogger("gptrs")

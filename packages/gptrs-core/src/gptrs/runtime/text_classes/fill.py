@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs.runtime.text_classes.classify import Progress
 from gptrs.runtime.text_classes.scores import softmax
 from gptrs.runtime.text_classes.tag import whole_texts
 from gptrs.runtime.tokenization.special_tokens import named_tokens

@@ -8,7 +8,7 @@ score is the logit of one token, `yes`, less that of another one, `no`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, cast
 
@@ -20,6 +20,7 @@ from gptrs.checkpoint.models.sentence_transformers import MODULES, TRANSFORMER_C
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.ragged_step import own_pages, ragged_step
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.chat.messages import Message
@@ -28,8 +29,6 @@ from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 
 Pair = tuple[str, str]
-Progress = Callable[[int, int], None]
-"""Called with the number of pairs done and that of all."""
 _MOST_TOKENS: Final = 1024
 """Of all texts of a step: more take memory for keys and values, and are hardly faster."""
 _TOKENIZER_CONFIG: Final = "tokenizer_config.json"

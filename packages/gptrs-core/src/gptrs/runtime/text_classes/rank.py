@@ -8,12 +8,13 @@ import numpy as np
 
 from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG
 from gptrs.errors import ModelError, UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.capable_model import RERANKER
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.named_prompts import chosen_prompt, read_prompts
 from gptrs.runtime.text_batches import BATCH_SIZE
-from gptrs.runtime.text_classes.classify import Progress, text_logits
+from gptrs.runtime.text_classes.classify import text_logits
 from gptrs.runtime.text_classes.logit_scores import pair_logits
 from gptrs.runtime.text_classes.scores import rank_scores
 

@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.forward import class_label
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs.runtime.text_classes.classify import Progress, longest_text
+from gptrs.runtime.text_classes.classify import longest_text
 from gptrs.runtime.text_classes.scores import softmax
 from gptrs.runtime.tokenization.encoded_text import EncodedText
 

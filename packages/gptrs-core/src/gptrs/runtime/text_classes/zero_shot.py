@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.forward import class_label
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE
-from gptrs.runtime.text_classes.classify import LabelScore, Progress, text_logits
+from gptrs.runtime.text_classes.classify import LabelScore, text_logits
 from gptrs.runtime.text_classes.scores import softmax
 
 TEMPLATE: Final = "This example is {}."

@@ -1,0 +1,10 @@
+"""Functions that long work tells how far it is."""
+
+from collections.abc import Callable
+
+Progress = Callable[[int, int], None]
+"""Called with how many are done (texts, images, windows, pairs, rows) and how many there are."""
+StepProgress = Callable[[int, int, str], None]
+"""Called with how many are done (steps, bytes), how many there are, the name of the next one."""
+SoundProgress = Callable[[float, float], None]
+"""Called with the seconds of sound that are transcribed, and all of them."""
