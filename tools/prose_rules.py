@@ -12,12 +12,12 @@ from source_rules import definitions
 # How often each phrase may still occur. The numbers may only shrink: the aim is 0.
 PHRASES = {
     "it is they that": 0,
-    "of which": 26,
-    "What is not": 2,
+    "of which": 0,
+    "What is not": 0,
     "whose turn": 0,
     "comes of it": 0,
 }
-OPENINGS = {"What": 0, "As in": 0, "See": 6}
+OPENINGS = {"What": 0, "As in": 0, "See": 0}
 _WRITTEN = frozenset({"packages", "docs", "README.md", "CONTRIBUTING.md"})
 # Words of a phrase may stand on two lines, in a comment too.
 _PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+(#\s+)?"))

@@ -195,7 +195,7 @@ def test_what_flatten_keeps_must_have_a_hash():
             self.value = value
 
     register_pytree(Box, lambda x: ((x.value,), []), lambda rest, parts: Box(*parts))
-    with pytest.raises(UsageError, match=r"`Box` of which `flatten` keeps an unhashable `list` as"):
+    with pytest.raises(UsageError, match=r"`Box` whose `flatten` keeps an unhashable `list` as"):
         gptrs.jit(lambda x: x)([Box(gptrs.tensor([1.0]))])
 
 

@@ -49,7 +49,7 @@ _SMALLEST = 1024
 
 
 class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
-    """See `gptrs.backend.protocol.Backend`. Results do not depend on `threads`, bit for bit."""
+    """Compiles programs to schedules of kernels; results have the same bits for any `threads`."""
 
     name = "numba"
     legalize: tuple[Pass, ...] = ()
@@ -96,13 +96,13 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     @property
     def fuse(self) -> tuple[Pass, ...]:
-        """See `gptrs.capture.optimization.BackendWithPasses`."""
+        """The passes that put calls of functionals together, for the precision of this backend."""
         # Late: a program that an earlier process optimized has been fused.
         return import_module("gptrs_backend_numba.fusion.passes").fusions(self.precision)
 
     @property
     def compile_settings(self) -> tuple[str | None, ...]:
-        """See `gptrs.backend.protocol.Backend`."""
+        """Variables, processor and precision: compiled programs depend on them, too."""
         return (*_SETTINGS.values(), target.description(), self.precision)
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:

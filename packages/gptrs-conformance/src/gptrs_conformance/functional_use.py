@@ -26,7 +26,7 @@ TOLERANCES = {
     "f16": Tolerance.close(2.0**-8, 2.0**-8),
     "bf16": Tolerance.close(2.0**-5, 2.0**-5),
 }
-"""A functional is several ops, each of which rounds to the element type."""
+"""A functional is several ops, and each rounds to the element type."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ define void @NRT_MemInfo_call_dtor(ptr %memory) {
   ret void
 }
 """
-"""Memory for arrays that kernels make: 48 bytes, of which generated code uses the number of users
+"""Memory for arrays that kernels make: 48 bytes; generated code uses the number of users
 in the first word and the address of the elements in the fourth, then the elements. numba's own
 functions live in an extension module that would have to be imported to run stored kernels."""
 

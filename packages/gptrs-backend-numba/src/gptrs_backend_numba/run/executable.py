@@ -79,17 +79,17 @@ class NumbaExecutable:
             self._location(MemorySpace.CONSTANT, index).move(address_of(array))
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """See `gptrs.backend.protocol.Executable`."""
+        """Run the schedule on `inputs`; return the results."""
         return self._run(inputs, None, self._interpret_all)
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """See `gptrs.backend.bound_inputs.BindingExecutable`."""
+        """Run with trailing inputs that stay the same: `bound` is examined once, not every time."""
         return self._run(inputs, bound, self._interpret_all)
 
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
-        """See `gptrs.backend.profiled.ProfiledExecutable`."""
+        """Run and tell of each kernel: its name, its time, what it read and wrote."""
         return self._run(inputs, None, lambda: self._profile().run(tell))
 
     def _profile(self) -> Profiler:

@@ -23,8 +23,8 @@ _ECHO_S = 0.5
 def interrupts_arrive() -> Generator[None]:
     """Open a scope that an interrupt always leaves as KeyboardInterrupt.
 
-    Python prints and drops a KeyboardInterrupt raised in a destructor or in a callback from C, of
-    which compilers have many. This scope sends the signal again `_AGAIN_S` later, and turns any
+    Python prints and drops a KeyboardInterrupt raised in a destructor or in a callback from C;
+    compilers have many of these. This scope sends the signal again `_AGAIN_S` later, and turns any
     error after an interrupt into KeyboardInterrupt.
     """
     interrupts = _Interrupts()

@@ -149,7 +149,7 @@ def _some_values(draft: Draft, count: int, *, exact: bool) -> list[Value]:
 
 
 def _inner(draft: Draft, operands: Sequence[Value], *, exact: bool = False) -> Draft:
-    """Return the region of operands of these types, of which only `exact` may be counted on."""
+    """Return the region of operands of these types; only `exact` ones may be counted on."""
     types = [value.type for value in operands]
     known: list[Facts] = [NOTHING_KNOWN if exact else draft.facts[value] for value in operands]
     return inner_draft(draft, types, known, draft.dice.between(0, 4))

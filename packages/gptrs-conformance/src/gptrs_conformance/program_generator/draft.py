@@ -128,7 +128,7 @@ class Draft:
         return [region.signature for region in (*regions, *callees)]
 
     def param(self, type_: TensorType) -> Value:
-        """Return a new parameter, of which nothing is known but that it is given.
+        """Return a new parameter; nothing is known of it but that it is given.
 
         Some have no name.
         """

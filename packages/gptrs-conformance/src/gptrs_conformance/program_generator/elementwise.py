@@ -236,7 +236,7 @@ def casts(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 @emits(ops.Bitcast, dtypes=tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool))
 def bitcasts(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of an exact operand without NaN, the bits of which are open."""
+    """Of an exact operand without NaN, whose bits are open."""
     same = [other for other in dtypes.ALL if other.bits == dtype.bits and not other.is_bool]
     target = draft.dice.pick(same)
     x = draft.operand(dtype, exact=True)

@@ -92,7 +92,7 @@ def gathered(draft: Draft, x: Value) -> Value:
 
 @emits(ops.DynamicSlice, dtypes=dtypes.ALL)
 def dynamic_slices(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """A block of any size, the starts of which are clamped."""
+    """A block of any size, whose starts are clamped."""
     block_of(draft, draft.operand(dtype))
 
 

@@ -89,7 +89,7 @@ def unpacked_bits(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 @emits(ops.Requantize, dtypes=ops.QUANTIZED)
 def requantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Between any two, either of which may be for the whole tensor."""
+    """Between any two; either may be for the whole tensor."""
     x = draft.operand(dtype)
     target = _target(draft, ops.QUANTIZED)
     requantize = ops.Requantize(target, *_granularity(draft, x.type.shape))

@@ -59,8 +59,8 @@ def greater_equal(lhs: Operand, rhs: Operand) -> Tensor:
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
     """`x` where `condition` (i1) holds, else `y`, over the broadcast shape of all three.
 
-    `x` and `y` are of one element type, any; one of them may be a number. What is not chosen has no
-    influence, NaN included (`np.where`).
+    `x` and `y` are of one element type, any; one of them may be a number. The elements
+    that are not chosen have no influence, NaN included (`np.where`).
     """
     require_dtype("where", (i1,), condition=condition)
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):

@@ -30,7 +30,7 @@ def symbols(program: Program) -> list[int]:
 def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     """Return the sizes of the symbols for inputs of these types, by the names of the parameters.
 
-    The names are those of `program.inputs`, of which some may be missing; other names are ignored.
+    The names are those of `program.inputs`; some may be missing, others are ignored.
     A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other dim
     is checked against what was found, if its symbols were. UsageError that names parameter, axis,
     what was wanted and what was found.

@@ -37,7 +37,7 @@ class _Verifier:
         self._where = ""
 
     def function(self, function: Function) -> None:
-        """Check one function, the callees of which have been checked."""
+        """Check one function whose callees have been checked."""
         name = function.name
         if not IDENTIFIER.fullmatch(name):
             raise ProgramError(f"a function cannot be called `{name}`")

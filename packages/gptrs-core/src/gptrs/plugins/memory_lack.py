@@ -12,7 +12,7 @@ _SIGNS = ("failed to map segment", "cannot allocate memory", "out of memory")
 
 @contextmanager
 def memory_is_there(what: str) -> Generator[None]:
-    """Scope of which an error that comes of a lack of memory is raised as MemoryError.
+    """Scope in which errors that come of a lack of memory are raised as MemoryError.
 
     The next best backend would find no memory either, or hang: OpenBLAS waits for threads that it
     could not start.

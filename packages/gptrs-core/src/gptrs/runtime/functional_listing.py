@@ -47,7 +47,7 @@ def list_functionals(
 ) -> list[ListedFunctional]:
     """Return all functionals by name, as a call here would compute them.
 
-    With the `config` of a model, of which `origin` says where it is from, as that model would.
+    With the `config` of a model, which is from `origin`, as that model would.
     Raises as loading it does for what it overrides.
     """
     _find_misnamed()

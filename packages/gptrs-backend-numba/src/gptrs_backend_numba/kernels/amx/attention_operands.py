@@ -127,7 +127,7 @@ def split_step_of_keys(
     keys, G, sizes, memory, first, step, count,
     *, ELEMENT, SIZE, DIRECT, LEFT_BYTES, load, split_keys,
 ):  # fmt: skip
-    """Split `STEP` keys from `first` on, of which `count` exist; the others are 0."""
+    """Split `STEP` keys from `first` on, `count` of them, with zeros for the rest."""
     X = pointer(memory.staging, np.float32)
     whole = DIRECT and count == STEP
     for j in range(STEP):

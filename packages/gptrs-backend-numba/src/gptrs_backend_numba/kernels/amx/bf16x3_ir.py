@@ -42,7 +42,7 @@ def row_bytes(dtype: str) -> int:
 
 
 def bits_of_parts(emit, value, count, rounds=True):
-    """Return the bits of the parts of a vector of f32, of which the upper halves count.
+    """Return the bits of the parts of a vector of f32: their upper halves.
 
     NaN and what is as good as infinite have a part that is NaN, if there is more than one. Where
     the first part is cut off as the others are, not rounded, the largest numbers have parts.

@@ -77,7 +77,7 @@ def relu6(x):
 @register_jitable
 def gelu_tanh(x):
     """Return GELU by its approximation with tanh."""
-    # 1 + tanh(y) is 2 / (1 + e^(-2 y)), of which no digits cancel. Powers below 2^-24 do not
+    # 1 + tanh(y) is 2 / (1 + e^(-2 y)), where no digits cancel. Powers below 2^-24 do not
     # count; much smaller ones would be subnormal numbers, which are slow.
     y = x * fma(f32(-0.07135481627159), x * x, f32(-1.5957691216057308))
     return divide(x, f32(1.0) + exp_f32(float_maximum(f32(-32.0), y)))

@@ -202,7 +202,7 @@ class RegisteredNode(PytreeNode):
         except TypeError:
             raise Refusal(
                 value,
-                f"a `{self._kind.__name__}` of which `flatten` keeps an unhashable"
+                f"a `{self._kind.__name__}` whose `flatten` keeps an unhashable"
                 f" `{type(rest).__name__}`",
                 "return a tuple of what is no tensor",
             ) from None

@@ -50,7 +50,7 @@ class _Part:
 def streamed_executable(
     program: Program, roles: Sequence[InputRole], compile_: Compile, streaming: Streaming
 ) -> StreamedExecutable:
-    """Compile a program in parts, none of which reads more weights than there is room for."""
+    """Compile a program in parts; each reads no more weights than there is room for."""
     region = program.main.body
     streamed = [
         param

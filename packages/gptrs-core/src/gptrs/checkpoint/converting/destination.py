@@ -78,7 +78,7 @@ def require_apart(source: Path, destination: Path) -> None:
 def watched(
     tensors: Sequence[OutgoingTensor], progress: StepProgress | None
 ) -> Sequence[OutgoingTensor]:
-    """Return the same tensors, each part of which moves the progress."""
+    """Return the same tensors; each part that is read moves the progress."""
     if progress is None:
         return tensors
     total = sum(stored_bytes(tensor.type) for tensor in tensors)

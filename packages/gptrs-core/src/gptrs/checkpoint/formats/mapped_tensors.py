@@ -36,7 +36,7 @@ def changed_in_use(path: str, before: int, now: int) -> CheckpointError:
 
 
 class MappedTensors:
-    """An open file of which `entries` says where its tensors lie; a scope closes it at its end.
+    """An open file; `entries` says where its tensors lie. A scope closes it at its end.
 
     Arrays stay valid after `close`; those that `view` returned keep the mapping alive. A file that
     shrinks is an error of whoever reads it then. Only to read what `view` has handed out ends the

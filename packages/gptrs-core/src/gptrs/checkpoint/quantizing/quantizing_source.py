@@ -1,4 +1,4 @@
-"""The weights of a model, some of which are quantized when they are loaded."""
+"""The weights of a model; some are quantized when they are loaded."""
 
 from __future__ import annotations
 

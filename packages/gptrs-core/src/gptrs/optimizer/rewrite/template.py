@@ -95,7 +95,7 @@ class Template:
         """Find where the template computes `result`, None if it does not.
 
         An `exact` match agrees in all types and attributes. One that is not agrees in the ops, and
-        in those attributes that are words, as a candidate of which the types can be read off.
+        in those attributes that are words, so that types can be read off it.
         """
         matching = _Matching(self, definition, exact)
         if not matching.value(self.result, result, None):

@@ -26,8 +26,8 @@ class Pooling:
     def __call__(self, vectors: np.ndarray, mask: np.ndarray, prompt: int = 0) -> np.ndarray:
         """Vectors f32 [B, T, D] and i1 [B, T], true where a token is -> f32 [B, D * modes].
 
-        `prompt` is how many tokens of the prompt each text begins with. A text of which no token
-        is left gives zeros. Sums are made in f64.
+        `prompt` is how many tokens of the prompt each text begins with. A text without
+        a token that is left gives zeros. Sums are made in f64.
         """
         if not self.include_prompt:
             mask = mask.copy()

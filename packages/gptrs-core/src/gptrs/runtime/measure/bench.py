@@ -81,7 +81,7 @@ class ModelBench:
     step: Callable[[str], None] = lambda name: None
     """Told of each piece of work before it begins."""
     cache_dtype: str | None = None
-    """As in `GenerationOptions`."""
+    """Those of `GenerationOptions`."""
 
     def generation(self, prompt_lengths: Sequence[int], context: int, new_tokens: int) -> list[Row]:
         """Loading, compiling, the first token, prompts of these lengths, text after a context.
