@@ -13,15 +13,8 @@ MAX_PARAMETERS = 12
 MAX_STRING_LINES = 5
 MIN_MODULE_LINES = 40
 COMMANDS = PurePosixPath("packages/gptrs-cli/src/gptrs_cli/commands")
-NUMBA = "packages/gptrs-backend-numba/src/gptrs_backend_numba"
 # These lists may only shrink: an entry that is no longer needed is a problem as well.
-LONG_FUNCTIONS = frozenset(
-    {
-        f"{NUMBA}/kernels/amx/attention_ir.py:score_and_softmax",
-        f"{NUMBA}/kernels/convolution/depthwise_ir.py:depthwise",
-        f"{NUMBA}/kernels/amx/gemm.py:amx_gemm_task",
-    }
-)
+LONG_FUNCTIONS: frozenset[str] = frozenset()
 MANY_PARAMETERS: frozenset[str] = frozenset()
 SOURCE_STRINGS: frozenset[str] = frozenset()
 # Emitters write Python, and a child process takes a script.

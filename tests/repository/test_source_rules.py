@@ -111,5 +111,5 @@ def test_small_modules_with_one_importer_are_noted(tmp_path: Path):
 
 def test_the_rules_know_the_folders_of_this_repository():
     root = Path(check_repository.__file__).parents[1]
-    for path in (source_rules.COMMANDS, source_rules.NUMBA, *source_rules.EMITTERS):
+    for path in (source_rules.COMMANDS, *source_rules.EMITTERS):
         assert (root / path).exists(), path

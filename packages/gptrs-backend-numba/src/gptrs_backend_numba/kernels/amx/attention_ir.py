@@ -187,9 +187,6 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
     Arguments: the addresses of the keys and of the queries in parts; the count of steps; where to
     store the scores; and those of `softmax_pairs`: each step takes `pairs_a_step` pairs.
     """
-    path = parts_to_multiply(left_parts, MOST_PARTS)
-    items = [divmod(item, 2) for item in range(2 * pairs_a_step)]
-    slots = [4 * len(path) * (2 * i + 1) // (2 * len(items)) for i in range(len(items))]
 
     @named_intrinsic(f"score_and_softmax_{left_parts}_{pairs_a_step}")
     def multiply(typing_context, left, right, count, out, scores, target, shifts, totals):
@@ -201,29 +198,8 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
             shift = load_row(emit, shifts)
             for register in range(4):
                 call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
-
-            def body(k, state):
-                left, right, scores, target, *sums = state
-
-                def between(done):
-                    for (pair, half), slot in zip(items, slots, strict=True):
-                        if slot == done:
-                            source = emit.moved(scores, 8 * PANEL * pair)
-                            place = emit.moved(target, 64 * pair)
-                            sums[half] = _softmax(
-                                emit, half, shift[half], sums[half], source, place
-                            )
-
-                emit_step(emit, left, right, path, between)
-                return [
-                    emit.moved(left, PART_BYTES * left_parts),
-                    emit.moved(right, TILE_BYTES),
-                    emit.moved(scores, 8 * PANEL * pairs_a_step),
-                    emit.moved(target, 64 * pairs_a_step),
-                    *sums,
-                ]
-
             starts = [left, right, scores, target, *load_row(emit, totals)]
+            body = _steps(emit, left_parts, pairs_a_step, shift)
             sums = emit.loop(arguments[2], 1, starts, body)[4:]
             for register in range(4):
                 place = emit.moved(out, 4 * PANEL * 16 * (register // 2) + 64 * (register % 2))
@@ -234,3 +210,35 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
         return types.void(*[types.int64] * 8), generate
 
     return multiply
+
+
+def _steps(emit, left_parts, pairs_a_step, shift):
+    """Return the body of the loop of `score_and_softmax`.
+
+    The halves of its pairs are spread evenly over the multiplications of a step: while AMX
+    works on one, the vector registers compute some of the softmax.
+    """
+    path = parts_to_multiply(left_parts, MOST_PARTS)
+    items = [divmod(item, 2) for item in range(2 * pairs_a_step)]
+    slots = [4 * len(path) * (2 * i + 1) // (2 * len(items)) for i in range(len(items))]
+
+    def body(k, state):
+        left, right, scores, target, *sums = state
+
+        def between(done):
+            for (pair, half), slot in zip(items, slots, strict=True):
+                if slot == done:
+                    source = emit.moved(scores, 8 * PANEL * pair)
+                    place = emit.moved(target, 64 * pair)
+                    sums[half] = _softmax(emit, half, shift[half], sums[half], source, place)
+
+        emit_step(emit, left, right, path, between)
+        return [
+            emit.moved(left, PART_BYTES * left_parts),
+            emit.moved(right, TILE_BYTES),
+            emit.moved(scores, 8 * PANEL * pairs_a_step),
+            emit.moved(target, 64 * pairs_a_step),
+            *sums,
+        ]
+
+    return body

@@ -188,11 +188,109 @@ def start_sums(G, sums, first, panel, whole, no_start):
     begin_sums(sums, AMX_ROWS, start, other, step)
 
 
+@kernel_part
+def multiply_tile(
+    L, parts, sums, some, place, place_step, source, others, prefetch, split, ready, count,
+    *, multiply_block, multiply_and_split, split_with_one_tile, split_with_two_tiles,
+):  # fmt: skip
+    """Multiply a tile with a block; return how many pairs of the next block are split by then.
+
+    A task of few tiles splits more pairs with each, so that all are split when it has done them.
+    """
+    if ready and count == 1:
+        split_with_one_tile(L, parts, sums, some, place, place_step, source, others, prefetch,
+                            split)  # fmt: skip
+        split += PAIRS_WITH_ONE_TILE * some
+    elif ready and count == 2:
+        split_with_two_tiles(L, parts, sums, some, place, place_step, source, others, prefetch,
+                             split)  # fmt: skip
+        split += PAIRS_WITH_TWO_TILES * some
+    elif ready and split < PAIRS:
+        multiply_and_split(L, parts, sums, some, place, place_step, source, others, prefetch,
+                           split)  # fmt: skip
+        split += PAIRS_A_STEP * some
+    else:
+        multiply_block(L, parts, sums, some, place, place_step)
+    return split
+
+
+@kernel_part
+def third_block(
+    G, sizes, panels, rhs, next_panel, next_begin, first_panel, last_panel, *, SIZE
+):  # fmt: skip
+    """Return panel and begin of the block after the next one, and what to prefetch meanwhile.
+
+    Where there is none, that is the first panel of the task that runs next.
+    """
+    k, length = sizes[2], sizes[3]
+    row, panel_step = SIZE * PANEL, SIZE * PANEL * k
+    panel, begin = first_panel, k
+    if next_begin < k:
+        panel, begin = block_after(next_panel, next_begin, first_panel, last_panel, k, length)
+    prefetch = rhs + panel * panel_step + begin * row
+    if begin >= k:
+        prefetch = rhs + (last_panel + G[SKIPPED]) % panels * panel_step
+    return panel, begin, prefetch
+
+
+@kernel_part
+def multiply_tiles(
+    G, geometry, sizes, lhs, rhs, out, at, block, L, parts, source, others, prefetch, ready,
+    own_sums, no_start,
+    *, SIZE, LEFT_BYTES, split_pairs, multiply_tile, finish_tile,
+):  # fmt: skip
+    """Multiply the tiles of a task with a block, and split the next one at `source` if `ready`.
+
+    `sizes` are m, n, k, the length of blocks of k, tiles in all and the step of results; `at` the
+    first tile and the count of them; `block` panel, begin and end of the block.
+    """
+    m, n, k, length, tiles, o_step = sizes
+    first_tile, count = at
+    panel, begin, end = block
+    sums = own_sums
+    if length < k:
+        sums = G[SUMS] + 4 * PANEL * AMX_ROWS * (panel * tiles + first_tile)
+    some = (end - begin + STEP - 1) // STEP
+    size = 4 * PANEL * AMX_ROWS
+    direct = G[DIRECT] != 0 and (panel + 1) * PANEL <= n
+    last, split = end >= k, np.int64(0)
+    for tile in range(count):
+        first = (first_tile + tile) * AMX_ROWS
+        whole = direct and first + AMX_ROWS <= m
+        if begin == 0:
+            start_sums(G, sums, first, panel, whole, no_start)
+        place, place_step = sums, np.int64(4 * PANEL)
+        if last and whole:
+            place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
+        split = multiply_tile(L, parts, sums, some, place, place_step, source, others, prefetch,
+                              split, ready, count)  # fmt: skip
+        L += some * LEFT_BYTES
+        if last:
+            right = rhs + panel * (SIZE * PANEL * k)
+            finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, right, sums, place,
+                        place_step, first, panel, whole, out)  # fmt: skip
+        sums += size
+    if ready:  # few tiles have left some pairs of the next block
+        split_pairs(source, others, split, PAIRS)
+
+
+@kernel_part
+def memory_of_task(start, steps, *, LEFT_BYTES, RIGHT_BYTES, SIZE):
+    """Return where from `start` on a task has its rows, two blocks, a rest and its sums.
+
+    `steps` are those of all of its rows.
+    """
+    left = (start + 63) // 64 * 64  # rows of tiles are cache lines
+    parts = left + steps * LEFT_BYTES
+    others = parts + STEPS * RIGHT_BYTES
+    rest = others + STEPS * RIGHT_BYTES
+    return left, parts, others, rest, rest + SIZE * STEPS * STEP * PANEL
+
+
 @kernel
 def amx_gemm_task(
-    lhs, rhs, out, geometry, task, *, SIZE, LEFT_BYTES, RIGHT_BYTES,
-    split_pairs, split_block, multiply_block, multiply_and_split, split_with_one_tile,
-    split_with_two_tiles, finish_tile,
+    lhs, rhs, out, geometry, task,
+    *, SIZE, LEFT_BYTES, RIGHT_BYTES, split_block, third_block, multiply_tiles, memory_of_task,
 ):  # fmt: skip
     """Compute a block of rows and columns of a product; the right side is packed.
 
@@ -200,89 +298,52 @@ def amx_gemm_task(
     a time between the instructions of AMX, and the one after it is prefetched.
     """
     G = pointer(geometry, np.int64)
-    m, n, k = G[M], G[N], G[K]
-    tiles, chunk_length = G[TILES], G[BLOCK_LENGTH]
-    panels = (n + PANEL - 1) // PANEL
+    sizes = G[M], G[N], G[K], G[BLOCK_LENGTH], G[TILES], 4 * G[OUT_STEP]
+    k, length, panels = sizes[2], sizes[3], (sizes[1] + PANEL - 1) // PANEL
     first_tile, count, first_panel, last_panel = block_of_task(G, task)
-    steps = (min(chunk_length, k) + STEP - 1) // STEP
+    steps = (min(length, k) + STEP - 1) // STEP
     held = np.empty(count * steps * LEFT_BYTES + 2 * STEPS * RIGHT_BYTES
                     + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64,
                     np.uint8)  # fmt: skip
-    left = (np.int64(held.ctypes.data) + 63) // 64 * 64  # rows of tiles are cache lines
-    parts = left + count * steps * LEFT_BYTES
-    others = parts + STEPS * RIGHT_BYTES
-    rest = others + STEPS * RIGHT_BYTES
-    own_sums = rest + SIZE * STEPS * STEP * PANEL
+    left, parts, others, rest, own_sums = memory_of_task(np.int64(held.ctypes.data), count * steps)
     zeros = np.zeros(PANEL, np.float32)
     no_start = np.int64(zeros.ctypes.data)
-    size, o_step = 4 * PANEL * AMX_ROWS, 4 * G[OUT_STEP]
     row, panel_step = SIZE * PANEL, SIZE * PANEL * k
     configure_amx()
     panel, begin = first_panel, np.int64(0)
-    next_panel, next_begin = block_after(panel, begin, first_panel, last_panel, k, chunk_length)
+    next_panel, next_begin = block_after(panel, begin, first_panel, last_panel, k, length)
     ready = False
     while begin < k:
-        chunk = begin // chunk_length * chunk_length
+        chunk = begin // length * length
         if begin == chunk and panel == first_panel:
             first = first_tile * AMX_ROWS
-            call_compiled(G[PACK], lhs + 4 * (first * k + chunk), left, m - first, k, count,
-                          min(chunk_length, k - chunk), 0, 0, 0)  # fmt: skip
-        here = min(STEPS * STEP, k - begin)
-        some = (here + STEP - 1) // STEP
+            call_compiled(G[PACK], lhs + 4 * (first * k + chunk), left, sizes[0] - first, k, count,
+                          min(length, k - chunk), 0, 0, 0)  # fmt: skip
+        end = begin + min(STEPS * STEP, k - begin)
         if not ready:
-            split_block(rhs + panel * panel_step + begin * row, rest, parts, here)
+            split_block(rhs + panel * panel_step + begin * row, rest, parts, end - begin)
         source = rhs + next_panel * panel_step + next_begin * row
         ready = next_begin + STEPS * STEP <= k
-        third_panel, third_begin = first_panel, k
-        if next_begin < k:
-            third_panel, third_begin = block_after(
-                next_panel, next_begin, first_panel, last_panel, k, chunk_length
-            )
-        prefetch = rhs + third_panel * panel_step + third_begin * row
-        if third_begin >= k:
-            prefetch = rhs + (last_panel + G[SKIPPED]) % panels * panel_step
-        sums = own_sums
-        if chunk_length < k:
-            sums = G[SUMS] + 4 * PANEL * AMX_ROWS * (panel * tiles + first_tile)
-        direct = G[DIRECT] != 0 and (panel + 1) * PANEL <= n
-        last, split = begin + here >= k, np.int64(0)
-        L = left + (begin - chunk) // STEP * count * LEFT_BYTES
-        for tile in range(count):
-            first = (first_tile + tile) * AMX_ROWS
-            whole = direct and first + AMX_ROWS <= m
-            if begin == 0:
-                start_sums(G, sums, first, panel, whole, no_start)
-            place, place_step = sums, np.int64(4 * PANEL)
-            if last and whole:
-                place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
-            if ready and count == 1:
-                split_with_one_tile(L, parts, sums, some, place, place_step, source, others,
-                                    prefetch, split)  # fmt: skip
-                split += PAIRS_WITH_ONE_TILE * some
-            elif ready and count == 2:
-                split_with_two_tiles(L, parts, sums, some, place, place_step, source, others,
-                                     prefetch, split)  # fmt: skip
-                split += PAIRS_WITH_TWO_TILES * some
-            elif ready and split < PAIRS:
-                multiply_and_split(L, parts, sums, some, place, place_step, source, others,
-                                   prefetch, split)  # fmt: skip
-                split += PAIRS_A_STEP * some
-            else:
-                multiply_block(L, parts, sums, some, place, place_step)
-            L += some * LEFT_BYTES
-            if last:
-                finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, rhs + panel * panel_step,
-                            sums, place, place_step, first, panel, whole, out)  # fmt: skip
-            sums += size
-        if ready:  # few tiles have left some pairs of the next block
-            split_pairs(source, others, split, PAIRS)
+        third_panel, third_begin, prefetch = third_block(
+            G, sizes, panels, rhs, next_panel, next_begin, first_panel, last_panel
+        )
+        multiply_tiles(G, geometry, sizes, lhs, rhs, out, (first_tile, count), (panel, begin, end),
+                       left + (begin - chunk) // STEP * count * LEFT_BYTES, parts, source, others,
+                       prefetch, ready, own_sums, no_start)  # fmt: skip
         parts, others = others, parts
-        panel, begin = next_panel, next_begin
-        next_panel, next_begin = third_panel, third_begin
+        panel, begin, next_panel, next_begin = next_panel, next_begin, third_panel, third_begin
     release_amx()
     keep_alive(held)
     keep_alive(zeros)
     return 0
+
+
+_SPLITTING = {
+    "multiply_and_split": PAIRS_A_STEP,
+    "split_with_one_tile": PAIRS_WITH_ONE_TILE,
+    "split_with_two_tiles": PAIRS_WITH_TWO_TILES,
+}
+"""How many pairs of the next block each kind of multiplication splits in a step."""
 
 
 def parts_of(dtype: DType) -> int:
@@ -306,19 +367,25 @@ def amx_product(left: DType, right: DType) -> SpecializedKernel:
     left_parts, right_parts = parts_of(left), parts_of(right)
     split = split_pairs(str(right), right_parts)
     unsplit = multiply_unsplit.specialize(MEMORY=memory_of(right), load=load_of(right))
-    return amx_gemm_task.specialize(
-        SIZE=right.itemsize,
-        LEFT_BYTES=PART_BYTES * left_parts,
-        RIGHT_BYTES=PART_BYTES * right_parts,
-        split_pairs=split,
-        split_block=split_block.specialize(BITS=bits_of_width(right.itemsize), split_pairs=split),
+    multiplied = multiply_tile.specialize(
         multiply_block=multiply_block(left_parts, right_parts),
-        multiply_and_split=multiply_and_split(left_parts, right_parts, str(right), PAIRS_A_STEP),
-        split_with_one_tile=multiply_and_split(
-            left_parts, right_parts, str(right), PAIRS_WITH_ONE_TILE
+        **{
+            name: multiply_and_split(left_parts, right_parts, str(right), pairs)
+            for name, pairs in _SPLITTING.items()
+        },
+    )
+    sizes = {"SIZE": right.itemsize, "LEFT_BYTES": PART_BYTES * left_parts}
+    right_size = PART_BYTES * right_parts
+    return amx_gemm_task.specialize(
+        **sizes,
+        RIGHT_BYTES=right_size,
+        split_block=split_block.specialize(BITS=bits_of_width(right.itemsize), split_pairs=split),
+        third_block=third_block.specialize(SIZE=right.itemsize),
+        memory_of_task=memory_of_task.specialize(**sizes, RIGHT_BYTES=right_size),
+        multiply_tiles=multiply_tiles.specialize(
+            **sizes,
+            split_pairs=split,
+            multiply_tile=multiplied,
+            finish_tile=finish_tile.specialize(multiply_unsplit=unsplit),
         ),
-        split_with_two_tiles=multiply_and_split(
-            left_parts, right_parts, str(right), PAIRS_WITH_TWO_TILES
-        ),
-        finish_tile=finish_tile.specialize(multiply_unsplit=unsplit),
     )

@@ -38,52 +38,56 @@ def depthwise(positions: int):
         scale, shift, residual, bounds, out,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = VectorEmitter(builder)
-            x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
-            channels, line, scale, shift, residual, bounds, out = tail
-            x, weight, scale, shift, bounds, out = (
-                emit.pointer(address) for address in (x, weight, scale, shift, bounds, out)
-            )
-
-            def block(c, mask):
-                def tap_row(i, sums):
-                    start = emit.moved(x, (builder.mul(i, row_step), 1), (c, 4))
-                    factors = emit.moved(weight, (builder.mul(i, weight_row), 1), (c, 4))
-
-                    def tap(j, sums):
-                        place = emit.moved(start, (builder.mul(j, column_step), 1))
-                        at = emit.moved(factors, (builder.mul(j, line), 1))
-                        factor = masked_load(emit, at, mask)
-                        return [
-                            emit.multiply_add(
-                                masked_load(emit, emit.moved(place, (step, p)), mask), factor, value
-                            )
-                            for p, value in enumerate(sums)
-                        ]
-
-                    return emit.loop(columns, 1, sums, tap)
-
-                sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
-                own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
-
-                def place_in(base):
-                    return lambda p: emit.moved(base, (line, p), (c, 4))
-
-                places = (place_in(base) for base in (out, emit.pointer(residual)))
-                last = Epilogue(emit, *own, residual, bounds)
-                last.finish(sums, [0] * positions, {0: mask}, *places)
-
-            def body(c, _):
-                for (mask,) in masks_of(emit, builder.sub(channels, c)):
-                    block(c, mask)
-                return []
-
-            emit.loop(channels, WIDTH, [], body)
+            _emit_neighbours(VectorEmitter(builder), positions, arguments)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 15), generate
 
     return micro_kernel
+
+
+def _emit_neighbours(emit, positions, arguments):
+    """Emit the code of `depthwise`, a register of channels after another."""
+    builder = emit.builder
+    x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
+    channels, line, scale, shift, residual, bounds, out = tail
+    x, weight, scale, shift, bounds, out = (
+        emit.pointer(address) for address in (x, weight, scale, shift, bounds, out)
+    )
+
+    def block(c, mask):
+        def tap_row(i, sums):
+            start = emit.moved(x, (builder.mul(i, row_step), 1), (c, 4))
+            factors = emit.moved(weight, (builder.mul(i, weight_row), 1), (c, 4))
+
+            def tap(j, sums):
+                place = emit.moved(start, (builder.mul(j, column_step), 1))
+                factor = masked_load(emit, emit.moved(factors, (builder.mul(j, line), 1)), mask)
+                return [
+                    emit.multiply_add(
+                        masked_load(emit, emit.moved(place, (step, p)), mask), factor, value
+                    )
+                    for p, value in enumerate(sums)
+                ]
+
+            return emit.loop(columns, 1, sums, tap)
+
+        sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
+        own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
+
+        def place_in(base):
+            return lambda p: emit.moved(base, (line, p), (c, 4))
+
+        places = (place_in(base) for base in (out, emit.pointer(residual)))
+        last = Epilogue(emit, *own, residual, bounds)
+        last.finish(sums, [0] * positions, {0: mask}, *places)
+
+    def body(c, _):
+        for (mask,) in masks_of(emit, builder.sub(channels, c)):
+            block(c, mask)
+        return []
+
+    emit.loop(channels, WIDTH, [], body)
 
 
 @cache
