@@ -65,15 +65,19 @@ def windows(op: CustomCall) -> Windows:
     return Windows(*(cast("Shape", value) for value in given))
 
 
-def operands(builder: ScheduleBuilder, unit: Unit) -> Operands:
-    """Return the views of a call, contiguous but for the weight, and define its result."""
+def _operands(builder: ScheduleBuilder, unit: Unit) -> tuple[Operands, Windows]:
+    """Return the views of a call, contiguous but for the weight, and its windows.
+
+    Its result is defined.
+    """
     op = unit.last.op
     assert isinstance(op, CustomCall)
     views = [builder.view(value) for value in unit.last.operands]
     need_numbers(size for view in views for size in view.shape)
     has = {name: bool(op.attrs[name]) for name in ("scale", "shift", "residual")}
     out = builder.define(unit.last.result)
-    return arranged(builder, views, has, cast("str", op.attrs["activation"]), out)
+    given = arranged(builder, views, has, cast("str", op.attrs["activation"]), out)
+    return given, windows(op)
 
 
 def arranged(
@@ -158,11 +162,8 @@ def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
 @custom_call(CONV2D, when=_when_conv2d)
 def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the calls of the fastest algorithm for this layer: AMX, Winograd or direct."""
-    op = unit.last.op
-    assert isinstance(op, CustomCall)
-    given = operands(builder, unit)
+    given, at = _operands(builder, unit)
     if given.out.size:
-        at = windows(op)
         side = side_of(builder, given, at)
         if amx_convolution.suits(builder, given, at, side):
             amx_convolution.convolution(builder, given, at)
@@ -175,15 +176,13 @@ def conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
 @custom_call(GROUPED, when=_when_grouped)
 def grouped_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the direct algorithm, in which the panels of a group read its channels alone."""
-    op = unit.last.op
-    assert isinstance(op, CustomCall)
-    given = operands(builder, unit)
+    given, at = _operands(builder, unit)
     if given.out.size:
         groups = given.weight.shape[1]
         weight = builder.contiguous(given.weight)
         weight = weight.reshaped((weight.shape[0], given.out.shape[3]))
         assert weight is not None, "contiguous"
-        direct(builder, replace(given, weight=weight), windows(op), groups=groups)
+        direct(builder, replace(given, weight=weight), at, groups=groups)
 
 
 def direct(
@@ -255,11 +254,9 @@ def _padded(builder: ScheduleBuilder, x: View, padding: Shape) -> View:
 @custom_call(DEPTHWISE, when=_when_depthwise)
 def depthwise_conv2d(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call that computes the result row by row."""
-    op = unit.last.op
-    assert isinstance(op, CustomCall)
-    given = operands(builder, unit)
+    given, at = _operands(builder, unit)
     if given.out.size:
-        depthwise(builder, given, windows(op))
+        depthwise(builder, given, at)
 
 
 def depthwise(

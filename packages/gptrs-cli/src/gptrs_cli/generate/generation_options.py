@@ -6,16 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 
 from gptrs.errors import UsageError
+from gptrs.runtime.generation.grammar import Form, Grammar
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_cli.generate.forms import asked_form
-from gptrs_cli.generate.options import SamplingOptions
+from gptrs_cli.generate.options import FormOptions, SamplingOptions
 from gptrs_cli.generate.request import NOT_GREEDY, GenerateRequest
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.text_input import read_text
 
 
 def generation_options(
@@ -24,7 +25,7 @@ def generation_options(
     """Return the options of generations, with the sampling that suits `model`, and its draft."""
     draft = request.guessing.draft
     chunk = request.context.prefill_chunk
-    form = asked_form(request.form)
+    form = _form(request.form)
     sampling = _sampling(request.sampling, model.generation_config)
     if settings.processes is not None:
         guesses = draft is not None or request.guessing.prompt_lookup
@@ -44,7 +45,7 @@ def generation_options(
         cache_budget=request.context.cache_budget,
         cache_dtype=request.context.cache_dtype,
         prompt_cache=request.context.prompt_cache,
-        form=None if form is None else form.of(model),
+        form=None if form is None else Grammar(model, *form),
         prompt_lookup=request.guessing.prompt_lookup,
         beams=1 if request.sampling.greedy else request.sampling.beams,
         length_penalty=request.sampling.length_penalty,
@@ -63,6 +64,18 @@ def require_alike(sampling: Sampling, *, guesses: bool) -> None:
         raise UsageError(
             "several processes must choose the same tokens", hint="give a --seed, or --greedy"
         )
+
+
+def _form(options: FormOptions) -> tuple[Form, str] | None:
+    """Return the form that texts must have, and its text, read from a file where one is named.
+
+    UsageError for a file that cannot be read.
+    """
+    if options.json_schema is not None:
+        return "json_schema", read_text(options.json_schema, "the JSON schema")
+    if options.grammar is not None:
+        return "lark", read_text(options.grammar, "the grammar")
+    return None if options.regex is None else ("regex", options.regex)
 
 
 def _sampling(options: SamplingOptions, settings: Mapping[str, object]) -> Sampling:
