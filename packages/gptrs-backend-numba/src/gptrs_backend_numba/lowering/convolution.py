@@ -48,8 +48,11 @@ from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
-BOUNDS = {name: (-math.inf, math.inf) for name in ("none", *ACTIVATED)}
-BOUNDS |= {"relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
+BOUNDS = {
+    **{name: (-math.inf, math.inf) for name in ("none", *ACTIVATED)},
+    "relu": (0.0, math.inf),
+    "relu6": (0.0, 6.0),
+}
 """The lower and upper bound that each activation clamps to, by name."""
 _PADDED_A_TASK = 16_384
 """Floats of padded images per task."""
