@@ -77,6 +77,28 @@ def test_similarities(gptrs, bert, vectors):
     np.testing.assert_allclose(fields["similarity"], cosines, atol=1e-6)
 
 
+@pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
+def test_similarities_are_those_of_sentence_transformers(gptrs, tmp_path, bert, function):
+    util = pytest.importorskip("sentence_transformers", reason="parity needs it").util
+    folder = shutil.copytree(bert, tmp_path / "m")
+    config = {"similarity_fn_name": function}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+    asked = ("embed", "--model", folder, *GIVEN, "--no-normalize", "--json")
+    vectors = np.array(gptrs(*asked).json["embeddings"], np.float32)
+    compare = util.similarity.SimilarityFunction.to_similarity_fn(function)
+    theirs = compare(vectors, vectors).numpy()
+    found = gptrs(*asked, "--similarity").json["similarity"]
+    np.testing.assert_allclose(found, theirs, atol=1e-5)
+
+
+def test_an_unknown_similarity_is_refused(gptrs, tmp_path, bert):
+    folder = shutil.copytree(bert, tmp_path / "m")
+    (folder / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "own"}')
+    result = gptrs("embed", "--model", folder, *GIVEN, "--similarity")
+    assert result.code == 3
+    assert "`similarity_fn_name`" in result.err
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_vectors_are_written(gptrs, bert, vectors, tmp_path, suffix):
     out = tmp_path / f"embeddings{suffix}"

@@ -14,8 +14,8 @@ import typer
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.embedding.embed import cosine_similarities
 from gptrs.runtime.embedding.embed import embed as embed_texts
+from gptrs.runtime.embedding.embed import recipe_of, similarities
 from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
@@ -51,7 +51,10 @@ class EmbedOptions:
 
     similarity: Annotated[
         bool,
-        typer.Option("--similarity", help="Show the cosine of each two vectors instead of them."),
+        typer.Option(
+            "--similarity",
+            help="Show how alike each two are instead of vectors.",
+        ),
     ] = False
     normalize: Annotated[
         bool | None,
@@ -164,8 +167,11 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
                 progress=progress,
             )
     seconds = time.perf_counter() - started
-    similarities = cosine_similarities(vectors) if options.similarity else None
-    return _Result(vectors, similarities, seconds)
+    alike = None
+    if options.similarity:
+        of_texts = not options.image and "image_text" not in model.capabilities
+        alike = similarities(vectors, recipe_of(model).similarity if of_texts else "cosine")
+    return _Result(vectors, alike, seconds)
 
 
 def _require_embedder(model: LoadedModel, of_images: bool) -> None:

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_10": lambda x: F.clamp(F.gelu(x), -10.0, 10.0),
     "quick_gelu": lambda x: x * F.sigmoid(x * 1.702),
     "hardswish": F.hard_swish,
+    "laplace": lambda x: (F.erf((x - 0.707107) / (0.282095 * 2**0.5)) + 1.0) * 0.5,
     "leaky_relu": F.leaky_relu,
     "linear": lambda x: x,
     "mish": lambda x: x * F.tanh(F.softplus(x)),
@@ -26,6 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu6": F.relu6,
     "sigmoid": F.sigmoid,
     "silu": F.silu,
+    "sqrtsoftplus": lambda x: F.sqrt(F.softplus(x)),
     "swish": F.silu,
     "tanh": F.tanh,
 }

@@ -10,7 +10,7 @@ import numpy as np
 from gptrs.errors import UsageError
 from gptrs.progress import Progress
 from gptrs.runtime.embedding.match import text_vectors
-from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
+from gptrs.runtime.embedding.recipe import EmbeddingRecipe, Similarity, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
@@ -77,6 +77,23 @@ def cosine_similarities(vectors: np.ndarray) -> np.ndarray:
     """Return the cosine of the angle between each two of the vectors [N, D], f32 [N, N]."""
     unit = Normalize()(vectors)
     return unit @ unit.T
+
+
+def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.ndarray:
+    """Return how alike each two of the vectors [N, D] are, f32 [N, N]: more is more alike.
+
+    The `function` is one of sentence-transformers': the cosine, the product, or a distance less
+    than 0. `EmbeddingRecipe.similarity` is that of a model.
+    """
+    match function:
+        case "cosine":
+            return cosine_similarities(vectors)
+        case "dot":
+            return vectors @ vectors.T
+        case "euclidean":
+            return np.stack([-np.sqrt(np.square(vectors - row).sum(1)) for row in vectors])
+        case "manhattan":
+            return np.stack([-np.abs(vectors - row).sum(1) for row in vectors])
 
 
 def recipe_of(model: LoadedModel) -> EmbeddingRecipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final
+from typing import Final, Literal, cast
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import ModelSource
@@ -19,6 +19,10 @@ from gptrs.runtime.named_prompts import read_prompts
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How two vectors are compared, by the names of sentence-transformers."""
+SIMILARITIES: Final = ("cosine", "dot", "euclidean", "manhattan")
+
 _MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
 _logger = logging.getLogger("gptrs")
 
@@ -29,7 +33,7 @@ class EmbeddingRecipe:
 
     `max_length` is the most tokens of a text, None for as many as the model takes. `steps` follow
     the pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one that
-    does unless another is asked for.
+    does unless another is asked for. `similarity` is how vectors are compared.
     """
 
     pooling: Pooling
@@ -38,6 +42,7 @@ class EmbeddingRecipe:
     lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])
     default_prompt: str = ""
+    similarity: Similarity = "cosine"
 
 
 def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
@@ -54,7 +59,9 @@ def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
     fields = _fields(files, MODEL_CONFIG)
     if fields.get("truncate_dim") is not None:
         steps = (*steps, Truncate(fields.integer("truncate_dim")))
-    return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default)
+    # sentence-transformers leaves the function open where the file has null.
+    similarity = cast("Similarity", fields.choice("similarity_fn_name", SIMILARITIES, "cosine"))
+    return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default, similarity)
 
 
 def _text_settings(files: ModelSource) -> tuple[int | None, bool]:
