@@ -26,7 +26,9 @@ def generated(gptrs, model_directory):
         result = gptrs(
             *("generate", "--model", model_directory, "--max-tokens", 6, "--json"), *options
         )
-        assert (result.code, result.err) == (0, "")
+        # The first process on a machine compiles kernels, and says so.
+        told = [line for line in result.err.splitlines() if "compiling kernels" not in line]
+        assert (result.code, told) == (0, [])
         return result.json
 
     return run

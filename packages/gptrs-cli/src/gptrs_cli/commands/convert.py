@@ -86,7 +86,7 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A model folder, a .gptrschk file, a model of the Hugging Face hub as"
+            help="A model folder, a .gptrschk or .gguf file, a model of the Hugging Face hub as"
             " ORG/NAME[@REVISION], a file of tensors (.safetensors, .npz, .npy, .gptrsten), or a"
             " program (.ptir).",
             show_default=False,
