@@ -45,7 +45,7 @@ class Lines:
 
 
 def lines(view: View, axis: int) -> Lines:
-    """The lines of `view` along `axis`; the other axes must not be empty."""
+    """Return the lines of `view` along `axis`; the other axes must not be empty."""
     others = [other for other in range(len(view.shape)) if other != axis]
     sizes = tuple(view.shape[other] for other in others)
     merged = merged_axes(sizes, [[view.strides[other] for other in others]])

@@ -143,7 +143,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         return weight_array(identity, type, lambda: self.to_device(load()), mapped)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
-        """The buffer itself, which is a NumPy array."""
+        """Return the buffer itself, which is a NumPy array."""
         return cast("np.ndarray", buffer)
 
 

@@ -30,7 +30,7 @@ def address_of(array: np.ndarray) -> int:
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """An uninitialized byte array that begins at a cache line; see `fill_byte`."""
+    """Return an uninitialized byte array that begins at a cache line; see `fill_byte`."""
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -address_of(raw) % _ALIGNMENT
     piece = raw[start : start + nbytes]

@@ -27,7 +27,7 @@ class MeasuringThreads:
     threads: int
 
     def read_bytes_per_s(self) -> float:
-        """The best of several passes over 256 MiB."""
+        """Return the best of several passes over 256 MiB."""
         array = aligned(_BLOCK * _BLOCKS)
         array.fill(1)  # memory that was never written to is one page of zeros
         sums = np.zeros(_BLOCKS, np.int64)
@@ -39,7 +39,7 @@ class MeasuringThreads:
         return array.nbytes / seconds
 
     def flop_per_s(self) -> float:
-        """The best of several rounds of multiply-adds, one task for each thread."""
+        """Return the best of several rounds of multiply-adds, one task for each thread."""
         sums, geometry = np.zeros(self.threads, np.float32), np.array([_STEPS], np.int64)
         task = compiled_task(probe.multiply_task)
         with RUN_LOCK:

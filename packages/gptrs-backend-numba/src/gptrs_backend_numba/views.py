@@ -139,7 +139,7 @@ class View:
         return View(Storage(MemorySpace.PART, 0, nbytes, part), self.dtype, shape, strides)
 
     def reshaped(self, shape: Shape) -> View | None:
-        """The same elements under `shape`, None if no strides express it."""
+        """Return the same elements under `shape`, None if no strides express it."""
         if self.size == 0:
             return replace(self, shape=shape, strides=dense_strides(shape))
         runs = merged_axes(self.shape, [self.strides])
@@ -174,7 +174,7 @@ def dense_strides(shape: Shape) -> tuple[int, ...]:
 def merged_axes(
     shape: Shape, strides: Sequence[Sequence[int]]
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """The fewest axes that walk over all of several tensors of one shape in row-major order.
+    """Return the fewest axes that walk over all of several tensors of one shape in row-major order.
 
     Each is its size and its stride in every tensor. Axes of size 1 vanish; neighbours that every
     tensor crosses evenly become one. The shape must have no axis of size 0.

@@ -211,7 +211,7 @@ def source(
 def task_source(
     rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
 ) -> str:
-    """The kernel of `source` as a task of `run_elementwise`, which computes one block.
+    """Return the kernel of `source` as a task of `run_elementwise`, which computes one block.
 
     Before the strides, the geometry has room for the addresses of the inputs after the second, the
     sizes of the axes, and those of a block.

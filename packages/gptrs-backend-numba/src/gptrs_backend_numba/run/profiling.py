@@ -58,7 +58,7 @@ class Profiler:
                 return position
 
     def _next(self, at: int) -> int:
-        """The position of the instruction with which one step of the interpreter ends."""
+        """Return the position of the instruction with which one step of the interpreter ends."""
         while True:
             match self._words[at]:
                 case interpreter.PLACE:

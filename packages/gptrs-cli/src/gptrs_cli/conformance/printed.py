@@ -49,7 +49,7 @@ def summary(report: Report) -> str:
 
 
 def _by_status(types: Mapping[str, str]) -> list[str]:
-    """The element types that passed, failed and were refused."""
+    """Return the element types that passed, failed and were refused."""
     columns: list[str] = []
     for status in ("pass", "fail", "refused"):
         names = [dtype for dtype, found in types.items() if found == status]

@@ -72,7 +72,7 @@ class TorchReference:
         return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
 
     def modules(self, inputs: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """The inputs and outputs of modules, as `NAME.input` and `NAME.output`.
+        """Return the inputs and outputs of modules, as `NAME.input` and `NAME.output`.
 
         A module of ours is the one of the same name, or the only one whose name ends with it;
         others are left out.
@@ -106,7 +106,7 @@ class TorchReference:
         return np.stack(rows)
 
     def image(self, path: Path) -> np.ndarray:
-        """The image [C, H, W] in a file, decoded and prepared as transformers does it."""
+        """Return the image [C, H, W] in a file, decoded and prepared as transformers does it."""
         processor: Any = self._load(_PROCESSOR.from_pretrained, backend="pil")
         with Image.open(path) as file:
             found = processor(load_image(file), return_tensors="np")

@@ -99,7 +99,7 @@ RMS_NORM = Graph(
 
 
 def convolved(x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
-    """A 3 x 3 convolution with stride 2 and one of padding, then its 2 x 2 maxima."""
+    """Return a 3 x 3 convolution with stride 2 and one of padding, then its 2 x 2 maxima."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     out = np.zeros((1, 4, 4, 5))
     for i, j in np.ndindex(4, 4):
@@ -174,7 +174,7 @@ QUANTIZED = Graph(
 
 
 def cached(cache: np.ndarray, new: np.ndarray, at: np.ndarray) -> list[np.ndarray]:
-    """The new rows where they belong, and a window of the cache around them."""
+    """Return the new rows where they belong, and a window of the cache around them."""
     start = min(max(int(at), 0), 6)
     after = cache.copy()
     after[start : start + 2] = new

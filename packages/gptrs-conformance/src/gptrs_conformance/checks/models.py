@@ -77,7 +77,7 @@ class Source:
         return TensorType.of(weights()[name])
 
     def load(self, name: str) -> np.ndarray:
-        """The weight of this name."""
+        """Return the weight of this name."""
         return weights()[name]
 
 
@@ -128,7 +128,7 @@ class Model(CausalLMModule):
 
 
 def reference(ids: np.ndarray) -> np.ndarray:
-    """The same model in NumPy, in f64: [B, T] -> [B, T, V]."""
+    """Return the same model in NumPy, in f64: [B, T] -> [B, T, V]."""
     w = {name: array.astype(np.float64) for name, array in weights().items()}
     length = ids.shape[1]
     x = w["tokens.weight"][ids] + w["positions.weight"][:length]

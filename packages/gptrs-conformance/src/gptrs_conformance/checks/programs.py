@@ -15,7 +15,7 @@ from gptrs_conformance.running import compiled, normal, require_equal, run_on
 
 
 def recurrent(xs: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
-    """A recurrent net, last step first."""
+    """Return a recurrent net, last step first."""
     state, states = np.zeros(4), np.zeros((5, 4))
     for step in reversed(range(5)):
         state = np.tanh(state @ w + xs[step])
@@ -44,7 +44,7 @@ RECURRENT = Graph(
 
 
 def collatz(n: np.ndarray) -> list[np.ndarray]:
-    """The number of steps from n to 1."""
+    """Return the number of steps from n to 1."""
     steps, value = 0, int(n)
     while value != 1:
         value = 3 * value + 1 if value % 2 else value // 2

@@ -41,7 +41,7 @@ def print_op_matrix(support: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _group_names() -> list[str]:
-    """The name of each group above its first column, and nothing above the others."""
+    """Return the name of each group above its first column, and nothing above the others."""
     return [
         name if position == 0 else ""
         for name, group in _GROUPS.items()

@@ -67,7 +67,7 @@ def requantize(
 
 
 def unpack_bits(packed: Tensor, bits: int, axis: int = -1) -> Tensor:
-    """The integers of `bits` bits in bytes along `axis`, as ui8."""
+    """Return the integers of `bits` bits in bytes along `axis`, as ui8."""
     op = quantization.UnpackBits(bits, normalize_axis(axis, packed.rank, "`unpack_bits`"))
     return apply(op, packed)
 

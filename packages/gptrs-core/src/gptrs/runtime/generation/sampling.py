@@ -255,7 +255,7 @@ def _drawn(weights: np.ndarray, share: float) -> int:
 
 
 def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
-    """The tokens of the `count` largest logits, falling; of equal ones the smaller first."""
+    """Return the tokens of the `count` largest logits, falling; of equal ones the smaller first."""
     edge = _reached_by(logits, count)
     tokens = np.arange(logits.size) if edge is None else np.flatnonzero(logits >= edge)
     # Stable, so that ties at the edge fall to the smaller token.

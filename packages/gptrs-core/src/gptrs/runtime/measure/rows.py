@@ -31,7 +31,7 @@ class Row:
     gflop_per_s: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
