@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch_models import mobilenet
 
 import gptrs
 import gptrs_onnx
@@ -29,9 +30,16 @@ transformers: Any = importlib.import_module("transformers")
 onnxruntime: Any = importlib.import_module("onnxruntime")
 _BLOCK = 3
 """Runs of a turn; the first wakes threads and is not counted."""
-_IMAGE, _TOKENS = "pixel_values", "input_ids"
+_IMAGE, _TOKENS, _SOUND = "pixel_values", "input_ids", "input_values"
+_LLAMA: dict[str, Any] = {
+    "vocab_size": 32_000, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 12,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "use_cache": False,
+}  # fmt: skip
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "bert": ("Bert", "BertModel", {}, _TOKENS),
+    "distilbert": ("DistilBert", "DistilBertModel", {}, _TOKENS),
+    "gpt2": ("GPT2", "GPT2LMHeadModel", {"use_cache": False}, _TOKENS),
+    "llama": ("Llama", "LlamaForCausalLM", _LLAMA, _TOKENS),
     "resnet34": (
         "ResNet",
         "ResNetForImageClassification",
@@ -39,6 +47,9 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         _IMAGE,
     ),
     "vit": ("ViT", "ViTForImageClassification", {}, _IMAGE),
+    "dinov2": ("Dinov2", "Dinov2Model", {}, _IMAGE),
+    "siglip": ("SiglipVision", "SiglipVisionModel", {}, _IMAGE),
+    "segformer": ("Segformer", "SegformerModel", {}, _IMAGE),
     "convnext": ("ConvNext", "ConvNextForImageClassification", {}, _IMAGE),
     "mobilenetv2": ("MobileNetV2", "MobileNetV2ForImageClassification", {}, _IMAGE),
     "efficientnet": (
@@ -49,6 +60,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "regnet": ("RegNet", "RegNetForImageClassification", {}, _IMAGE),
     "swin": ("Swin", "SwinForImageClassification", {}, _IMAGE),
+    "wav2vec2": ("Wav2Vec2", "Wav2Vec2Model", {}, _SOUND),
 }
 """Names of transformers, settings and the input of each network."""
 _LSTM: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
@@ -90,6 +102,8 @@ class UNet(torch.nn.Module):
 
 MODULES: dict[str, tuple[Callable[[], Any], str, tuple[int, ...]]] = {
     "lstm": (lambda: torch.nn.LSTM(256, 256, **_LSTM), "input", (1, 64, 256)),
+    "gru": (lambda: torch.nn.GRU(256, 256, **_LSTM), "input", (1, 64, 256)),
+    "mobilenetv3": (lambda: mobilenet()[0], "input", (1, 3, 224, 224)),
     "unet": (UNet, _IMAGE, (1, 3, 224, 224)),
 }
 """Modules of torch, and the name and shape of their input."""
@@ -106,7 +120,10 @@ def main() -> None:
     ratios: list[float] = []
     for name in options.networks:
         with tempfile.TemporaryDirectory() as folder:
-            ratios.append(measure(name, Path(folder), options.threads, options.rounds))
+            try:
+                ratios.append(measure(name, Path(folder), options.threads, options.rounds))
+            except torch.onnx.OnnxExporterError as error:
+                print(f"{name:12} is not exported: {str(error).splitlines()[0]}", flush=True)
     mean = statistics.geometric_mean(ratios)
     print(f"ONNX Runtime's time / ours, threads {options.threads}, geometric mean: {mean:.2f}")
 
@@ -163,6 +180,8 @@ def network(name: str) -> tuple[Any, str, np.ndarray]:
         return make().eval(), parameter, rng.standard_normal(shape).astype(np.float32)
     config, kind, settings, parameter = NETWORKS[name]
     made = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**settings)).eval()
+    if parameter == _SOUND:
+        return made, parameter, rng.standard_normal((1, 16_000)).astype(np.float32)
     if parameter == _IMAGE:
         image = rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
         normalize(made, torch.from_numpy(image))
