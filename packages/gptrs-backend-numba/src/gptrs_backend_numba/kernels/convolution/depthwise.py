@@ -113,10 +113,12 @@ def lines_task(x, weight, out, geometry, task, *, STRIDE, first_line, inner_line
     return 0
 
 
-def any_window() -> SpecializedKernel:
-    """Return the kernel for any window."""
+def any_window(stride: int = 0, taps: int = 0) -> SpecializedKernel:
+    """Return the kernel for any window, or for windows of `taps` columns `stride` apart."""
     return depthwise_task.specialize(
-        depthwise_1=depthwise(1), depthwise_4=depthwise(4), depthwise_8=depthwise(8)
+        depthwise_1=depthwise(1),
+        depthwise_4=depthwise(4, stride, taps),
+        depthwise_8=depthwise(8, stride, taps),
     )
 
 

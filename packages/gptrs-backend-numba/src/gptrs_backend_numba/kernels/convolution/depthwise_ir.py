@@ -22,8 +22,12 @@ _COLUMNS_A_BASE = 3
 
 
 @cache
-def depthwise(positions: int):
+def depthwise(positions: int, stride: int = 0, taps: int = 0):
     """Intrinsic: `positions` neighbours in a row of a depthwise convolution, some channels.
+
+    If `taps` are given, they are all columns of a window without dilation, and positions are
+    `stride` apart: each number of the image is then loaded once for all positions. The order of
+    the sums is the same.
 
     Arguments: the address of the first tap of the first position, the bytes between positions,
     between rows of taps, how many of these, between taps of a row, how many; the address of the
@@ -31,14 +35,14 @@ def depthwise(positions: int):
     how many channels, and the bytes of all; the rest as in `conv_tile`.
     """
 
-    @named_intrinsic(f"depthwise_{positions}")
+    @named_intrinsic(f"depthwise_{positions}_{stride}_{taps}")
     def micro_kernel(
         typing_context, x, step, row_step, rows, column_step, columns, weight, weight_row,
         channels, line,
         scale, shift, residual, bounds, out,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            _emit_neighbours(VectorEmitter(builder), positions, arguments)
+            _emit_neighbours(VectorEmitter(builder), (positions, stride, taps), arguments)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 15), generate
@@ -46,9 +50,10 @@ def depthwise(positions: int):
     return micro_kernel
 
 
-def _emit_neighbours(emit, positions, arguments):
+def _emit_neighbours(emit, kind, arguments):
     """Emit the code of `depthwise`, a register of channels after another."""
     builder = emit.builder
+    positions, _, taps = kind
     x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
     channels, line, scale, shift, residual, bounds, out = tail
     x, weight, scale, shift, bounds, out = (
@@ -59,18 +64,10 @@ def _emit_neighbours(emit, positions, arguments):
         def tap_row(i, sums):
             start = emit.moved(x, (builder.mul(i, row_step), 1), (c, 4))
             factors = emit.moved(weight, (builder.mul(i, weight_row), 1), (c, 4))
-
-            def tap(j, sums):
-                place = emit.moved(start, (builder.mul(j, column_step), 1))
-                factor = masked_load(emit, emit.moved(factors, (builder.mul(j, line), 1)), mask)
-                return [
-                    emit.multiply_add(
-                        masked_load(emit, emit.moved(place, (step, p)), mask), factor, value
-                    )
-                    for p, value in enumerate(sums)
-                ]
-
-            return emit.loop(columns, 1, sums, tap)
+            sides = (start, column_step), (factors, line), mask
+            if taps:
+                return _whole_row(emit, kind, sums, *sides)
+            return emit.loop(columns, 1, sums, _tap(emit, step, *sides))
 
         sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
         own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
@@ -88,6 +85,40 @@ def _emit_neighbours(emit, positions, arguments):
         return []
 
     emit.loop(channels, WIDTH, [], body)
+
+
+def _tap(emit, step, image, weight, mask):
+    """Return the body of a loop over the taps of a row, `step` between positions."""
+    b = emit.builder
+    (start, column_step), (factors, factor_step) = image, weight
+
+    def tap(j, sums):
+        place = emit.moved(start, (b.mul(j, column_step), 1))
+        factor = masked_load(emit, emit.moved(factors, (b.mul(j, factor_step), 1)), mask)
+        values = [masked_load(emit, emit.moved(place, (step, p)), mask) for p in range(len(sums))]
+        return [
+            emit.multiply_add(value, factor, added)
+            for value, added in zip(values, sums, strict=True)
+        ]
+
+    return tap
+
+
+def _whole_row(emit, kind, sums, image, weight, mask):
+    """Add a row of taps to the sums; `image` and `weight` are pointers and steps of columns."""
+    positions, stride, taps = kind
+    (start, step), (factors, factor_step) = image, weight
+    loaded = [masked_load(emit, emit.moved(factors, (factor_step, j)), mask) for j in range(taps)]
+    sums = list(sums)
+    for column in range(stride * (positions - 1) + taps):
+        if column % _COLUMNS_A_BASE == 0:
+            base = hidden(emit.builder, emit.moved(start, (step, column)))
+        value = masked_load(emit, emit.moved(base, (step, column % _COLUMNS_A_BASE)), mask)
+        for p in range(positions):
+            tap = column - stride * p
+            if 0 <= tap < taps:
+                sums[p] = emit.multiply_add(value, loaded[tap], sums[p])
+    return sums
 
 
 @cache
