@@ -33,14 +33,14 @@ ITEMS, ITEMS_A_TASK, CHANNELS_AT_ONCE, FIRST, LAST = positions(
 def depthwise_task(x, weight, out, geometry, task, *, depthwise_1, depthwise_4, depthwise_8):
     """Compute some rows; taps outside of the image are left out."""
     G = pointer(geometry, np.int64)
-    line = 4 * G[C]
+    line, wide = 4 * G[C], G[LAST] - G[FIRST]
     step, column, row_step = line * G[SW], line * G[DW], line * G[W] * G[DH]
     begin, end = task * G[ITEMS_A_TASK], min((task + 1) * G[ITEMS_A_TASK], G[ITEMS])
     # Some channels at a time: of these the nearest cache keeps the rows of a window for the next
     # row of results.
     for channel in range(0, G[C], G[CHANNELS_AT_ONCE]):
         channels, c = min(G[CHANNELS_AT_ONCE], G[C] - channel), 4 * channel
-        scale, shift = G[SCALE] + c, G[SHIFT] + c
+        scale, shift, bounds = G[SCALE] + c, G[SHIFT] + c, G[BOUNDS]
         for row in range(begin, end):
             image = row // G[OH]
             top = (row - image * G[OH]) * G[SH] - G[PT]
@@ -49,11 +49,13 @@ def depthwise_task(x, weight, out, geometry, task, *, depthwise_1, depthwise_4, 
             source = x + (image * G[H] + top + i * G[DH]) * G[W] * line + c
             position = 0
             while position < G[OW]:
-                left, j, columns = position * G[SW] - G[PL], np.int64(0), G[KW]
-                count = 1
-                if G[FIRST] <= position < G[LAST]:
-                    count = 8 if position + 8 <= G[LAST] else 4 if position + 4 <= G[LAST] else 1
-                else:
+                j, columns, count = np.int64(0), G[KW], 1
+                inside = G[FIRST] <= position < G[LAST]
+                if inside:  # the last ones are computed with some that are there: the same bits
+                    count = 8 if wide >= 8 else 4 if wide >= 4 else 1
+                    position = min(position, G[LAST] - count)
+                left = position * G[SW] - G[PL]
+                if not inside:
                     j = max(0, -(left // G[DW]))
                     columns = min(G[KW], (G[W] - left + G[DW] - 1) // G[DW]) - j
                 place = (row * G[OW] + position) * line + c
@@ -65,16 +67,13 @@ def depthwise_task(x, weight, out, geometry, task, *, depthwise_1, depthwise_4, 
                 factor = weight + (i * G[KW] + j) * line + c
                 if count == 8:
                     depthwise_8(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, G[BOUNDS],
-                                place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
                 elif count == 4:
                     depthwise_4(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, G[BOUNDS],
-                                place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
                 else:
                     depthwise_1(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, G[BOUNDS],
-                                place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
                 position += count
             if G[ACTIVATION]:
                 call_compiled(G[ACTIVATION], out + row * G[OW] * line + c, G[OW], line, channels,
