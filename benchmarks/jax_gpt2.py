@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,13 @@ class HandWritten:
         )
         self._length = 0
 
+    def share(self, arrays: Sequence[Array]) -> None:
+        """Read these arrays in the place of equal ones."""
+        known = {_ends(array): array for array in arrays}
+        self._weights = {
+            name: known.get(_ends(array), array) for name, array in self._weights.items()
+        }
+
     def append(self, tokens: list[int]) -> np.ndarray:
         """Return the logits [V] after the last of these tokens."""
         start = np.int32(self._length)
@@ -45,6 +53,12 @@ class HandWritten:
         )
         self._length += len(tokens)
         return np.asarray(logits)
+
+
+def _ends(array: Array) -> tuple[tuple[int, ...], bytes, bytes]:
+    """Return the shape and some elements, which tell random weights apart."""
+    elements = np.asarray(array).ravel()
+    return array.shape, elements[:64].tobytes(), elements[-64:].tobytes()
 
 
 def _step(

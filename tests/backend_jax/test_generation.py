@@ -33,9 +33,9 @@ def test_prompts_of_any_length(
     compiled: list[int] = []
     make = JaxExecutable.__init__
 
-    def counted(self: JaxExecutable, *arguments: Any) -> None:
+    def counted(self: JaxExecutable, *arguments: Any, **settings: Any) -> None:
         compiled.append(len(compiled))
-        make(self, *arguments)
+        make(self, *arguments, **settings)
 
     monkeypatch.setattr(JaxExecutable, "__init__", counted)
     folder = save_tiny_lm(tmp_path / "m", "llama", dtypes.f32)

@@ -116,7 +116,11 @@ class JaxBackend(KeptPrograms):
         if found is not None:
             return found
         started = time.perf_counter()
-        made = JaxExecutable(program, roles, self.device, self._compiled, key)
+        # Devices with memory of their own copy pages quickly; a mesh would ask all of its devices.
+        made = JaxExecutable(
+            program, roles, self.device, self._compiled, key,
+            for_one_cpu=self._grid is None and self.device.platform == "cpu",
+        )  # fmt: skip
         if kept:
             keep_executable(key, lambda: self.serialize(made), time.perf_counter() - started)
         return made

@@ -53,6 +53,8 @@ class JaxExecutable:
         device: Device,
         compiled_for: Maker,
         key: str,
+        *,
+        for_one_cpu: bool = False,
     ) -> None:
         self.key = key
         """Tells what it was made of from all else, see `program_key`."""
@@ -60,7 +62,7 @@ class JaxExecutable:
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
         donated = tuple(place for place, role in enumerate(roles) if role is InputRole.DONATED)
-        self._recording = _Recording(program, roles)
+        self._recording = _Recording(program, roles, for_one_cpu)
         self._call = compiled_for(
             self._recording.record, self._types, donated, _heirs(program, donated)
         )
@@ -237,8 +239,9 @@ class _Run:
 class _Recording:
     """The function that JAX records: the walk over a program, and what it may fail with."""
 
-    def __init__(self, program: Program, roles: Sequence[InputRole]) -> None:
+    def __init__(self, program: Program, roles: Sequence[InputRole], for_one_cpu: bool) -> None:
         self._program = program
+        self._for_one_cpu = for_one_cpu
         self.messages: list[Message] = []
         """The errors of the program, by their number from 1 on."""
         body = program.main.body
@@ -257,7 +260,7 @@ class _Recording:
 
     def record(self, *inputs: Array) -> tuple[list[Array], Failure | None]:
         """Return the results, and the first error if the program can fail."""
-        walk = ProgramWalk(self._program)
+        walk = ProgramWalk(self._program, self._for_one_cpu)
         body = self._program.main.body
         held = [entered(value, x) for value, x in zip(body.params, inputs, strict=True)]
         results = [

@@ -16,11 +16,21 @@ Arrays: TypeAlias = Sequence[Array]
 class Walk(Protocol):
     """The walk over a program that calls the lowerings; they report errors to it."""
 
+    @property
+    def for_one_cpu(self) -> bool:
+        """Whether products read pages of a pool where they lie: on one CPU, which has no copies
+        to spare."""
+        ...
+
     def check(self, is_bad: Array, values: Array, message: str) -> None:
         """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there.
 
         What is bad follows from the message and the values.
         """
+        ...
+
+    def maker(self, value: Value) -> tuple[Instruction, Arrays] | None:
+        """Return the instruction that made `value`, and its operands; None for most ops."""
         ...
 
     def repeats_rows(self, indices: Value) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 Carried = TypeVar("Carried")
+Made = TypeVar("Made")
 Scanned = TypeVar("Scanned")
 Shape = Sequence[int]
 Type = np.dtype[Any] | type[np.generic]
@@ -95,12 +96,12 @@ def dot_general(
 
 def cond(
     predicate: Array,
-    then: Callable[[Carried], Carried],
-    otherwise: Callable[[Carried], Carried],
+    then: Callable[[Carried], Made],
+    otherwise: Callable[[Carried], Made],
     operand: Carried,
-) -> Carried:
+) -> Made:
     """Return what the one or the other function gives."""
-    return cast("Carried", _lax.cond(predicate, then, otherwise, operand))
+    return cast("Made", _lax.cond(predicate, then, otherwise, operand))
 
 
 def while_loop(

@@ -10,16 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import Program, Region, Value, ops
+from gptrs.api import Instruction, Program, Region, Value, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import held
 from gptrs_backend_jax.lowering import Arrays, LoweringContext
 from gptrs_backend_jax.lowerings import TABLE
+from gptrs_backend_jax.unit_axes import restored, squeezed
 
 Failure = Array
 """The first error so far, si64 [2]: its number from 1 on, 0 for none, and the value it names."""
 Carried = tuple[Failure, tuple[Array, ...]]
 _LAYOUT = (ops.layout.Reshape, ops.layout.BroadcastTo)
+_MAKERS = (
+    *(*_LAYOUT, ops.layout.Transpose, ops.creation.Constant),
+    *(ops.indexing.Take, ops.elementwise.Select),
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,14 @@ class ProgramWalk:
     """One recording of a program. `messages` has those of its errors, by number from 1 on."""
 
     program: Program
+    for_one_cpu: bool = False
+    """See `Walk`."""
     messages: list[Message] = field(default_factory=list[Message])
     failure: Failure = field(default_factory=lambda: no_failure())
-    _definitions: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """The operand of each reshape and broadcast, for `repeats_rows`."""
+    _makers: dict[Value, tuple[Instruction, Arrays]] = field(
+        default_factory=dict[Value, tuple[Instruction, Arrays]]
+    )
+    """What made each value of some ops, for `maker`."""
     _recorded: dict[Hashable, tuple[Arrays, Arrays]] = field(
         default_factory=dict[Hashable, tuple[Arrays, Arrays]]
     )
@@ -52,25 +61,30 @@ class ProgramWalk:
         """Record the instructions of a region on held arrays; return its held results."""
         values = dict(zip(region.params, inputs, strict=True))
         for instruction in region.instructions:
-            operands = tuple(value.type for value in instruction.operands)
-            results = tuple(value.type for value in instruction.results)
-            lowering = TABLE.find(instruction.op, operands, results)
-            assert lowering is not None, "`require_supported` has found one"
-            if isinstance(instruction.op, _LAYOUT):
-                self._definitions[instruction.result] = instruction.operands[0]
-            ctx = LoweringContext(instruction, operands, results, self)
-            call = partial(lowering, instruction.op, ctx)
             given = [values[x] for x in instruction.operands]
+            if isinstance(instruction.op, _MAKERS):
+                self._makers[instruction.result] = instruction, given
+            call = partial(self._lowered, instruction)
             # The results of a region depend on more than the operands.
             arrays = (
-                _all(call(*given))
-                if instruction.regions
-                else self._once(instruction.op, call, given)
+                call(*given) if instruction.regions else self._once(instruction.op, call, given)
             )
             values.update(zip(instruction.results, arrays, strict=True))
         return tuple(values[value] for value in region.results)
 
-    def _once(self, what: Hashable, call: Callable[..., Array | Arrays], given: Arrays) -> Arrays:
+    def _lowered(self, instruction: Instruction, *given: Array) -> Arrays:
+        operands = tuple(value.type for value in instruction.operands)
+        results = tuple(value.type for value in instruction.results)
+        lowering = TABLE.find(instruction.op, operands, results)
+        assert lowering is not None, "`require_supported` has found one"
+        flat = squeezed(instruction, given) if self.for_one_cpu else None
+        if flat is None:
+            ctx = LoweringContext(instruction, operands, results, self)
+            return _all(lowering(instruction.op, ctx, *given))
+        ctx = LoweringContext(instruction, flat.operands, flat.results, self)
+        return restored(instruction, _all(lowering(flat.op, ctx, *flat.given)))
+
+    def _once(self, what: Hashable, call: Callable[..., Arrays], given: Arrays) -> Arrays:
         """Return what `call` gives, recorded once for the same arrays: so is what it checks.
 
         The layers of a model look up the same rows of the same table, and XLA would check each
@@ -80,8 +94,12 @@ class ProgramWalk:
         found = self._recorded.get(key)
         if found is None:
             # The operands are kept, so that no other array gets their identity.
-            found = self._recorded[key] = (given, _all(call(*given)))
+            found = self._recorded[key] = (given, call(*given))
         return found[1]
+
+    def maker(self, value: Value) -> tuple[Instruction, Arrays] | None:
+        """Return the instruction that made `value` and its operands, if it is one of `_MAKERS`."""
+        return self._makers.get(value)
 
     def repeats_rows(self, indices: Value) -> bool:
         """Whether `indices` is known to have one number in each row: a vector that was repeated."""
@@ -90,14 +108,19 @@ class ProgramWalk:
         while source is not None:
             if source.type.size == shape[0]:
                 return len(shape) > 1 and self._keeps_rows(indices, source)
-            source = self._definitions.get(source)
+            source = self._laid_out(source)
         return False
+
+    def _laid_out(self, value: Value) -> Value | None:
+        """Return what a reshape or broadcast made `value` of, None for other values."""
+        made = self._makers.get(value)
+        return made[0].operands[0] if made and isinstance(made[0].op, _LAYOUT) else None
 
     def _keeps_rows(self, indices: Value, source: Value) -> bool:
         """Whether each step from `source` to `indices` repeats along trailing axes only."""
         value = indices
         while value is not source:
-            before = self._definitions[value]
+            before = self._makers[value][0].operands[0]
             old, new = before.type.shape, value.type.shape
             if old != new and before.type.size != value.type.size:
                 leading = len(new) - 1
@@ -203,8 +226,8 @@ def _all(made: Array | Arrays) -> Arrays:
     return made if isinstance(made, Sequence) else (made,)
 
 
-def _row(x: Array) -> Array:
-    return lax.reshape(x, x.shape[1:])
+def _row(x: Array) -> Arrays:
+    return (lax.reshape(x, x.shape[1:]),)
 
 
 def no_failure() -> Failure:

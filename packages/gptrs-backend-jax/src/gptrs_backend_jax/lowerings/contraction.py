@@ -12,6 +12,7 @@ from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import NUMBERS, computing
 from gptrs_backend_jax.lowering import TABLE, LoweringContext
+from gptrs_backend_jax.lowerings.page_products import product_in_place
 
 DotGeneral = ops.contraction.DotGeneral
 
@@ -19,6 +20,9 @@ DotGeneral = ops.contraction.DotGeneral
 @TABLE.register(DotGeneral, dtypes=NUMBERS)
 def dot_general(op: DotGeneral, ctx: LoweringContext, lhs: Array, rhs: Array) -> Array:
     """Multiply with exact products, summed in the accumulate type."""
+    in_place = product_in_place(op, ctx, lhs)
+    if in_place is not None:
+        return in_place
     dtype, accum = ctx.operands[0].dtype, op.accumulator(ctx.operands[0])
     if not _is_multiplied_as_it_is(dtype, accum):
         lhs, rhs = (to_accumulator(x, dtype, accum) for x in (lhs, rhs))

@@ -22,18 +22,32 @@ def checked(
 
     `operand` is the number of the indices among the operands. Those outside become 0.
     """
-    least, most = integer_limits(ctx.operands[operand].dtype)
+    outside = _outside(indices, ctx.operands[operand].dtype, size)
+    name = ctx.instruction.op.name
+    ctx.walk.check(
+        outside, indices, f"`{name}` {does} index {{}} of axis {axis}, which has size {size}"
+    )
+    return _inside(indices, outside, size)
+
+
+def inside(indices: Array, dtype: DType, size: int) -> Array:
+    """Return what `checked` does, of indices that it has checked."""
+    return _inside(indices, _outside(indices, dtype, size), size)
+
+
+def _outside(indices: Array, dtype: DType, size: int) -> Array:
+    least, most = integer_limits(dtype)
     outside = typed_lax.zeros(indices.shape, np.bool_)
     if least < 0:
         outside = outside | (indices < 0)
     if size <= most:
         outside = outside | (indices >= size)
-    name = ctx.instruction.op.name
-    ctx.walk.check(
-        outside, indices, f"`{name}` {does} index {{}} of axis {axis}, which has size {size}"
-    )
-    inside = lax.select(outside, lax.full_like(indices, 0), indices)
-    return lax.convert_element_type(inside, np.int32 if size < 2**31 else np.int64)
+    return outside
+
+
+def _inside(indices: Array, outside: Array, size: int) -> Array:
+    kept = lax.select(outside, lax.full_like(indices, 0), indices)
+    return lax.convert_element_type(kept, np.int32 if size < 2**31 else np.int64)
 
 
 @TABLE.register(indexing.Take, dtypes=dtypes.ALL)
@@ -42,6 +56,11 @@ def take(op: Op, ctx: LoweringContext, x: Array, indices: Array) -> Array:
     rows = checked(ctx, indices, 1, 0, x.shape[0])
     if not x.size or not rows.size:
         return typed_lax.zeros(ctx.result.shape, x.dtype)
+    return taken(x, rows)
+
+
+def taken(x: Array, rows: Array) -> Array:
+    """Return the rows of indices in [0, N)."""
     return x.at[rows].get(mode=IN_BOUNDS, wrap_negative_indices=False)
 
 

@@ -62,6 +62,7 @@ def _replaced(
     if op.axis == 0 and ctx.walk.repeats_rows(ctx.instruction.operands[1]):
         rows = along[(slice(None), *([0] * (along.ndim - 1)))]
         kept = _last_of_equals(rows, x.shape[0])
+        kept, updates = _as_they_lie(ctx, kept, updates)
         width = updates.shape[1:]
         whole = x.at[(kept, *(slice(size) for size in width))]
         return whole.set(updates, mode="drop", unique_indices=True)
@@ -77,6 +78,25 @@ def _replaced(
         lax.reshape(updates, (updates.size,)), mode="drop", unique_indices=True
     )
     return lax.reshape(written, x.shape)
+
+
+def _as_they_lie(ctx: LoweringContext, rows: Array, updates: Array) -> tuple[Array, Array]:
+    """Return the rows and their updates in another order, in which XLA need not copy the latter.
+
+    The keys of a prompt come token by token, and are written head by head.
+    """
+    made = ctx.walk.maker(ctx.instruction.operands[2])
+    if made is None or not isinstance(made[0].op, ops.layout.Reshape) or updates.ndim != 2:
+        return rows, updates
+    turned = ctx.walk.maker(made[0].operands[0])
+    if turned is None or not isinstance(turned[0].op, ops.layout.Transpose):
+        return rows, updates
+    (source,) = turned[1]
+    if turned[0].op.permutation != (1, 0, 2) or source.shape[2] != updates.shape[1]:
+        return rows, updates
+    before = lax.reshape(rows, (source.shape[1], source.shape[0]))
+    in_order = lax.reshape(lax.transpose(before, (1, 0)), rows.shape)
+    return in_order, lax.reshape(source, updates.shape)
 
 
 def _last_of_equals(indices: Array, size: int) -> Array:
