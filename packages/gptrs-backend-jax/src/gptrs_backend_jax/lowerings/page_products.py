@@ -150,7 +150,7 @@ def _pages(ctx: LoweringContext, value: Value) -> _Pages | None:
 
 
 def _used_pages(ctx: LoweringContext, value: Value) -> tuple[_Pages, Array] | None:
-    """Return the pages of which `value` has the positions that are used, i1 [W, S], and those."""
+    """Return the pages in `value`, and which positions of them it keeps, i1 [W, S]."""
     made = ctx.walk.maker(value)
     if made is None or not isinstance(made[0].op, ops.elementwise.Select):
         return None
