@@ -62,8 +62,8 @@ def main() -> None:
     calls: list[GridCall] = []
     make = JaxExecutable.__init__
 
-    def noted(self: JaxExecutable, *arguments: object) -> None:
-        make(self, *arguments)  # pyright: ignore[reportArgumentType]
+    def noted(self: JaxExecutable, *arguments: object, **settings: object) -> None:
+        make(self, *arguments, **settings)  # pyright: ignore[reportArgumentType]
         call = vars(self)["_call"]
         if isinstance(call, GridCall):
             calls.append(call)
