@@ -20,6 +20,8 @@ from models.sound_models import CASES, save_moonshine
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
 
+VARIED = {"suppress_tokens": [2], "max_length": 49, "no_repeat_ngram_size": 2}
+"""48 tokens, no two of them twice one behind the other."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
 
 
@@ -89,12 +91,12 @@ def test_tokens(folder, backend_name):
     assert result.text == segment.text == model.tokenizer.decode(segment.token_ids).strip()
     assert (segment.start, segment.end, result.language) == (0.0, 0.562, None)
     try:
-        path.write_text(json.dumps({**settings, "suppress_tokens": [2], "max_length": 49}))
+        path.write_text(json.dumps({**settings, **VARIED}))
         model = gptrs.load_model(folder, backend=backend_name)
         (segment,) = gptrs.transcribe(model, samples).segments
     finally:
         path.write_text(json.dumps(settings))
-    wanted = their_tokens(folder, samples, suppress_tokens=[2], max_length=49)
+    wanted = their_tokens(folder, samples, **VARIED)
     assert list(segment.token_ids) == wanted
     assert len(wanted) == 48
     assert len(set(wanted)) > 8
