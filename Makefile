@@ -54,8 +54,8 @@ check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with
 exhaustive: .venv/.installed-check ## the cases of products that CI leaves out, on backends that compile
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m exhaustive
 
-paths: .venv/.installed-test ## kernels of each kind of processor: AMX, AVX-512, AVX2, portable
-	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
+paths: .venv/.installed-test ## kernels of each kind of processor: AMX (emulated where there is none), AVX-512, AVX2, portable
+	@$(BIN)/python tools/run_paths.py --emulate $(PYTEST_FLAGS)
 
 lint: .venv/.installed-check ## style, formatting, import layers, repository rules
 	@$(BIN)/ruff check --quiet

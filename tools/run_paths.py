@@ -2,21 +2,28 @@
 
 The numba backend has kernels for AMX, for AVX-512, for AVX2 and for any x86-64; on other machines
 only the last ones. A machine takes the best that it has, so that the others would go untested.
-`--others`, before the arguments for pytest, leaves out that one: who ran all tests has run it.
+
+Before the arguments for pytest: `--others` leaves out that one, since who ran all tests has run it;
+`--emulate` runs AMX by `amx_emulator` where a processor with AVX-512 lacks it. That needs a C
+compiler, and tells whether results are right, not how fast they are.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import llvmlite.binding as llvm
 
 _AMX = frozenset({"amx-tile", "amx-bf16"})
+_EMULATOR = Path(__file__).with_name("amx_emulator")
 
 
 @dataclass(frozen=True)
@@ -55,24 +62,58 @@ PATHS = (
 
 def main(arguments: list[str]) -> int:
     """Run pytest with `arguments` on each path; return 1 if a run fails or finds no test."""
+    flags = {"--others", "--emulate"} & set(arguments[:2])
+    arguments = arguments[len(flags) :]
     host = host_features()
-    failed, taken = False, arguments[:1] != ["--others"]
-    arguments = arguments if taken else arguments[1:]
+    failed, taken = False, "--others" not in flags
     for path in PATHS:
-        reason = path.missing(host)
+        reason, emulated = path.missing(host), False
+        if path.name == "AMX" and reason is not None and "--emulate" in flags:
+            without = cannot_emulate(host)
+            reason, emulated = without and f"{reason}, and {without}", without is None
         if reason is not None:
             print(f"{path.name}: skipped, {reason}", flush=True)
             continue
-        if not taken:
+        if not taken and not emulated:
             print(f"{path.name}: left out, this machine takes it anyway", flush=True)
             taken = True
             continue
         start = time.monotonic()
-        status = run(path.environment(host), arguments)
+        status = (
+            run_emulated(host, arguments) if emulated else run(path.environment(host), arguments)
+        )
         failed |= status != 0
+        name = f"{path.name}, emulated" if emulated else path.name
         state = "passed" if status == 0 else "FAILED"
-        print(f"{path.name}: {state} in {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{name}: {state} in {time.monotonic() - start:.0f} s", flush=True)
     return int(failed)
+
+
+def cannot_emulate(host: frozenset[str]) -> str | None:
+    """Return why AMX cannot be emulated on a processor with the features `host`, else None."""
+    if "avx512f" not in host:
+        return "an emulated one needs avx512f"
+    return None if shutil.which("cc") else "there is no C compiler `cc` to emulate it"
+
+
+def run_emulated(host: frozenset[str], arguments: list[str]) -> int:
+    """Run pytest as `run` does, in one process, with an emulator of AMX."""
+    with tempfile.TemporaryDirectory() as name:
+        library = Path(name, "instructions.so")
+        source = _EMULATOR / "instructions.c"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
+        environment = {
+            "NUMBA_CPU_NAME": llvm.get_host_cpu_name(),
+            "NUMBA_CPU_FEATURES": ",".join(
+                f"+{name}" for name in sorted(host | _AMX | {"amx-int8"})
+            ),
+            "PYTHONPATH": str(_EMULATOR),
+            "AMX_EMULATOR": str(library),
+            # Kernels hold addresses of the process that compiles them.
+            "GPTRS_CACHE_DIR": str(Path(name, "cache")),
+            "GPTRS_NUMBA_COMPILERS": "1",
+        }
+        return run(environment, ["-p", "amx_emulator", *arguments, "-n", "0"])
 
 
 def run(environment: Mapping[str, str], arguments: list[str]) -> int:

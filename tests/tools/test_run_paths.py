@@ -65,3 +65,25 @@ def test_the_path_of_the_machine_is_left_out_where_all_tests_ran_on_it(monkeypat
     assert run_paths.main(["--others", "-x"]) == 0
     assert given == [("", ["-x"])]
     assert "AVX2: left out, this machine takes it anyway\n" in capsys.readouterr().out
+
+
+def test_amx_is_emulated_where_a_processor_with_avx512_lacks_it(monkeypatch, capsys):
+    monkeypatch.setattr(run_paths, "host_features", lambda: frozenset({"avx512f"}))
+    monkeypatch.setattr(run_paths.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(run_paths, "run_emulated", lambda host, arguments: len(arguments))
+    monkeypatch.setattr(run_paths, "run", lambda environment, arguments: 0)
+    assert run_paths.main(["--emulate", "-x"]) == 1
+    assert capsys.readouterr().out.startswith("AMX, emulated: FAILED in ")
+    monkeypatch.setattr(run_paths.shutil, "which", lambda name: None)
+    assert run_paths.main(["--emulate", "-x"]) == 0
+    assert "and there is no C compiler `cc` to emulate it\n" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_emulated_product_is_that_of_its_numbers():
+    """A few tests of AMX, in a process of their own that has the emulator."""
+    host = run_paths.host_features()
+    if reason := run_paths.cannot_emulate(host):
+        pytest.skip(reason)
+    assert run_paths.run_emulated(host, ["-k", "test_amx_gemm and tails", "-x"]) == 0
+    assert run_paths.run_emulated(host, ["-k", "test_threads", "-x"]) == 1, "nothing is emulated"
