@@ -88,11 +88,11 @@ AXES = {
 def step(
     pool: gptrs.Tensor, new: gptrs.Tensor, slots: gptrs.Tensor, query: gptrs.Tensor,
     values: gptrs.Tensor, page_table: gptrs.Tensor, row_starts: gptrs.Tensor,
-    lengths: gptrs.Tensor,
+    lengths: gptrs.Tensor, sinks: gptrs.Tensor | None = None,
 ) -> tuple[gptrs.Tensor, gptrs.Tensor]:  # fmt: skip
     """Part of a layer: keys are written, values are there already."""
     pool = F.update_pages(pool, F.reshape(new, (new.shape[0], 2, 8)), slots)
-    found = F.paged_attention(query, pool, values, page_table, row_starts, lengths)
+    found = F.paged_attention(query, pool, values, page_table, row_starts, lengths, sinks=sinks)
     return pool, F.reshape(found, (found.shape[0], 32))
 
 

@@ -111,8 +111,11 @@ def test_one_program_of_two_kernels_serves_all_sizes() -> None:
 
 @pytest.mark.parametrize("sizes", STEPS)
 @pytest.mark.parametrize("axes", [AXES, {}])
-def test_both_are_found_in_programs(sizes: tuple[list[int], list[int], int], axes: object) -> None:
-    arrays = map(gptrs.tensor, step_arrays(*sizes))
+@pytest.mark.parametrize("sinks", [[], [np.array([0.5, -3.0, 9.0, 40.0], np.float32)]])
+def test_both_are_found_in_programs(
+    sizes: tuple[list[int], list[int], int], axes: object, sinks: list[np.ndarray]
+) -> None:
+    arrays = map(gptrs.tensor, [*step_arrays(*sizes), *sinks])
     jitted = gptrs.jit(step, dynamic=axes)  # pyright: ignore[reportArgumentType]
     captured = jitted.lower(*arrays)
     with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gptrs.functionals.paged_attention import paged_attention, update_pages
 from gptrs.ir import dtypes
@@ -49,8 +49,12 @@ def _read_attention(made: Made, definition: Definer) -> ReadCall | None:
     """Read the loop over texts: what it carries besides its result, and what it scans."""
     if not isinstance(made.op, Scan) or made.op.carry_count < 5:
         return None
-    _, row_starts, key_pool, queries, value_pool, *others = made.operands[: made.op.carry_count]
+    _, row_starts, key_pool, queries, *others = made.operands[: made.op.carry_count]
     table, lengths = made.operands[-2:]
+    pages = key_pool.type.shape[:3]
+    value_pool = next((x for x in others if x.type.rank == 4 and x.type.shape[:3] == pages), None)
+    if value_pool is None:
+        return None
     scaled = _behind(queries, Reshape, definition)
     if scaled is None:
         return None
@@ -67,10 +71,23 @@ def _read_attention(made: Made, definition: Definer) -> ReadCall | None:
         "row_starts": row_starts,
         "lengths": lengths,
     }
-    sinks = next((x for x in others if x.type.shape == query.type.shape[1:2]), None)
+    sinks = _sinks(others, query.type.shape[1:2], definition)
     if sinks is not None:
         operands["sinks"] = sinks
     return ReadCall(operands, {"scale": scale, **_settings(made.regions[0])})
+
+
+def _sinks(carried: Sequence[Value], heads: Sequence[int], definition: Definer) -> Value | None:
+    """Return the scores of heads; they may have been repeated for each row before the loop."""
+    for value in carried:
+        source: Value | None = value
+        while source is not None and source.type.shape != heads:
+            source = _behind(source, BroadcastTo, definition) or _behind(
+                source, Reshape, definition
+            )
+        if source is not None:
+            return source
+    return None
 
 
 def _behind(value: Value, op: type, definition: Definer) -> Value | None:
