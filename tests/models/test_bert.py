@@ -168,7 +168,7 @@ def test_what_it_offers(plain):
         ({"is_decoder": True}, "`is_decoder` of a `bert` model is supported as False only"),
         ({"add_cross_attention": True}, "`add_cross_attention`"),
         ({"quantization_config": {}}, "`quantization_config`"),
-        ({"hidden_act": "laplace"}, "`hidden_act`.*must be one of gelu"),
+        ({"hidden_act": "prelu"}, "`hidden_act`.*must be one of gelu"),
         ({"num_attention_heads": 5}, r"`hidden_size` \(32\) of a bert model is no multiple"),
         (
             {"num_hidden_layers": 3},

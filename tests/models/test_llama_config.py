@@ -93,7 +93,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("mpt", {"attn_config": {"alibi": False}}, "`alibi`"),
     ("mpt", {"attn_config": 3}, "`attn_config`.*must be a table"),
     ("llama", {"no_rope_layers": [1, 0]}, "`no_rope_layers`"),
-    ("llama", {"hidden_act": "laplace"}, "`hidden_act`.*one of gelu.*'laplace'"),
+    ("llama", {"hidden_act": "prelu"}, "`hidden_act`.*one of gelu.*'prelu'"),
     ("llama", {"num_key_value_heads": 3}, r"`num_attention_heads` \(4\).*no multiple.*\(3\)"),
     ("llama", {"head_dim": 7}, "`head_dim` must be even.*has 7"),
     ("llama", {"head_dim": 0}, "`head_dim` must be even and at least 2.*has 0"),

@@ -155,6 +155,7 @@ from gptrs.plugins.capabilities import ImageLM as ImageLM
 from gptrs.plugins.capabilities import ImageTextScorer as ImageTextScorer
 from gptrs.plugins.capabilities import MaskedLM as MaskedLM
 from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM
+from gptrs.plugins.capabilities import SoundTranscriber as SoundTranscriber
 from gptrs.plugins.capabilities import TextClassifier as TextClassifier
 from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
 from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
