@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
 from gptrs.nn import (
@@ -35,17 +37,18 @@ class BlockConfig:
     key_bias: bool = True
 
 
-class Attention(Module):
+class ProjectedAttention(Module):
     """Attention with all its projections; what it attends to is up to the caller."""
 
-    def __init__(self, config: BlockConfig, params: Params) -> None:
-        width, heads = config.width, Axis("heads", config.heads)
-        axes = ("embed", heads)
-        self.q_proj = Linear(params / "q_proj", width, width, axes=axes)
-        self.k_proj = Linear(params / "k_proj", width, width, config.key_bias, axes=axes)
-        self.v_proj = Linear(params / "v_proj", width, width, axes=axes)
-        self.out_proj = Linear(params / "out_proj", width, width, axes=(heads, "embed"))
-        self.n_heads = config.heads
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    n_heads: int
+
+    @property
+    def output(self) -> Linear:
+        """The projection of what the heads found."""
+        raise NotImplementedError
 
     def query(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, H, T, D]."""
@@ -57,10 +60,28 @@ class Attention(Module):
 
     def merged(self, mixed: Tensor) -> Tensor:
         """[B, H, T, D] -> [B, T, C]."""
-        return self.out_proj(merge_heads(F.swap_axes(mixed, 1, 2)))
+        return self.output(merge_heads(F.swap_axes(mixed, 1, 2)))
 
     def _heads(self, x: Tensor) -> Tensor:
         return F.swap_axes(split_heads(x, self.n_heads), 1, 2)
+
+
+class Attention(ProjectedAttention):
+    """The attention of these models, with a bias of each projection but perhaps of the keys."""
+
+    def __init__(self, config: BlockConfig, params: Params) -> None:
+        width, heads = config.width, Axis("heads", config.heads)
+        axes = ("embed", heads)
+        self.q_proj = Linear(params / "q_proj", width, width, axes=axes)
+        self.k_proj = Linear(params / "k_proj", width, width, config.key_bias, axes=axes)
+        self.v_proj = Linear(params / "v_proj", width, width, axes=axes)
+        self.out_proj = Linear(params / "out_proj", width, width, axes=(heads, "embed"))
+        self.n_heads = config.heads
+
+    @property
+    @override
+    def output(self) -> Linear:
+        return self.out_proj
 
 
 class FeedForward(Module):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
@@ -22,9 +23,8 @@ from gptrs.nn import (
     Linear,
     RopeSettings,
     captured_once,
-    merge_heads,
-    split_heads,
 )
+from gptrs_models.bart_blocks import ProjectedAttention
 from gptrs_models.wav2vec2 import convolved, is_sound
 
 _EPSILON = 1e-5
@@ -116,8 +116,8 @@ class Angles:
         return F.rotary(x, self.cos, self.sin, interleaved=True)
 
 
-class Attention(Module):
-    """Attention with all its projections; what it attends to is up to the caller."""
+class Attention(ProjectedAttention):
+    """The attention of these models; its output has no bias."""
 
     def __init__(self, config: MoonshineConfig, params: Params) -> None:
         width, heads = config.hidden_size, Axis("heads", config.heads)
@@ -128,20 +128,10 @@ class Attention(Module):
         self.o_proj = Linear(params / "o_proj", width, width, False, axes=(heads, "embed"))
         self.n_heads = config.heads
 
-    def query(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, H, T, D]."""
-        return self._heads(self.q_proj(x))
-
-    def keys_values(self, x: Tensor) -> KeysValues:
-        """Return what can be attended to: [B, T, C] -> twice [B, H, T, D]."""
-        return self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
-
-    def merged(self, mixed: Tensor) -> Tensor:
-        """[B, H, T, D] -> [B, T, C]."""
-        return self.o_proj(merge_heads(F.swap_axes(mixed, 1, 2)))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return F.swap_axes(split_heads(x, self.n_heads), 1, 2)
+    @property
+    @override
+    def output(self) -> Linear:
+        return self.o_proj
 
 
 def norm_of(config: MoonshineConfig, params: Params) -> LayerNorm:
