@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
 from typing_extensions import override
 
@@ -17,7 +16,7 @@ from gptrs.nn import (
     TextEncoderModule,
     TokenClassifierModule,
 )
-from gptrs_models.encoder_heads import labels_of
+from gptrs_models.encoder_heads import architectures, labels_of
 
 TEXT, TOKEN = "ForSequenceClassification", "ForTokenClassification"
 _WITH_WORDS = ("ForCausalLM", "LMHeadModel")
@@ -72,9 +71,7 @@ def head_of(settings: Mapping[str, object]) -> str | None:
 
     A note tells of a head that is not known.
     """
-    found = settings.get("architectures")
-    names = cast("list[object]", found) if isinstance(found, list) else []
-    name = str(names[0]) if names else ""
+    name = next(iter(architectures(settings)), "")
     head = next((end for end in (TEXT, TOKEN) if name.endswith(end)), None)
     if head is None and "For" in name and not name.endswith(_WITH_WORDS):
         _logger.info("the head of %.60s is not known: it is loaded as a language model", name)

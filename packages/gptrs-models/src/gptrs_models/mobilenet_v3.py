@@ -27,7 +27,8 @@ class MobileNetV3Config:
     """The settings that do not follow from the tensors."""
 
     num_channels: int
-    tf_padding: bool
+    padding: Literal["same"] | None
+    """None pads alike on both sides, by the window."""
     layer_norm_eps: float
 
     @classmethod
@@ -37,7 +38,7 @@ class MobileNetV3Config:
         fields.require("quantization_config", None)
         return cls(
             num_channels=fields.integer("num_channels", 3),
-            tf_padding=fields.boolean("tf_padding", False),
+            padding="same" if fields.boolean("tf_padding", False) else None,
             layer_norm_eps=fields.number("layer_norm_eps", 0.001),
         )
 
@@ -135,7 +136,6 @@ class Block(Module):
         self, config: MobileNetV3Config, scopes: Scopes, inputs: int, stride: int, *, plain: bool
     ) -> None:
         activation = F.relu if plain else F.hard_swish
-        padding: Literal["same"] | None = "same" if config.tf_padding else None
         wide, kernel = kernel_of(scopes.depthwise[0])
         self.outputs = output_channels(scopes.project[0])
         epsilon = config.layer_norm_eps
@@ -145,8 +145,8 @@ class Block(Module):
             else None
         )
         self.depthwise = ConvNorm(
-            scopes.depthwise, (wide, wide), kernel, activation, stride=stride, padding=padding,
-            groups=wide, epsilon=epsilon,
+            scopes.depthwise, (wide, wide), kernel, activation, stride=stride,
+            padding=config.padding, groups=wide, epsilon=epsilon,
         )  # fmt: skip
         self.squeeze = None if scopes.squeeze is None else SqueezeExcite(scopes.squeeze, wide)
         self.project = ConvNorm(scopes.project, (wide, self.outputs), 1, epsilon=epsilon)
@@ -195,10 +195,9 @@ class MobileNetV3(ImageClassifierModule):
             )
         self.config, epsilon = config, config.layer_norm_eps
         width = output_channels(names.stem[0])
-        padding: Literal["same"] | None = "same" if config.tf_padding else None
         self.stem = ConvNorm(
-            names.stem, (config.num_channels, width), 3, F.hard_swish, stride=2, padding=padding,
-            epsilon=epsilon,
+            names.stem, (config.num_channels, width), 3, F.hard_swish, stride=2,
+            padding=config.padding, epsilon=epsilon,
         )  # fmt: skip
         self.blocks: list[Block] = []
         for number, (scopes, stride) in enumerate(zip(names.blocks, STRIDES[blocks], strict=True)):
