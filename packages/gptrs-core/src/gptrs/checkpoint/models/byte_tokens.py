@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Final, cast
 
 from gptrs.checkpoint.models.byte_bpe_files import TOKENIZER_CONFIG, ReadFile, tokenizer_settings
@@ -99,6 +100,7 @@ def _token(number: int, content: str, flags: Mapping[str, object]) -> Part:
     return {"id": number, "content": content, "special": True, **kept}
 
 
+@cache
 def byte_characters() -> dict[str, int]:
     """Return the byte that each character of such a vocabulary stands for."""
     return {_shown(byte): byte for byte in range(256)}
