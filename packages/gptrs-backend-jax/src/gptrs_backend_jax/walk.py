@@ -51,7 +51,7 @@ class ProgramWalk:
     _makers: dict[Value, tuple[Instruction, Arrays]] = field(
         default_factory=dict[Value, tuple[Instruction, Arrays]]
     )
-    """What made each value of some ops, for `maker`."""
+    """The instruction and the operands of each value that one of `_MAKERS` made."""
     _recorded: dict[Hashable, tuple[Arrays, Arrays]] = field(
         default_factory=dict[Hashable, tuple[Arrays, Arrays]]
     )

@@ -30,7 +30,7 @@ _POOL_PART = 2
 _FEW_ROWS = 4
 """So many positions of a page pay for one row: values give a row of sums for each page."""
 _TYPES = (dtypes.f32, dtypes.f64)
-"""What CPUs multiply as it is, and sum in its own type."""
+"""Types that CPUs multiply without conversions, and sum in themselves."""
 
 
 class _Pages(NamedTuple):
@@ -100,14 +100,14 @@ def _by_page(weights: Array, pages: _Pages, used: Array) -> tuple[Array, Array]:
     return per_page, jnp.all(jnp.sum(is_there, axis=1) <= 1)
 
 
-Operands = tuple[Array, Array, Array, Array, Array]
+_Operands = tuple[Array, Array, Array, Array, Array]
 
 
-def _total(operands: Operands) -> Array:
+def _total(operands: _Operands) -> Array:
     return operands[0]
 
 
-def _copied(operands: Operands) -> Array:
+def _copied(operands: _Operands) -> Array:
     _, weights, pool, table, used = operands
     values = taken(pool, table)
     is_used = typed_lax.broadcast_in(used, values.shape, (0, 2))
