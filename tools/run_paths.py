@@ -3,13 +3,14 @@
 The numba backend has kernels for AMX, for AVX-512, for AVX2 and for any x86-64; on other machines
 only the last ones. A machine takes the best that it has, so that the others would go untested.
 
-Before the arguments for pytest: `--others` leaves out that one, since who ran all tests has run it;
-`--emulate` runs AMX by `amx_emulator` where a processor with AVX-512 lacks it. That needs a C
-compiler, and tells whether results are right, not how fast they are.
+`--others` leaves out that one, since who ran all tests has run it; `--emulate` runs AMX by
+`amx_emulator` where a processor with AVX-512 lacks it. That needs a C compiler, and tells whether
+results are right, not how fast they are. Other arguments are those of pytest.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -62,13 +63,15 @@ PATHS = (
 
 def main(arguments: list[str]) -> int:
     """Run pytest with `arguments` on each path; return 1 if a run fails or finds no test."""
-    flags = {"--others", "--emulate"} & set(arguments[:2])
-    arguments = arguments[len(flags) :]
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--others", action="store_true")
+    parser.add_argument("--emulate", action="store_true")
+    options, arguments = parser.parse_known_args(arguments)
     host = host_features()
-    failed, taken = False, "--others" not in flags
+    failed, taken = False, not options.others
     for path in PATHS:
         reason, emulated = path.missing(host), False
-        if path.name == "AMX" and reason is not None and "--emulate" in flags:
+        if path.name == "AMX" and reason is not None and options.emulate:
             without = cannot_emulate(host)
             reason, emulated = without and f"{reason}, and {without}", without is None
         if reason is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from importlib import import_module
 
 import pytest
 from llvmlite import ir
@@ -56,10 +57,8 @@ def _call_emulated(
 
 
 machine.call_llvm = _call_emulated
-# Late: what emits kernels takes `call_llvm` when it is imported.
-from gptrs_backend_numba.lowering import amx_matmul  # noqa: E402
-
-amx_matmul.is_there = lambda: True
+# Not before: what emits kernels takes `call_llvm` when it is imported.
+import_module("gptrs_backend_numba.lowering.amx_matmul").is_there = lambda: True
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
