@@ -194,6 +194,11 @@ def number(value):
     return ir.Constant(I64, value)
 
 
+def splat(value):
+    """Return a vector with one f32, which is known now, in every lane."""
+    return ir.Constant(VECTOR, [value] * WIDTH)
+
+
 def words(value):
     """Return a vector with one i32 in every lane."""
     return ir.Constant(ir.VectorType(I32, WIDTH), [value] * WIDTH)

@@ -21,6 +21,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     ZERO,
     VectorEmitter,
     number,
+    splat,
 )
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     BLOCK_BYTES,
@@ -40,7 +41,6 @@ from gptrs_backend_numba.kernels.amx.gemm_ir import (
 from gptrs_backend_numba.kernels.attention.softmax_ir import (
     larger_of,
     load_row,
-    splat,
     store_row,
     subtrahend,
 )

@@ -9,7 +9,15 @@ from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
-from gptrs_backend_numba.codegen.vector_ir import I32, VECTOR, WIDTH, ZERO, VectorEmitter, words
+from gptrs_backend_numba.codegen.vector_ir import (
+    I32,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    VectorEmitter,
+    splat,
+    words,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS
 
 _SIDE = 4 * WIDTH
@@ -21,11 +29,6 @@ _POLYNOMIAL = (
     1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
     5.0000001201e-1,
 )  # fmt: skip
-
-
-def splat(value):
-    """Return a vector of one number everywhere."""
-    return ir.Constant(VECTOR, [value] * WIDTH)
 
 
 def exponential(emit, x):

@@ -7,11 +7,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
-
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
-from gptrs_backend_numba.codegen.vector_ir import FUSED, VECTOR, WIDTH, VectorEmitter, words
+from gptrs_backend_numba.codegen.vector_ir import (
+    FUSED,
+    VECTOR,
+    WIDTH,
+    VectorEmitter,
+    splat,
+    words,
+)
 from gptrs_backend_numba.kernels.convolution.direct_ir import masked_load, masked_store, masks_of
 
 _ROUNDER = 1.5 * 2**23
@@ -20,7 +25,10 @@ _LN2 = 0.6931471824645996
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 """The logarithm of 2 as one f32, and as two: the first times a small integer is exact."""
 _EXP = (0.008312501013278961, 0.041890330612659454, 0.16667115688323975, 0.499992311000824, 1.0)
-"""Coefficients of `(e^r - 1) / r`, highest first: 1e-7 of `e^r` where |r| <= ln(2) / 2."""
+"""Coefficients of `(e^r - 1) / r`, highest first: 1e-7 of `e^r` where |r| <= ln(2) / 2.
+
+Fewer than those of attention, with which a pointwise layer of EfficientNet takes a seventh longer.
+"""
 _LEAST, _MOST = -89.0, 87.0
 """Bounds of `x` in `1 + e^-x`: beyond them it is infinite, or 1."""
 
@@ -63,43 +71,39 @@ def _activated_rows(name: str):
     return apply
 
 
-def _splat(value: float) -> ir.Constant:
-    return ir.Constant(VECTOR, [value] * WIDTH)
-
-
 def _between(emit, x, low, high):
     """Return `x` within two bounds; NaN stays NaN."""
-    b, low, high = emit.builder, _splat(low), _splat(high)
+    b, low, high = emit.builder, splat(low), splat(high)
     x = b.select(b.fcmp_ordered("<", x, low), low, x)
     return b.select(b.fcmp_ordered(">", x, high), high, x)
 
 
 def _silu(emit, x):
-    """Return `x / (1 + e^-x)`; 0 where `e^-x` is not finite."""
+    """Return `x / (1 + e^-x)`; 0 for x below -88.4, where `e^-x` is near the largest f32."""
     b = emit.builder
     bent = _between(emit, x, _LEAST, _MOST)
-    power = emit.multiply_add(bent, _splat(-1 / math.log(2)), _splat(_ROUNDER))
-    n = b.fsub(power, _splat(_ROUNDER))
+    power = emit.multiply_add(bent, splat(-1 / math.log(2)), splat(_ROUNDER))
+    n = b.fsub(power, splat(_ROUNDER))
     minus = b.fneg(bent)
     if FUSED:
-        r = emit.multiply_add(n, _splat(-_LN2), minus)
+        r = emit.multiply_add(n, splat(-_LN2), minus)
     else:
-        r = emit.multiply_add(n, _splat(-_LN2_HIGH), minus)
-        r = emit.multiply_add(n, _splat(-_LN2_LOW), r)
-    p = _splat(_EXP[0])
+        r = emit.multiply_add(n, splat(-_LN2_HIGH), minus)
+        r = emit.multiply_add(n, splat(-_LN2_LOW), r)
+    p = splat(_EXP[0])
     for coefficient in (*_EXP[1:], 1.0):
-        p = emit.multiply_add(p, r, _splat(coefficient))
+        p = emit.multiply_add(p, r, splat(coefficient))
     # The bits of the rounder are shifted out, which leaves those of 2^n.
     bits = b.add(b.bitcast(power, words(0).type), words(127))
     scale = b.bitcast(b.shl(bits, words(23)), VECTOR)
-    return b.fdiv(x, emit.multiply_add(p, scale, _splat(1.0)))
+    return b.fdiv(x, emit.multiply_add(p, scale, splat(1.0)))
 
 
 def _hard_swish(emit, x):
     """Return `x * relu6(x + 3) / 6`."""
     b = emit.builder
-    raised = _between(emit, b.fadd(x, _splat(3.0)), 0.0, 6.0)
-    return b.fmul(x, b.fmul(raised, _splat(1 / 6)))
+    raised = _between(emit, b.fadd(x, splat(3.0)), 0.0, 6.0)
+    return b.fmul(x, b.fmul(raised, splat(1 / 6)))
 
 
 ACTIVATED: Mapping[str, Callable[[VectorEmitter, Any], Any]] = {
