@@ -13,15 +13,56 @@ from gptrs import functionals as F
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.functionals.matching.patterns import capture
+from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbols
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.pipeline import Pipeline
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.kernels.attention import paged_geometry as geometry
 from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.memory import address_of
 from gptrs_conformance.uses.paged_attention import paged
+
+
+@kernel
+def blocks_after(geometry, task, keys, segments, *, part):
+    """Return the number of segments that are written down."""
+    parts = part(geometry, task, keys, segments)
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("task", "ranges", "head", "text"),
+    [(0, 2, 0, 1), (1, 2, 0, None), (1, 1, 1, 0), (3, 2, 0, None)],
+)
+def test_a_task_prefetches_what_its_thread_reads_next(
+    task: int, ranges: int, head: int, text: int | None
+) -> None:
+    table = np.array([[5, 3, 1, 7], [2, 6, 4, 0]], np.int32)  # of two texts of one row, two heads
+    starts, lengths = np.array([0, 1, 2], np.int32), np.array([40, 70], np.int32)
+    numbers = np.zeros(len(geometry.FIELDS), np.int64)
+    for field, value in {
+        geometry.TABLE: address_of(table), geometry.STARTS: address_of(starts),
+        geometry.LENGTHS: address_of(lengths), geometry.VALUES: 5 << 40, geometry.RANGES: ranges,
+        geometry.ROWS: 2, geometry.TEXTS: 2, geometry.WIDTH_OF_TABLE: 4, geometry.PAGES: 8,
+        geometry.KV_HEADS: 2, geometry.GROUP: 1, geometry.TASKS: 2,
+    }.items():  # fmt: skip
+        numbers[field] = value
+    kind = geometry.PageKind(dtypes.f32, 32, 64, 64, windowed=False, capped=False)
+    found = np.zeros((kind.segments, 4), np.int64)
+    after = compiled(blocks_after.specialize(part=geometry.first_block_after(kind)))
+    parts = after(address_of(numbers), task, 3 << 40, address_of(found))
+    wanted: list[list[int]] = []
+    if text is not None:
+        for place, count in ((0, 32), (32, min(lengths[text], BLOCK) - 32)):
+            line = (int(table[text, place // 32]) * 2 + head) * 32 * 4 * 64
+            wanted.append([(3 << 40) + line, (5 << 40) + line, place, int(count)])
+    assert found[:parts].tolist() == wanted
 
 
 @cache

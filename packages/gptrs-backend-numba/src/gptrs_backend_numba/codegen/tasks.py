@@ -112,10 +112,18 @@ def take_task(state, worker):
 
 
 @register_jitable
+def ranges_of(count, threads):
+    """Return in how many ranges the tasks of a job are divided; number i begins with the task
+    `count * i // ranges`.
+    """
+    return min(threads, count, MOST_RANGES)
+
+
+@register_jitable
 def publish(state, function, first, count, threads, a, b, c, geometry):
     """Make tasks of a job visible to the workers and wake those who sleep."""
     job = atomic_load(state + _JOB) + 1
-    ranges = min(threads, count, MOST_RANGES)
+    ranges = ranges_of(count, threads)
     atomic_store(state + _JOB, job)
     atomic_store(state + _LIMIT, threads)
     atomic_store(state + _RANGES, ranges)

@@ -7,7 +7,9 @@ multiplied with a whole row of the panel, so none of them is copied into another
 
 from __future__ import annotations
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
+from functools import cache
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, ZERO, VectorEmitter, number
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS
 
@@ -116,20 +118,27 @@ score_tile_largest, score_tile_4, score_tile_1 = (
 value_tile_largest, value_tile_4, value_tile_1 = (value_tile(rows) for rows in (ROWS, 4, 1))
 
 
-@intrinsic
-def prefetch_row(typing_context, address, size):
-    """Prefetch `size` bytes of memory, which need not exist."""
+@cache
+def prefetch_bytes(near: int):
+    """Intrinsic: prefetch bytes, which need not exist, from an address on: to L1 (3) or L2 (2)."""
 
-    def generate(context, builder, signature, arguments):
-        address, size = arguments
-        emit = VectorEmitter(builder)
-        base = emit.pointer(address)
+    @named_intrinsic(f"prefetch_bytes_{near}")
+    def prefetch(typing_context, address, size):
+        def generate(context, builder, signature, arguments):
+            address, size = arguments
+            emit = VectorEmitter(builder)
+            base = emit.pointer(address)
 
-        def body(k, state):
-            emit.prefetch(emit.moved(base, (k, 1)))
-            return []
+            def body(k, state):
+                emit.prefetch(emit.moved(base, (k, 1)), near=near)
+                return []
 
-        emit.loop(size, 64, [], body)
-        return context.get_dummy_value()
+            emit.loop(size, 64, [], body)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+        return types.void(types.int64, types.int64), generate
+
+    return prefetch
+
+
+prefetch_row, prefetch_far = prefetch_bytes(3), prefetch_bytes(2)

@@ -8,11 +8,12 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import pointer
-from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.codegen.tasks import ranges_of, share_tasks
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
     LENGTHS,
     PAGES,
     PRODUCTS_A_KEY,
+    RANGES,
     ROW_BYTES,
     ROWS,
     SINKS,
@@ -49,7 +50,7 @@ def paged_attention_task(query, key, out, geometry, task, *, rows_kernel, panel_
         panel_kernel(query, key, out, geometry, head, rows.text, rows.begin, rows.first,
                      rows.count, rows.ahead)  # fmt: skip
     elif rows.count > 0:
-        rows_kernel(query, key, out, geometry, head, rows.text, rows.begin, rows.first,
+        rows_kernel(query, key, out, geometry, task, head, rows.text, rows.begin, rows.first,
                     rows.count, rows.ahead)  # fmt: skip
     return 0
 
@@ -78,6 +79,7 @@ def run_paged_attention(
     for i in range(last * G[ROW_BYTES], G[ROWS] * G[ROW_BYTES]):
         O[i] = 0
     shared = threads if products(geometry) >= PARALLEL_FROM else np.int64(1)
+    G[RANGES] = ranges_of(count, shared)
     share_tasks(state, function, count, shared, query, key, out, geometry)
     return 0
 

@@ -22,10 +22,11 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
-FIELDS = range(19)
+FIELDS = range(20)
 """The numbers of a geometry."""
 (
     VALUES, TABLE, STARTS, LENGTHS, SINKS,  # addresses, filled in by the call
+    RANGES,  # of neighbouring tasks, for a thread each; filled in by the call
     ROWS, TEXTS, WIDTH_OF_TABLE, PAGES,  # N, B, W, P
     KV_HEADS, GROUP,  # K, and the heads of queries that share one of them
     ROW_STEP, HEAD_STEP,  # strides of the query, in elements
@@ -112,6 +113,18 @@ def rows_of_task(geometry, task):
 
 
 @register_jitable
+def following_task(geometry, task):
+    """Return the task that its thread runs after this one, the number of all if another begins."""
+    G = pointer(geometry, np.int64)
+    count = G[KV_HEADS] * G[TASKS]
+    following = task + 1
+    for number in range(1, G[RANGES]):
+        if following == count * number // G[RANGES]:
+            following = count
+    return following
+
+
+@register_jitable
 def first_seen(position, window, windowed):
     """Return the first position that a row at `position` sees."""
     return max(position - window + 1, np.int64(0)) if windowed else np.int64(0)
@@ -147,11 +160,30 @@ def find_segments_part(
 
 
 @kernel_part
-def key_at_part(table, position, keys, head, kv_heads, *, PAGE, KEY_BYTES):
-    """Return the address of the key at a position of a text; `table` is that of its pages."""
-    T = pointer(table, np.int32)
-    line = (np.int64(T[position // PAGE]) * kv_heads + head) * PAGE + position % PAGE
-    return keys + line * KEY_BYTES
+def first_block_after_part(
+    geometry, task, keys, segments, *, PAGE, WINDOWED, segments_of
+):  # fmt: skip
+    """Write down where the keys and values lie that the task after this one reads first.
+
+    Return in how many parts: 0 if its thread begins with another one.
+    """
+    G = pointer(geometry, np.int64)
+    size, parts = G[WIDTH_OF_TABLE] * PAGE, np.int64(0)
+    following = following_task(geometry, task)
+    if following < G[KV_HEADS] * G[TASKS]:
+        head = following // G[TASKS]
+        rows = rows_of_task(geometry, following - head * G[TASKS])
+        if rows.count > 0:
+            first = rows.begin + rows.first // G[GROUP] + rows.ahead
+            last = rows.begin + (rows.first + rows.count - 1) // G[GROUP] + rows.ahead
+            lowest = first_seen(first, G[WINDOW], WINDOWED)
+            block = lowest // BLOCK * BLOCK
+            high = min(end_seen(last, size) - block, np.int64(BLOCK))
+            table = G[TABLE] + 4 * rows.text * G[WIDTH_OF_TABLE]
+            parts = segments_of(
+                table, block, lowest - block, high, segments, keys, G[VALUES], head, G[KV_HEADS]
+            )
+    return parts
 
 
 def find_segments(kind: PageKind) -> SpecializedKernel:
@@ -160,4 +192,11 @@ def find_segments(kind: PageKind) -> SpecializedKernel:
         PAGE=kind.page_size,
         KEY_BYTES=kind.dtype.itemsize * kind.head_dim,
         VALUE_BYTES=kind.dtype.itemsize * kind.value_dim,
+    )
+
+
+def first_block_after(kind: PageKind) -> SpecializedKernel:
+    """Return the part that finds the segments of the first block of the next task."""
+    return first_block_after_part.specialize(
+        PAGE=kind.page_size, WINDOWED=kind.windowed, segments_of=find_segments(kind)
     )

@@ -40,15 +40,14 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
 )
 from gptrs_backend_numba.kernels.attention.paged_geometry import KV_HEADS as HEADS_OF_KEYS
 from gptrs_backend_numba.kernels.attention.paged_panels import attend_panel
-from gptrs_backend_numba.kernels.attention.paged_rows import INF, attend_rows, cap_scores
-from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_row
+from gptrs_backend_numba.kernels.attention.paged_rows import attend_rows
 
 
 @kernel
 def attend_rows_int8_kernel(
-    query, key, out, geometry, head, text, begin, first, count, ahead,
-    *, HEAD_DIM, VALUE_DIM, EACH, PAGE, SEGMENTS, WINDOWED, CAPPED, load_rows, segments_of, widen,
-    score_keys, add_values, store_results,
+    query, key, out, geometry, task, head, text, begin, first, count, ahead,
+    *, HEAD_DIM, VALUE_DIM, EACH, PAGE, SEGMENTS, WINDOWED, load_rows, segments_of, widen,
+    score_keys, weigh_scores, add_values, store_results,
 ):  # fmt: skip
     """Compute `count` columns of a text from `first` on, as `attend_rows_kernel` does."""
     G = pointer(geometry, np.int64)
@@ -63,7 +62,7 @@ def attend_rows_int8_kernel(
     values = keys + 4 * BLOCK * HEAD_DIM
     scores = values + 4 * BLOCK * VALUE_DIM + 4 * WIDTH
     memory = scores + 4 * (BLOCK + WIDTH)
-    W, S = pointer(scores, np.float32), pointer(one, np.int64)
+    S = pointer(one, np.int64)
     load_rows(query, G, head, begin, first, count, memory, scale)
     lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
     highest = end_seen(begin + (first + count - 1) // group + ahead, size)
@@ -81,17 +80,9 @@ def attend_rows_int8_kernel(
                 sums, maximum = row + 4 * HEAD_DIM, row + 4 * (EACH - 2)
                 S[0], S[1] = keys + 4 * HEAD_DIM * low, values + 4 * VALUE_DIM * low
                 S[2], S[3] = low, high - low
-                score_keys(row, one, np.int64(1), scores, block, keys)
-                if CAPPED:
-                    cap_scores(scores + 4 * low, high - low, cap)
-                first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
-                for j in range(first_group * WIDTH, low):
-                    W[j] = -INF
-                for j in range(high, groups * WIDTH):
-                    W[j] = -INF
-                softmax_pages_row(scores + 4 * WIDTH * first_group, groups - first_group,
-                                  maximum, maximum - 4 * WIDTH, maximum + 4)  # fmt: skip
-                add_values(one, np.int64(1), scores, maximum + 4, sums)
+                score_keys(row, one, np.int64(1), one, scores, block, r, count)
+                weigh_scores(scores, low, high, cap, maximum)
+                add_values(one, np.int64(1), one, scores, maximum + 4, sums)
     store_results(out, G, head, begin, first, count, memory)
     keep_alive(held)
     return 0
@@ -194,7 +185,8 @@ def paged_attention_int8(query: DType, kind: PageKind) -> SpecializedKernel:
         "segments_of": segments_of,
     }
     rows = dict(attend_rows(query, wide).bindings)
-    del rows["key_at"]
+    for part in ("segments_ahead", "first_block_after", "prefetch_rest"):
+        del rows[part]
     widen = widen_int8.specialize(**sizes, SCALE_BYTES=SCALE_BYTES)
     rows_kernel = attend_rows_int8_kernel.specialize(**{**rows, **own, "widen": widen})
     panel = attend_panel(query, wide)

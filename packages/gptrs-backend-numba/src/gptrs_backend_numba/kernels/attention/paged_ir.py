@@ -8,6 +8,7 @@ panel of queries, with the same result. Numbers of values are summed in the orde
 from __future__ import annotations
 
 from functools import cache
+from itertools import islice
 
 from llvmlite import ir
 
@@ -26,6 +27,8 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, transpose
 
 SIDE = 4 * WIDTH
 """Bytes of a vector."""
+LINE = 64
+"""Bytes of a cache line."""
 NEGATIVE_ZERO = ir.Constant(VECTOR, [-0.0] * WIDTH)
 """The first summand of all sums: any number added to it stays as it is."""
 
@@ -126,7 +129,12 @@ def page_value_tile(rows: int):
                         sums[at] = emit.multiply_add(left, right[v], sums[at])
                 return [emit.moved(value, (step, 1)), emit.moved(mixed, 4 * PANEL), *sums]
 
-            walk = _walk(emit, before, probabilities, 4 * PANEL, add)
+            def walk(k, state):
+                segment, *sums = state
+                value, mixed, length = _fields(emit, segment, before, probabilities, 4 * PANEL)
+                sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
+                return [emit.moved(segment, SEGMENT), *sums]
+
             sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
             for value, place in zip(sums, places, strict=True):
                 emit.store(value, place)
@@ -137,26 +145,6 @@ def page_value_tile(rows: int):
     return micro_kernel
 
 
-def _walk(emit, before, probabilities, width, add):
-    """Return the body of the loop over segments, which runs `add` for each position.
-
-    Probabilities are `width` bytes apart; `before` are the bytes before the first number of a value
-    that is added.
-    """
-
-    def walk(k, state):
-        segment, *sums = state
-        value, place, length = (
-            emit.load(emit.moved(segment, at), I64, 8) for at in (VALUES_AT, PLACE_AT, COUNT_AT)
-        )
-        value = emit.moved(emit.pointer(value), (before, 1))
-        mixed = emit.moved(probabilities, (place, width))
-        sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
-        return [emit.moved(segment, SEGMENT), *sums]
-
-    return walk
-
-
 @cache
 def page_dots(keys: int, head_dim: int, dtype: str):
     """Intrinsic: the scores of one query with 1 or `WIDTH` keys, one behind the other.
@@ -164,29 +152,32 @@ def page_dots(keys: int, head_dim: int, dtype: str):
     The numbers behind the last whole vector of a key are left out.
 
     Arguments: the addresses of the query, f32, of the first key, of type "f32", "bf16" or "f16",
-    and of the scores.
+    of the first of as many keys to prefetch, and of the scores.
     """
     size = bytes_of(dtype)
 
     @named_intrinsic(f"page_dots_{keys}_{head_dim}_{dtype}")
-    def micro_kernel(typing_context, query, key, out):
+    def micro_kernel(typing_context, query, key, ahead, out):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
-            query, key, out = (emit.pointer(address) for address in arguments)
+            query, key, ahead, out = (emit.pointer(address) for address in arguments)
             whole = head_dim // WIDTH * WIDTH
+            lines = iter(range(0, keys * head_dim * size, LINE))
             sums = [ZERO] * keys
             for d in range(0, whole, WIDTH):
                 left = emit.load(emit.moved(query, 4 * d), VECTOR, 4)
                 for row in range(keys):
                     place = emit.moved(key, size * (head_dim * row + d))
                     sums[row] = emit.multiply_add(left, emit.floats(place, dtype), sums[row])
+                    for line in islice(lines, 1):
+                        emit.prefetch(emit.moved(ahead, line), near=2)
             total = _lane_sums(emit, sums)
             if keys == 1:
                 total = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
             emit.store(total, out)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 3), generate
+        return types.void(*[types.int64] * 4), generate
 
     return micro_kernel
 
@@ -206,36 +197,73 @@ def _lane_sums(emit, rows):
 def page_values(vectors: int, row: int, dtype: str):
     """Intrinsic: scale `vectors` vectors of sums, and add the values times probabilities.
 
-    Arguments: the address of the first segment and their number; the bytes before the first number
-    of a value; the address of the probabilities of the block, of the factor, of the sums. A value
-    has `row` numbers.
+    Arguments: the address of the first segment and their number; of the first of as many segments
+    whose values are prefetched; the bytes before the first number of a value; the address of the
+    probabilities of the block, of the factor, of the sums. A value has `row` numbers.
     """
     size = bytes_of(dtype)
 
     @named_intrinsic(f"page_values_{vectors}_{row}_{dtype}")
-    def micro_kernel(typing_context, segments, count, before, probabilities, factor, out):
+    def micro_kernel(typing_context, segments, count, coming, before, probabilities, factor, out):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
-            segments, count, before, *rest = arguments
-            segments, probabilities, factor, out = map(emit.pointer, (segments, *rest))
+            segments, count, coming, before, *rest = arguments
+            segments, coming, probabilities, factor, out = map(
+                emit.pointer, (segments, coming, *rest)
+            )
             scale = emit.splat(emit.load(factor, F32, 4))
             places = [emit.moved(out, SIDE * v) for v in range(vectors)]
             sums = [builder.fmul(emit.load(place, VECTOR, 4), scale) for place in places]
 
-            def add(k, state):
-                value, mixed, *sums = state
-                left = emit.splat(emit.load(mixed, F32, 4))
-                for v in range(vectors):
-                    right = emit.floats(emit.moved(value, size * WIDTH * v), dtype)
-                    sums[v] = emit.multiply_add(left, right, sums[v])
-                return [emit.moved(value, size * row), emit.moved(mixed, 4), *sums]
+            def walk(k, state):
+                segment, coming, *sums = state
+                value, mixed, length = _fields(emit, segment, before, probabilities, 4)
+                ahead, _, fetched = _fields(emit, coming, before, probabilities, 4)
+                last = emit.moved(ahead, (builder.sub(fetched, number(1)), size * row))
+                add = _adding(emit, vectors, row, dtype, last)
+                sums = emit.loop(length, 1, [value, mixed, ahead, *sums], add)[3:]
+                return [emit.moved(segment, SEGMENT), emit.moved(coming, SEGMENT), *sums]
 
-            walk = _walk(emit, before, probabilities, 4, add)
-            sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
+            sums = emit.loop(count, 1, [segments, coming, *sums], walk)[2:]
             for value, place in zip(sums, places, strict=True):
                 emit.store(value, place)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), generate
+        return types.void(*[types.int64] * 7), generate
 
     return micro_kernel
+
+
+def _adding(emit, vectors, row, dtype, last):
+    """Return the body of the loop that adds values times probabilities, `row` numbers apart.
+
+    For each of them it prefetches one that is further ahead, at most the one at `last`.
+    """
+    builder, size = emit.builder, bytes_of(dtype)
+
+    def add(k, state):
+        value, mixed, ahead, *sums = state
+        left = emit.splat(emit.load(mixed, F32, 4))
+        for line in range(0, size * WIDTH * vectors, LINE):
+            emit.prefetch(emit.moved(ahead, line), near=2)
+        for v in range(vectors):
+            right = emit.floats(emit.moved(value, size * WIDTH * v), dtype)
+            sums[v] = emit.multiply_add(left, right, sums[v])
+        before = builder.icmp_unsigned("<", *(builder.ptrtoint(x, I64) for x in (ahead, last)))
+        ahead = builder.select(before, emit.moved(ahead, size * row), ahead)
+        return [emit.moved(value, size * row), emit.moved(mixed, 4), ahead, *sums]
+
+    return add
+
+
+def _fields(emit, segment, before, probabilities, width):
+    """Return pointers to the values and probabilities of a segment, and how many there are.
+
+    `before` are the bytes before the first number of a value that is added, `width` those of the
+    probabilities of a position.
+    """
+    value, place, length = (
+        emit.load(emit.moved(segment, at), I64, 8) for at in (VALUES_AT, PLACE_AT, COUNT_AT)
+    )
+    value = emit.moved(emit.pointer(value), (before, 1))
+    return value, emit.moved(probabilities, (place, width)), length

@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import tanh_f32
 from gptrs_backend_numba.codegen.vector_ir import WIDTH, multiply_add
-from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row
+from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_far
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
     BLOCK,
     GROUP,
@@ -28,8 +28,8 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     PageKind,
     end_seen,
     find_segments,
+    first_block_after,
     first_seen,
-    key_at_part,
 )
 from gptrs_backend_numba.kernels.attention.paged_ir import page_dots, page_values
 from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_row
@@ -41,9 +41,9 @@ _CHUNK = 8
 
 @kernel
 def attend_rows_kernel(
-    query, key, out, geometry, head, text, begin, first, count, ahead,
-    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, CAPPED, load_rows, segments_of, key_at, score_keys,
-    add_values, store_results,
+    query, key, out, geometry, task, head, text, begin, first, count, ahead,
+    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, load_rows, segments_of, segments_ahead,
+    first_block_after, prefetch_rest, score_keys, weigh_scores, add_values, store_results,
 ):  # fmt: skip
     """Compute `count` columns of a text from `first` on; see `paged_geometry`.
 
@@ -55,16 +55,21 @@ def attend_rows_kernel(
     scale = pointer(geometry + 8 * SCALE, np.float32)[0]
     cap = pointer(geometry + 8 * SOFTCAP, np.float32)[0]
     table = G[TABLE] + 4 * text * G[WIDTH_OF_TABLE]
-    held = np.empty(count * EACH + BLOCK + 2 * WIDTH + 8 * SEGMENTS + 16, np.float32)
+    held = np.empty(count * EACH + BLOCK + 2 * WIDTH + 24 * SEGMENTS + 16, np.float32)
     segments = (held.ctypes.data + 63) // 64 * 64
-    scores = segments + 32 * SEGMENTS + 4 * WIDTH
+    coming, beyond = segments + 32 * SEGMENTS, segments + 64 * SEGMENTS
+    scores = beyond + 32 * SEGMENTS + 4 * WIDTH
     memory = scores + 4 * (BLOCK + WIDTH)
-    W = pointer(scores, np.float32)
     load_rows(query, G, head, begin, first, count, memory, scale)
     lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
     highest = end_seen(begin + (first + count - 1) // group + ahead, size)
+    beyond_parts = first_block_after(geometry, task, key, beyond)
+    taken = np.int64(0)
     for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
-        following = key_at(table, min(block + BLOCK, highest - 1), key, head, G[KV_HEADS])
+        coming_parts, taken = segments_ahead(
+            G, table, key, head, block, highest, coming, beyond, beyond_parts, taken
+        )
+        parts = np.int64(0)
         for r in range(count):
             position = begin + (first + r) // group + ahead
             low = max(first_seen(position, G[WINDOW], WINDOWED) - block, np.int64(0))
@@ -72,21 +77,16 @@ def attend_rows_kernel(
             if low < high:
                 row = memory + 4 * EACH * r
                 sums, maximum = row + 4 * HEAD_DIM, row + 4 * (EACH - 2)
-                totals = maximum - 4 * WIDTH
                 parts = segments_of(
                     table, block, low, high, segments, key, G[VALUES], head, G[KV_HEADS]
                 )
-                score_keys(row, segments, parts, scores, block, following)
-                if CAPPED:
-                    cap_scores(scores + 4 * low, high - low, cap)
-                first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
-                for j in range(first_group * WIDTH, low):
-                    W[j] = -INF
-                for j in range(high, groups * WIDTH):
-                    W[j] = -INF
-                softmax_pages_row(scores + 4 * WIDTH * first_group, groups - first_group,
-                                  maximum, totals, maximum + 4)  # fmt: skip
-                add_values(segments, parts, scores, maximum + 4, sums)
+                pair_segments(segments, parts, coming, coming_parts)
+                score_keys(row, segments, parts, coming, scores, block, r, count)
+                weigh_scores(scores, low, high, cap, maximum)
+                fetched = coming if r == count - 1 else segments
+                add_values(segments, parts, fetched, scores, maximum + 4, sums)
+        prefetch_rest(coming, coming_parts, segments, parts)
+    prefetch_rest(beyond + 32 * taken, beyond_parts - taken, segments, np.int64(0))
     store_results(out, G, head, begin, first, count, memory)
     keep_alive(held)
     return 0
@@ -145,35 +145,107 @@ def cap_scores(scores, count, cap):
 
 
 @kernel_part
-def score_keys_part(
-    row, segments, parts, scores, block, following,
-    *, ELEMENT, HEAD_DIM, VALUE_BYTES, KEY_BYTES, PAGE, load, dots, dots_of_one,
-):  # fmt: skip
-    """Compute the scores of the keys of segments; prefetch their values, and keys that follow.
+def weigh_scores_part(scores, low, high, cap, maximum, *, CAPPED):
+    """Replace the scores of the positions from `low` to `high` of a block by their exponentials.
 
-    The processor alone looks too little ahead, and not beyond a page; `following` is the address of
-    the keys of the next block. Scores beside those are overwritten, up to `WIDTH` on both sides.
+    The sums of exponentials are before the maximum; the factor for sums so far is put behind it.
     """
-    S, W, X = pointer(segments, np.int64), pointer(scores, np.float32), pointer(row, np.float32)
+    W = pointer(scores, np.float32)
+    if CAPPED:
+        cap_scores(scores + 4 * low, high - low, cap)
+    first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
+    for j in range(first_group * WIDTH, low):
+        W[j] = -INF
+    for j in range(high, groups * WIDTH):
+        W[j] = -INF
+    softmax_pages_row(scores + 4 * WIDTH * first_group, groups - first_group, maximum,
+                      maximum - 4 * WIDTH, maximum + 4)  # fmt: skip
+
+
+@kernel_part
+def segments_ahead_part(
+    G, table, key, head, block, highest, coming, beyond, beyond_parts, taken,
+    *, PAGE, segments_of,
+):  # fmt: skip
+    """Write down what is prefetched during a block: the next block, then that of the next task.
+
+    Return its number of segments, about as many as the block has, and how many of those `beyond`
+    are taken by now.
+    """
+    end, parts = min(highest - block, np.int64(BLOCK)), np.int64(0)
+    if block + BLOCK < highest:
+        high = min(highest - block - BLOCK, np.int64(BLOCK))
+        parts = segments_of(table, block + BLOCK, np.int64(0), high, coming, key, G[VALUES], head,
+                            G[KV_HEADS])  # fmt: skip
+    while parts * PAGE < end and taken < beyond_parts:
+        copy_segment(beyond + 32 * taken, coming + 32 * parts)
+        parts += 1
+        taken += 1
+    return parts, taken
+
+
+@register_jitable
+def copy_segment(source, target):
+    """Write a segment to another place."""
+    S, T = pointer(source, np.int64), pointer(target, np.int64)
+    for i in range(4):
+        T[i] = S[i]
+
+
+@kernel_part
+def prefetch_rest_part(coming, coming_parts, segments, parts, *, KEY_BYTES, VALUE_BYTES):
+    """Prefetch what is left of the coming segments beside those of the block."""
+    S, A = pointer(segments, np.int64), pointer(coming, np.int64)
+    for part in range(coming_parts):
+        done = S[4 * part + 3] if part < parts else np.int64(0)
+        keys, values = (done + WIDTH - 1) // WIDTH * WIDTH, done
+        prefetch_far(A[4 * part] + keys * KEY_BYTES, (A[4 * part + 3] - keys) * KEY_BYTES)
+        prefetch_far(A[4 * part + 1] + values * VALUE_BYTES,
+                     (A[4 * part + 3] - values) * VALUE_BYTES)  # fmt: skip
+
+
+@kernel_part
+def pair_segments(segments, parts, coming, coming_parts):
+    """Have as many segments to prefetch as there are: further ones are empty, and lie with these.
+
+    To prefetch what is in the cache takes little time, what is no memory more.
+    """
+    S, A = pointer(segments, np.int64), pointer(coming, np.int64)
+    for part in range(coming_parts, parts):
+        A[4 * part], A[4 * part + 1] = S[4 * part], S[4 * part + 1]
+        A[4 * part + 2], A[4 * part + 3] = 0, 0
+
+
+@kernel_part
+def score_keys_part(
+    row, segments, parts, coming, scores, block, share, shares,
+    *, ELEMENT, HEAD_DIM, KEY_BYTES, PAGE, load, dots, dots_of_one,
+):  # fmt: skip
+    """Compute the scores of the keys of segments; prefetch a share of those that come next.
+
+    Scores beside those are overwritten, up to `WIDTH` on both sides.
+    """
+    S, A = pointer(segments, np.int64), pointer(coming, np.int64)
+    W, X = pointer(scores, np.float32), pointer(row, np.float32)
     whole = HEAD_DIM // WIDTH * WIDTH
+    group = np.int64(0)
     for part in range(parts):
-        key, value, place, count = S[4 * part], S[4 * part + 1], S[4 * part + 2], S[4 * part + 3]
+        key, place, count = S[4 * part], S[4 * part + 2], S[4 * part + 3]
         if whole > 0:
             if PAGE < WIDTH:
                 for j in range(count):
-                    dots_of_one(row, key + j * KEY_BYTES, scores + 4 * (place + j))
+                    at = key + j * KEY_BYTES
+                    dots_of_one(row, at, at, scores + 4 * (place + j))
             else:
                 # The last keys of a page are read again rather than any behind it.
                 last = PAGE - WIDTH - (block + place) % PAGE
                 for j in range(0, count, WIDTH):
-                    prefetch_row(value + j * VALUE_BYTES, WIDTH * VALUE_BYTES)
-                    ahead = key + (j + 2 * WIDTH) * KEY_BYTES
-                    if j + 2 * WIDTH >= count:
-                        start = S[4 * part + 4] if part + 1 < parts else following
-                        ahead = start + (j + 2 * WIDTH - count) * KEY_BYTES
-                    prefetch_row(ahead, WIDTH * KEY_BYTES)
                     at = min(j, last)
-                    dots(row, key + at * KEY_BYTES, scores + 4 * (place + at))
+                    fetched = key + at * KEY_BYTES
+                    if group % shares == share and j < A[4 * part + 3]:
+                        fetched = A[4 * part] + j * KEY_BYTES
+                    dots(row, key + at * KEY_BYTES, fetched, scores + 4 * (place + at))
+                    group += 1
         else:
             for j in range(place, place + count):
                 W[j] = -0.0
@@ -185,15 +257,15 @@ def score_keys_part(
 
 @kernel_part
 def add_values_part(
-    segments, parts, scores, factor, sums, *, ELEMENT, SIZE, VALUE_DIM, load, chunk, rest
+    segments, parts, coming, scores, factor, sums, *, ELEMENT, SIZE, VALUE_DIM, load, chunk, rest
 ):
     """Scale the sums, and add the values of segments times the exponentials of their scores."""
     vectors = VALUE_DIM // WIDTH
     for v in range(0, vectors - vectors % _CHUNK, _CHUNK):
-        chunk(segments, parts, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
+        chunk(segments, parts, coming, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
     if vectors % _CHUNK:
         v = vectors - vectors % _CHUNK
-        rest(segments, parts, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
+        rest(segments, parts, coming, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
     if VALUE_DIM % WIDTH:
         S, W = pointer(segments, np.int64), pointer(scores, np.float32)
         A, scale = pointer(sums, np.float32), pointer(factor, np.float32)[0]
@@ -220,23 +292,28 @@ def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
         PAGE=kind.page_size,
         SEGMENTS=kind.segments,
         WINDOWED=kind.windowed,
-        CAPPED=kind.capped,
         load_rows=load_rows_part.specialize(**rows, SUNK=kind.sunk, load=load_of(query)),
         store_results=store_rows_part.specialize(
             **rows, VALUE_DIM=kind.value_dim, store=store_of(query)
         ),
         segments_of=find_segments(kind),
-        key_at=key_at_part.specialize(PAGE=kind.page_size, KEY_BYTES=size * kind.head_dim),
+        segments_ahead=segments_ahead_part.specialize(
+            PAGE=kind.page_size, segments_of=find_segments(kind)
+        ),
+        first_block_after=first_block_after(kind),
+        prefetch_rest=prefetch_rest_part.specialize(
+            KEY_BYTES=size * kind.head_dim, VALUE_BYTES=size * kind.value_dim
+        ),
         score_keys=score_keys_part.specialize(
             ELEMENT=element,
             HEAD_DIM=kind.head_dim,
             KEY_BYTES=size * kind.head_dim,
-            VALUE_BYTES=size * kind.value_dim,
             PAGE=kind.page_size,
             load=load_of(pool),
             dots=page_dots(WIDTH, kind.head_dim, name),
             dots_of_one=page_dots(1, kind.head_dim, name),
         ),
+        weigh_scores=weigh_scores_part.specialize(CAPPED=kind.capped),
         add_values=add_values_part.specialize(
             ELEMENT=element,
             SIZE=size,
