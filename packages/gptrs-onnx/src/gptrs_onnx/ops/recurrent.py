@@ -10,7 +10,6 @@ from gptrs.api import Tensor, dtypes, primitives
 from gptrs.api import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
-from gptrs_onnx.values import scalar
 
 Activation = Callable[[Tensor], Tensor]
 RecurrentStep = Callable[..., tuple[Tensor, ...]]
@@ -215,18 +214,17 @@ def gru(
 ) -> tuple[Tensor, ...]:
     """Return the states of gated recurrent units (Cho et al. 2014) at each step, and the last."""
     layer = _Layer(node, x, weight, lengths)
-    before = not node.flag("linear_before_reset")
+    resets_state = not node.flag("linear_before_reset")
     sizes = [2 * layer.hidden, layer.hidden]
 
     def made(one: _Direction) -> tuple[RecurrentStep, Sequence[Tensor], Tensor]:
         first, second = one.biases
-        gates_own, hidden_own = F.split(one.own, sizes, 0)
-        gate_bias = hidden_bias = None
-        if second is not None:
-            gate_bias, hidden_bias = F.split(second, sizes, 0)
-        step = partial(
-            _gru_step, node, one.functions, before, gates_own, hidden_own, gate_bias, hidden_bias
-        )
+        if not resets_state:
+            step = partial(_gru_step, node, one.functions, one.own, second)
+        else:
+            owns = F.split(one.own, sizes, 0)
+            biases = (None, None) if second is None else F.split(second, sizes, 0)
+            step = partial(_gru_step_of_reset_state, node, one.functions, owns, biases)
         return step, [layer.start(start, one.place)], F.linear(layer.x, one.matrix, first)
 
     return layer.over_directions(recurrence, bias, ["Sigmoid", "Tanh"], made)
@@ -235,24 +233,36 @@ def gru(
 def _gru_step(
     node: Node,
     functions: Sequence[Activation],
-    before: bool,
-    gates_own: Tensor,
-    hidden_own: Tensor,
-    gate_bias: Tensor | None,
-    hidden_bias: Tensor | None,
+    own: Tensor,
+    bias: Tensor | None,
     row: Tensor,
     state: Tensor,
 ) -> tuple[Tensor]:
-    """Return the next state; the reset applies before the recurrent product, or after it."""
+    """Return the next state; the reset applies after the recurrent product."""
     f, g = functions
     width = state.shape[-1]
     row_gates, row_hidden = F.split(row, [2 * width, width], -1)
-    gates = f(_clipped(node, row_gates + F.linear(state, gates_own, gate_bias)))
+    gates, moved = F.split(F.linear(state, own, bias), [2 * width, width], -1)
+    update, reset = F.split(f(_clipped(node, row_gates + gates)), 2, -1)
+    hidden = g(_clipped(node, row_hidden + reset * moved))
+    return ((1.0 - update) * hidden + update * state,)
+
+
+def _gru_step_of_reset_state(
+    node: Node,
+    functions: Sequence[Activation],
+    owns: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    row: Tensor,
+    state: Tensor,
+) -> tuple[Tensor]:
+    """Return the next state; the reset applies before the recurrent product."""
+    f, g = functions
+    width = state.shape[-1]
+    row_gates, row_hidden = F.split(row, [2 * width, width], -1)
+    gates = f(_clipped(node, row_gates + F.linear(state, owns[0], biases[0])))
     update, reset = F.split(gates, 2, -1)
-    if before:
-        moved = F.linear(reset * state, hidden_own, hidden_bias)
-    else:
-        moved = reset * F.linear(state, hidden_own, hidden_bias)
+    moved = F.linear(reset * state, owns[1], biases[1])
     hidden = g(_clipped(node, row_hidden + moved))
     return ((1.0 - update) * hidden + update * state,)
 
@@ -293,12 +303,16 @@ def _lstm_step(
     f, g, h = functions
     gates = row + F.linear(state, own)
     into, out, forget, new = F.split(gates, 4, -1)
-    zero = scalar(0, state.dtype)
-    looks = F.split(peepholes, 3, 0) if peepholes is not None else (zero, zero, zero)
-    into = f(_clipped(node, into + looks[0] * cell))
-    kept = f(_clipped(node, forget + looks[2] * cell))
+    looks = (None, None, None) if peepholes is None else F.split(peepholes, 3, 0)
+    into = f(_clipped(node, _seen(into, looks[0], cell)))
+    kept = f(_clipped(node, _seen(forget, looks[2], cell)))
     if node.flag("input_forget"):
         kept = 1.0 - into
     following = kept * cell + into * g(_clipped(node, new))
-    out = f(_clipped(node, out + looks[1] * following))
+    out = f(_clipped(node, _seen(out, looks[1], following)))
     return out * h(following), following
+
+
+def _seen(gate: Tensor, peephole: Tensor | None, cell: Tensor) -> Tensor:
+    """Return the sum of a gate, and what it sees of the cell."""
+    return gate if peephole is None else gate + peephole * cell
