@@ -69,7 +69,7 @@ def mobilenet() -> Made:
     last = [nn.Conv2d(160, 960, 1), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     blocks = [InvertedResidual(*row) for row in rows]
     model = nn.Sequential(*first, *blocks, *last, nn.Linear(960, 1000))
-    return model, {"input": torch.randn(1, 3, 224, 224)}
+    return normalized(model, {"input": torch.randn(1, 3, 224, 224)})
 
 
 class UNet(nn.Module):
@@ -102,16 +102,70 @@ class UNet(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Two layers of LSTM in both directions, and a classifier of each step."""
+    """Two recurrent layers in both directions, and a classifier of each step."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
-        self.layers = nn.LSTM(128, 256, 2, bidirectional=True, batch_first=True)
+        self.layers = kind(256, 256, 2, bidirectional=True, batch_first=True)
         self.out = nn.Linear(512, 50)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [1, steps, 50]."""
         return self.out(self.layers(x)[0])
+
+
+class DenseNet(nn.Module):
+    """DenseNet-121: each layer of a block reads what all before it gave."""
+
+    def __init__(self, growth: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()
+        )
+        self.first.append(nn.MaxPool2d(3, 2, 1))
+        width, self.blocks, self.between = 64, nn.ModuleList(), nn.ModuleList()
+        for stage, depth in enumerate((6, 12, 24, 16)):
+            if stage:
+                self.between.append(
+                    nn.Sequential(*self._layer(width, width // 2, 1), nn.AvgPool2d(2))
+                )
+                width //= 2
+            layers = [self._both(width + growth * each, growth) for each in range(depth)]
+            self.blocks.append(nn.ModuleList(layers))
+            width += growth * depth
+        self.last, self.out = nn.BatchNorm2d(width), nn.Linear(width, 1000)
+
+    @staticmethod
+    def _layer(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        return [nn.BatchNorm2d(inputs), nn.ReLU(), layer]
+
+    def _both(self, inputs: int, growth: int) -> nn.Module:
+        wide = self._layer(inputs, 4 * growth, 1)
+        return nn.Sequential(*wide, *self._layer(4 * growth, growth, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scores of classes."""
+        x = self.first(x)
+        for stage, block in enumerate(self.blocks):
+            x = self.between[stage - 1](x) if stage else x
+            for layer in cast("nn.ModuleList", block):
+                x = torch.cat([x, layer(x)], 1)
+        return self.out(self.last(x).relu().mean((2, 3)))
+
+
+class Translator(nn.Module):
+    """The encoder and decoder of torch itself, as wide as in the paper, three layers each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        reads = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+        writes = nn.TransformerDecoderLayer(512, 8, 2048, batch_first=True)
+        self.reads, self.writes = nn.TransformerEncoder(reads, 3), nn.TransformerDecoder(writes, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the shape of y."""
+        return self.writes(y, self.reads(x))
 
 
 def tiny() -> Made:
@@ -140,22 +194,169 @@ def clip() -> Made:
     return _built("CLIP"), {"input_ids": ids, **_image()}
 
 
+def text(name: str, suffix: str = "Model", **settings: Any) -> Callable[[], Made]:
+    """Return what makes an encoder of texts, and one of 128 tokens."""
+    return lambda: (_built(name, suffix, **settings), {"input_ids": _ids(128)})
+
+
+def writer(name: str, layers: int = 12, **settings: Any) -> Callable[[], Made]:
+    """Return what makes a language model, and a prompt of 128 tokens."""
+    settings = {"vocab_size": 32_000, "num_hidden_layers": layers, **settings}
+    return lambda: (
+        _built(name, "ForCausalLM", pad_token_id=0, **settings),
+        {"input_ids": _ids(128), "use_cache": False},
+    )
+
+
+def picture(name: str, suffix: str = "Model", **settings: Any) -> Callable[[], Made]:
+    """Return what makes a network, and an image of 224x224."""
+    return lambda: normalized(_built(name, suffix, **settings), _image())
+
+
+def sound(name: str) -> Callable[[], Made]:
+    """Return what makes a network, and a second of sound."""
+    return lambda: (_built(name), {"input_values": torch.randn(1, 16_000)})
+
+
+def two_texts(name: str, **settings: Any) -> Callable[[], Made]:
+    """Return what makes an encoder and decoder, a text to read, and the start of one to write."""
+    return lambda: (
+        _built(name, **settings),
+        {"input_ids": _ids(128), "decoder_input_ids": _ids(16), "use_cache": False},
+    )
+
+
+def whisper() -> Made:
+    """Return Whisper of the shape of whisper-tiny, 30 seconds of sound and four tokens."""
+    settings: dict[str, Any] = {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4}
+    heads: dict[str, Any] = {"encoder_attention_heads": 6, "decoder_attention_heads": 6}
+    widths: dict[str, Any] = {"encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536}
+    model = _built("Whisper", **settings, **heads, **widths)
+    given = {"input_features": torch.randn(1, 80, 3000), "decoder_input_ids": _ids(4)}
+    return model, {**given, "use_cache": False}
+
+
+def detr() -> Made:
+    """Return DETR on a ResNet-50 without its weights."""
+    body = _library.ResNetConfig(out_features=["stage4"])
+    settings: dict[str, Any] = {"use_timm_backbone": False, "use_pretrained_backbone": False}
+    settings["backbone"] = None
+    model = _built("Detr", "ForObjectDetection", backbone_config=body, **settings)
+    return normalized(model, _image())
+
+
+def fnet() -> Made:
+    """Return FNet, which mixes tokens by Fourier transforms."""
+    return _built("FNet"), {"input_ids": _ids(128)}
+
+
+def normalized(model: nn.Module, given: dict[str, Any]) -> Made:
+    """Let batch norms have the mean and variance of what reaches them, as in a trained network.
+
+    Without that the numbers of a deep one with random weights fade to zero on their way.
+    """
+    norms = [each for each in model.eval().modules() if isinstance(each, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None
+        norm.train()
+    if norms:
+        with torch.no_grad():
+            model(**{name: torch.cat([value, -value]) for name, value in given.items()})
+    return model.eval(), given
+
+
+_BASIC: dict[str, Any] = {
+    "layer_type": "basic",
+    "hidden_sizes": [64, 128, 256, 512],
+    "depths": [3, 4, 6, 3],
+}
+_B0: dict[str, Any] = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
+_CLASSES = "ForImageClassification"
 MODELS: dict[str, Callable[[], Made]] = {
     "tiny": tiny,
-    "bert": lambda: (_built("Bert"), {"input_ids": _ids(128)}),
-    "gpt2": lambda: (_built("GPT2", "LMHeadModel"), {"input_ids": _ids(128), "use_cache": False}),
-    "llama": llama,
-    "t5": lambda: (_built("T5", "EncoderModel"), {"input_ids": _ids(128)}),
-    "vit": lambda: (_built("ViT"), _image()),
-    "swin": lambda: (_built("Swin"), _image()),
-    "convnext": lambda: (_built("ConvNext"), _image()),
-    "resnet": lambda: (
-        _built("ResNet", layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[3, 4, 6, 3]),
-        _image(),
+    "bert": text("Bert"),
+    "roberta": text("Roberta"),
+    "distilbert": text("DistilBert"),
+    "albert": text("Albert", hidden_size=768, num_attention_heads=12, intermediate_size=3072),
+    "electra": text("Electra"),
+    "mpnet": text("MPNet"),
+    "modernbert": text("ModernBert", num_hidden_layers=12),
+    "deberta": text(
+        "DebertaV2", num_hidden_layers=6, relative_attention=True, pos_att_type=["p2c", "c2p"]
     ),
+    "fnet": fnet,
+    "t5": text("T5", "EncoderModel"),
+    "t5 both": two_texts("T5"),
+    "bart": two_texts("Bart", encoder_layers=6, decoder_layers=6, d_model=768),
+    "transformer": lambda: (
+        Translator(),
+        {"x": torch.randn(1, 128, 512), "y": torch.randn(1, 32, 512)},
+    ),
+    "gpt2": lambda: (
+        _built("GPT2", "LMHeadModel"),
+        {"input_ids": _ids(128), "use_cache": False},
+    ),
+    "llama": llama,
+    "gemma": writer(
+        "Gemma",
+        4,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_attention_heads=8,
+        num_key_value_heads=1,
+    ),
+    "phi": writer("Phi", 6, hidden_size=1024, intermediate_size=4096, num_attention_heads=16),
+    "qwen3": writer(
+        "Qwen3",
+        6,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+    ),
+    "opt": writer("OPT"),
+    "pythia": writer("GPTNeoX", hidden_size=768, intermediate_size=3072, num_attention_heads=12),
+    "mamba": writer("Mamba", 6),
+    "vit": picture("ViT", _CLASSES),
+    "deit": picture("DeiT", hidden_size=384, num_attention_heads=6, intermediate_size=1536),
+    "dinov2": picture("Dinov2", hidden_size=384, num_attention_heads=6),
+    "beit": picture("Beit"),
+    "swin": picture("Swin", _CLASSES),
+    "segformer": picture("Segformer"),
+    "yolos": picture(
+        "Yolos",
+        "ForObjectDetection",
+        hidden_size=384,
+        num_attention_heads=6,
+        intermediate_size=1536,
+        image_size=[224, 224],
+    ),
+    "detr": detr,
+    "dpt": picture(
+        "DPT",
+        "ForDepthEstimation",
+        image_size=224,
+        hidden_size=384,
+        num_attention_heads=6,
+        intermediate_size=1536,
+        num_hidden_layers=12,
+        neck_hidden_sizes=[48, 96, 192, 384],
+        fusion_hidden_size=64,
+    ),
+    "convnext": picture("ConvNext", _CLASSES),
+    "convnextv2": picture("ConvNextV2", _CLASSES),
+    "resnet": picture("ResNet", _CLASSES, **_BASIC),
+    "regnet": picture("RegNet", _CLASSES),
+    "densenet": lambda: normalized(DenseNet(), {"x": torch.randn(1, 3, 224, 224)}),
+    "efficientnet": picture("EfficientNet", _CLASSES, **_B0),
+    "mobilenetv2": picture("MobileNetV2", _CLASSES),
     "mobilenet": mobilenet,
-    "unet": lambda: (UNet(), {"x": torch.randn(1, 3, 128, 128)}),
+    "unet": lambda: normalized(UNet(), {"x": torch.randn(1, 3, 224, 224)}),
     "clip": clip,
-    "wav2vec2": lambda: (_built("Wav2Vec2"), {"input_values": torch.randn(1, 16_000)}),
-    "lstm": lambda: (Recurrent(), {"x": torch.randn(1, 64, 128)}),
+    "siglip": picture("SiglipVision"),
+    "whisper": whisper,
+    "wav2vec2": sound("Wav2Vec2"),
+    "hubert": sound("Hubert"),
+    "lstm": lambda: (Recurrent(nn.LSTM), {"x": torch.randn(1, 64, 256)}),
+    "gru": lambda: (Recurrent(nn.GRU), {"x": torch.randn(1, 64, 256)}),
 }
