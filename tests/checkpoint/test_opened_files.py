@@ -19,6 +19,7 @@ from gptrs.errors import ModelError
 AUDITED_LOAD = """
 import json, sys
 import gptrs.checkpoint
+import gptrs.checkpoint.models.byte_bpe_files, gptrs.checkpoint.models.byte_tokens
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 opened = []

@@ -10,7 +10,7 @@ import sys
 from gptrs_cli.terminal.interrupts import forget_interrupt, interrupts_end_with_process
 
 _INTERRUPTED = 130
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 _IDLE_CYCLES = "20"
 """The logarithm of the cycles that idle threads of NumPy's OpenBLAS wait before they sleep.
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from gptrs.errors import UsageError
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.trace_sinks import listening
 from gptrs.runtime.functional_overrides import command_line_overrides
-from gptrs.runtime.observe.dump import ProgramDump, dumping
 from gptrs.runtime.observe.profile import Profile, recording
-from gptrs.runtime.observe.profile_document import profile_document
-from gptrs.runtime.observe.profile_files import make_folder, write_profile
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.stderr import note
+
+if TYPE_CHECKING:
+    from gptrs.runtime.observe import dump, profile_document, profile_files
+else:
+    dump = lazy_module("gptrs.runtime.observe.dump")
+    profile_document = lazy_module("gptrs.runtime.observe.profile_document")
+    profile_files = lazy_module("gptrs.runtime.observe.profile_files")
 
 
 @contextmanager
@@ -26,7 +32,7 @@ def observed(settings: Settings) -> Generator[Profile | None]:
     otherwise the profile is shown, or written, in the end.
     """
     if settings.profile_out is not None:
-        make_folder(settings.profile_out, OutputFileError)
+        profile_files.make_folder(settings.profile_out, OutputFileError)
     with _dumped(settings), command_line_overrides(settings.overrides):
         if not settings.profile and settings.profile_out is None:
             yield None
@@ -41,7 +47,7 @@ def observed(settings: Settings) -> Generator[Profile | None]:
 
 def profile_fields(profile: Profile | None) -> dict[str, object]:
     """Return the fields of a JSON result about the profile, none where there is no profile."""
-    return {} if profile is None else {"profile": profile_document(profile)}
+    return {} if profile is None else {"profile": profile_document.profile_document(profile)}
 
 
 @contextmanager
@@ -55,18 +61,18 @@ def _dumped(settings: Settings) -> Generator[None]:
             yield
         return
     mode = "all" if settings.dump_mode is None else settings.dump_mode.value
-    with dumping(settings.dump_dir, mode) as dump:
+    with dump.dumping(settings.dump_dir, mode) as dumped:
         try:
             with listening(settings.trace_sinks):
                 yield
         finally:
-            if dump.programs and not settings.json:
-                note(_summary(dump))
+            if dumped.programs and not settings.json:
+                note(_summary(dumped))
 
 
-def _summary(dump: ProgramDump) -> str:
-    noun = "program" if dump.programs == 1 else "programs"
-    return f"{dump.programs} {noun} dumped to {dump.path}"
+def _summary(dumped: dump.ProgramDump) -> str:
+    noun = "program" if dumped.programs == 1 else "programs"
+    return f"{dumped.programs} {noun} dumped to {dumped.path}"
 
 
 def _deliver(profile: Profile, settings: Settings) -> None:
@@ -77,6 +83,8 @@ def _deliver(profile: Profile, settings: Settings) -> None:
             note(profile.table())
         return
     title = " ".join(["gptrs", *sys.argv[1:]])
-    write_profile(profile, settings.profile_out, title, settings.threads, OutputFileError)
+    profile_files.write_profile(
+        profile, settings.profile_out, title, settings.threads, OutputFileError
+    )
     if not settings.json:
         note(f"profile written to {settings.profile_out}; open report.html in it")

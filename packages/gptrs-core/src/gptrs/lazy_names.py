@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 from gptrs.spans import span
+
+
+class _NoPublicNameError(AttributeError):
+    """Looks for what was meant when it is shown: imports of submodules raise it and drop it."""
+
+    def __init__(self, module: str, name: str, names: Collection[str], elsewhere: str) -> None:
+        super().__init__(module, name, names, elsewhere)
+
+    def __str__(self) -> str:
+        module, name, names, elsewhere = self.args
+        close = [f"; did you mean `{each}`?" for each in get_close_matches(name, names, 1)]
+        return f"`{module}` has no public name `{name}`{''.join(close) or elsewhere}"
 
 
 def attach(
@@ -35,9 +47,7 @@ def attach(
 
     def load(name: str) -> object:
         if name not in sources:
-            close = [f"; did you mean `{each}`?" for each in get_close_matches(name, sources, 1)]
-            hint = "".join(close) or elsewhere
-            raise AttributeError(f"`{module}` has no public name `{name}`{hint}")
+            raise _NoPublicNameError(module, name, sources, elsewhere)
         with span("import", name):
             source = import_module(sources[name])
             if name in vars(source):

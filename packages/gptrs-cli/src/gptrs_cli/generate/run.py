@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream
-from gptrs.runtime.images.image_prompts import about_images
 from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.observe.profile import Profile
-from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
@@ -29,6 +29,13 @@ from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 
+if TYPE_CHECKING:
+    from gptrs.runtime.images import image_prompts
+    from gptrs_cli.generate import batch
+else:
+    image_prompts = lazy_module("gptrs.runtime.images.image_prompts")
+    batch = lazy_module("gptrs_cli.generate.batch")
+
 
 def run(request: GenerateRequest, settings: Settings) -> int:
     """Generate and print; return the exit code, 0 unless the user interrupts.
@@ -41,7 +48,7 @@ def run(request: GenerateRequest, settings: Settings) -> int:
 
 def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) -> int:
     if request.batch.prompts is not None:
-        return run_prompts(request, request.batch.prompts, settings)
+        return batch.run_prompts(request, request.batch.prompts, settings)
     prompt = read_prompt(
         request.prompt, has_default=request.model is None and not request.prompt.chat
     )
@@ -188,7 +195,7 @@ def _content(
         return prompt.content, prompt.content
     images = request.prompt.image
     if images or "image_lm" in model.capabilities:
-        message = {"role": "user", "content": about_images(prompt.content, images)}
+        message = {"role": "user", "content": image_prompts.about_images(prompt.content, images)}
         tokens = model.prompt_tokens([*conversation(request.prompt.system), message])
         return model.tokenizer.decode(list(shown_tokens(tokens)), special=True), tokens
     text = chat_prompt(model, conversation(request.prompt.system, prompt.content))

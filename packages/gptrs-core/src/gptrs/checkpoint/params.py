@@ -87,6 +87,11 @@ class Params:
             raise UsageError(f"weights are computed with as floats, got the dtype `{dtype}`")
         self.backend = backend
         self._source = source
+        # Asked once: checking a protocol looks up all its names, and models have many weights.
+        self._quantized_source = source if isinstance(source, QuantizedSource) else None
+        self._mapped_source = source if isinstance(source, MappedSource) else None
+        self._partial_source = source if isinstance(source, PartialSource) else None
+        self._identifying_source = source if isinstance(source, IdentifyingSource) else None
         self._names = frozenset(source.names())
         self._dtype = dtype
         self._namespace = new_namespace() if namespace is None else namespace
@@ -242,9 +247,9 @@ class Params:
         CheckpointError for another shape of what it stands for.
         """
         full = self._prefix + name
-        if not isinstance(self._source, QuantizedSource) or full not in self._names:
+        if self._quantized_source is None or full not in self._names:
             return None
-        found = self._source.quantized(full)
+        found = self._quantized_source.quantized(full)
         if found is None:
             return None
         self._require_shape(full, found.type, shape)
@@ -258,8 +263,8 @@ class Params:
         None unless all are quantized alike and the backend reads them so. `axes` names the axes of
         each matrix. CheckpointError for another shape of what they stand for.
         """
-        source, full = self._source, [self._prefix + name for name in names]
-        if not isinstance(source, QuantizedSource) or not self._names.issuperset(full):
+        source, full = self._quantized_source, [self._prefix + name for name in names]
+        if source is None or not self._names.issuperset(full):
             return None
         first, *others = (source.quantized(name) for name in full)
         if first is None or first.transposed or any(other != first for other in others):
@@ -276,8 +281,8 @@ class Params:
 
     def _stacked_part(self, names: Sequence[str], stack: QuantizedTensor, part: Part) -> Tensor:
         """Return a part of all matrices of a stack as one parameter, unloaded."""
-        source, key = self._source, f"{_PART.join((*names, part))}"
-        assert isinstance(source, QuantizedSource), "it said how the matrices are quantized"
+        source, key = self._quantized_source, f"{_PART.join((*names, part))}"
+        assert source is not None, "it said how the matrices are quantized"
         type_ = stack.parts[part]
 
         def load() -> np.ndarray:
@@ -334,15 +339,15 @@ class Params:
 
     def _quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized if the backend computes with it as it is."""
-        if not isinstance(self._source, QuantizedSource) or name not in self._names:
+        if self._quantized_source is None or name not in self._names:
             return None
-        found = self._source.quantized(name)
+        found = self._quantized_source.quantized(name)
         return found if found is not None and reads_quantized(self.backend, found) else None
 
     def _part(self, name: str, quantized: QuantizedTensor, part: Part) -> Tensor:
         """Return a part of a quantized tensor as a parameter of its own, unloaded."""
-        source, key = self._source, f"{name}{_PART}{part}"
-        assert isinstance(source, QuantizedSource), "it said how the tensor is quantized"
+        source, key = self._quantized_source, f"{name}{_PART}{part}"
+        assert source is not None, "it said how the tensor is quantized"
         with self._lock:
             self._read_quantized.add(name)
             if key not in self._parameters:
@@ -394,16 +399,17 @@ class Params:
         source = self._source
         load = read = partial(load_as, source, name, type)
         read_slice = None
-        is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
+        is_plain = self._quantized_source is None or not self._quantized_source.quantized(name)
         product = self._mergeable(name, type)
         if product is not None and is_plain:
             return self._merged_parameter(name, type, read, product)
         zero_copy = False
-        if isinstance(source, MappedSource) and stored == type and reads_mapped_files(self.backend):
+        mapped = self._mapped_source if stored == type else None
+        if mapped is not None and reads_mapped_files(self.backend):
             zero_copy = type.dtype.is_float and is_plain
-            load = partial(source.view, name)
-        if isinstance(source, PartialSource) and is_plain:
-            read_slice = partial(load_slice, source, name, type)
+            load = partial(mapped.view, name)
+        if self._partial_source is not None and is_plain:
+            read_slice = partial(load_slice, self._partial_source, name, type)
         # Decoding again is quicker than reading several times the bytes from disk.
         identity = (
             self._identity(name, None if stored == type else type.dtype) if is_plain else None
@@ -443,9 +449,9 @@ class Params:
         return Parameter(type, key, name, load, self.backend, identity=identity, read=load)
 
     def _identity(self, name: str, converted: DType | None) -> WeightIdentity | None:
-        if not isinstance(self._source, IdentifyingSource):
+        if self._identifying_source is None:
             return None
-        found = self._source.identity_of(name)
+        found = self._identifying_source.identity_of(name)
         if found is None or converted is None:
             return found
         return found.computed(f"cast to {converted}")

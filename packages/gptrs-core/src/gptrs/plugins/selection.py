@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
+from functools import cache
 
 from gptrs.quick_dataclass import dataclass
 
@@ -18,6 +19,7 @@ OWN = frozenset(
 """The distributions of gptrs itself: no other one takes the names of their plugins."""
 
 
+@cache
 def canonical(distribution: str) -> str:
     """Normalize the name of a distribution: lower case, `-` for `_` and `.` (PEP 503)."""
     return re.sub(r"[-_.]+", "-", distribution).lower()

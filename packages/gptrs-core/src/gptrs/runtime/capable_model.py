@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from gptrs.errors import ModelError
 from gptrs.plugins.capabilities import (
@@ -20,7 +20,9 @@ from gptrs.plugins.capabilities import (
     Transcriber,
 )
 from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
-from gptrs.runtime.images.image_prompts import TextsWithImages
+
+if TYPE_CHECKING:
+    from gptrs.runtime.images.image_prompts import TextsWithImages
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})

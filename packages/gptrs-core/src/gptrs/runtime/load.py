@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gptrs.backend.precision import (
     Precision,
@@ -14,7 +15,6 @@ from gptrs.backend.precision import (
 )
 from gptrs.backend.protocol import Backend
 from gptrs.backend.sharding import mesh_of
-from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
 from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
@@ -23,6 +23,7 @@ from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.checkpoint.tensor_plans import PLAN, TensorPlan
 from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.importers import importer_of
 from gptrs.plugins.manager import backend_of
 from gptrs.quoting import quoted
@@ -30,9 +31,14 @@ from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import model_choices
 from gptrs.runtime.guarded_model import model_factory
 from gptrs.runtime.loaded_model import LoadedModel, require_adapted
-from gptrs.runtime.weight_quantization import quantize_at_load
 from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
+
+if TYPE_CHECKING:
+    from gptrs.capture.streaming.mru_streamer import MruStreamer
+    from gptrs.runtime import weight_quantization as quantization
+else:
+    quantization = lazy_module("gptrs.runtime.weight_quantization")
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +82,7 @@ def load_model(
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
-            quantize_at_load(source, engine, weights, streamed=streamer is not None)
+            quantization.quantize_at_load(source, engine, weights, streamed=streamer is not None)
         added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)

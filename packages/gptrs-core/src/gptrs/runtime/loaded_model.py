@@ -16,7 +16,6 @@ from gptrs.backend.precision import (
     precision_of,
 )
 from gptrs.backend.protocol import Backend
-from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
 from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
 from gptrs.checkpoint.models.module_folders import ends_in_logits
@@ -26,6 +25,7 @@ from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.stored_tensor import StoredTensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
+from gptrs.lazy_module import lazy_module
 from gptrs.nn.computation import Computation
 from gptrs.nn.module import Module
 from gptrs.plugins.capabilities import (
@@ -35,19 +35,27 @@ from gptrs.plugins.capabilities import (
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs.runtime.chat.messages import Message
-from gptrs.runtime.chat.template import ChatTemplate, chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel
 from gptrs.runtime.guarded_model import guarded, model_factory
-from gptrs.runtime.images.image_prompts import pictured_prompt, require_no_images
 from gptrs.runtime.images.picture_tokens import PicturedTokens
-from gptrs.runtime.images.processor import ImageProcessor
-from gptrs.runtime.images.settings import image_processor_of, tiling_processor_of
-from gptrs.runtime.images.tiling import TilingProcessor
 from gptrs.runtime.input_checks import require_images, require_known_tokens
 from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs.runtime.watched_model import WatchedModel
 from gptrs.spans import span
+
+if TYPE_CHECKING:
+    from gptrs.capture.streaming.mru_streamer import MruStreamer
+    from gptrs.runtime.chat import template as chat_templates
+    from gptrs.runtime.chat.template import ChatTemplate
+    from gptrs.runtime.images import image_prompts
+    from gptrs.runtime.images import settings as image_settings
+    from gptrs.runtime.images.processor import ImageProcessor
+    from gptrs.runtime.images.tiling import TilingProcessor
+else:
+    chat_templates = lazy_module("gptrs.runtime.chat.template")
+    image_prompts = lazy_module("gptrs.runtime.images.image_prompts")
+    image_settings = lazy_module("gptrs.runtime.images.settings")
 
 _VERBS: Final = frozenset(
     (
@@ -235,7 +243,7 @@ class LoadedModel(CapableModel):
         """Return the processor of images; ModelError for unsupported settings or no images."""
         if self._image_processor is None:
             default = self.image_reader().processor
-            self._image_processor = image_processor_of(self.files, default)
+            self._image_processor = image_settings.image_processor_of(self.files, default)
         return self._image_processor
 
     @property
@@ -309,14 +317,16 @@ class LoadedModel(CapableModel):
             return own.render(plain, variables=variables)
 
         if "image_lm" not in self.capabilities or self.base is not None:
-            require_no_images(messages, self.name)
+            image_prompts.require_no_images(messages, self.name)
             return self.tokenizer.encode(render(messages), special=False)
         lm = self.image_lm()
-        return pictured_prompt(lm, self._tiling_processor, render, self.tokenizer, messages)
+        return image_prompts.pictured_prompt(
+            lm, self._tiling_processor, render, self.tokenizer, messages
+        )
 
     def _tiling_processor(self) -> TilingProcessor:
         """Return what cuts images into pictures; ModelError for another size than the model's."""
-        found, size = tiling_processor_of(self.files), self.image_lm().picture_size
+        found, size = image_settings.tiling_processor_of(self.files), self.image_lm().picture_size
         if found.side != size:
             raise ModelError(
                 f"images of `{self.name}` become pictures of {found.side} pixels, and it reads"
@@ -339,7 +349,7 @@ class LoadedModel(CapableModel):
         """
         found = self._templates.get(with_tools)
         if found is None:
-            found = chat_template_of(self.files, self.name, with_tools=with_tools)
+            found = chat_templates.chat_template_of(self.files, self.name, with_tools=with_tools)
             self._templates[with_tools] = found
         return replace(found, variables=dict(self.template_variables))
 

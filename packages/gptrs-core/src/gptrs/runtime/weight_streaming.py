@@ -6,15 +6,21 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
-from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted, shown_value
 from gptrs.runtime.byte_sizes import parsed_bytes, shown_bytes
+
+if TYPE_CHECKING:
+    from gptrs.capture.streaming import mru_streamer
+    from gptrs.capture.streaming.mru_streamer import MruStreamer
+else:
+    mru_streamer = lazy_module("gptrs.capture.streaming.mru_streamer")
 
 VARIABLE = "GPTRS_WEIGHT_BUDGET"
 _KEY = "`runtime.weight_streaming`"
@@ -62,7 +68,7 @@ def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
         shown_bytes(most),
         shown_bytes(min(total, total - most + 2 * streaming.share)),
     )
-    return MruStreamer(streaming)
+    return mru_streamer.MruStreamer(streaming)
 
 
 def _in_config(config: Mapping[str, object], where: str) -> Mapping[str, object]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from gptrs.backend.weight_identity import file_digest
 from gptrs.checkpoint.files.open_file import read_at
+from gptrs.checkpoint.formats import magic
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES, GgufType, name_of_type
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, refused
 from gptrs.errors import CheckpointError
@@ -26,7 +27,6 @@ from gptrs.ir.tensor_type import MAX_ELEMENTS
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 
-MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 256_000_000
 """Largest header: 20 times that of a model with 256 thousand tokens."""
@@ -88,7 +88,7 @@ def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
     """
     digest = file_digest(os.fstat(descriptor))
     reader = _Reader(descriptor, file)
-    if reader.take(4) != MAGIC:
+    if reader.take(4) != magic.GGUF:
         raise reader.error("it is no GGUF file: it does not start with `GGUF`")
     version = reader.u32()
     if version not in VERSIONS:

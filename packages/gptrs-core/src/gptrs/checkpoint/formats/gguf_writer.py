@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gptrs.checkpoint.formats import magic
 from gptrs.checkpoint.formats.gguf_header import (
-    MAGIC,
     MAX_HEADER_BYTES,
     MAX_KEY_BYTES,
     MetadataValue,
@@ -56,7 +56,7 @@ def write_gguf(
                 f"the name {quoted(tensor.data.name)} has more than {LONGEST_NAME} bytes, the limit"
                 " of GGUF"
             )
-    parts = [MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    parts = [magic.GGUF, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     parts += [_key(key) + _value(key, value) for key, value in metadata.items()]
     offset = 0
     for tensor in tensors:

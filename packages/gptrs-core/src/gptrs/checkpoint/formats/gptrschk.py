@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from gptrs.checkpoint.files.open_file import is_plain, open_regular, read_at, resolved
+from gptrs.checkpoint.formats import magic
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor, write_data
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
@@ -27,7 +28,6 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
-MAGIC = b"GPTRSCHK"
 VERSION = 2
 MAX_SETTINGS_BYTES = 200_000_000
 """Most bytes of the settings, which hold a tokenizer as well."""
@@ -91,7 +91,7 @@ def write_gptrschk(
     start = _PREFIX.size + len(text) + _LENGTH.size
     types = {tensor.name: tensor.type for tensor in tensors}
     index = make_index(types, start, ids=True, alignment=ALIGNMENT)
-    file.write(_PREFIX.pack(MAGIC, VERSION, len(text)) + text)
+    file.write(_PREFIX.pack(magic.GPTRSCHK, VERSION, len(text)) + text)
     file.write(_LENGTH.pack(len(index.data)) + index.data)
     position = start + len(index.data)
     for tensor, offset in zip(tensors, index.offsets, strict=True):
@@ -104,9 +104,9 @@ def _read_header(descriptor: int, file: str) -> _Header:
     prefix = read_at(descriptor, _PREFIX.size, 0)
     if len(prefix) < _PREFIX.size:
         raise _refused(file, f"it ends after {len(prefix)} bytes, within its header")
-    magic, version, length = _PREFIX.unpack(prefix)
-    if magic != MAGIC:
-        raise _refused(file, f"it is no checkpoint: it starts with {magic!r}")
+    first, version, length = _PREFIX.unpack(prefix)
+    if first != magic.GPTRSCHK:
+        raise _refused(file, f"it is no checkpoint: it starts with {first!r}")
     if version != VERSION:
         raise _refused(file, f"it is version {version} of the format, only {VERSION} is read")
     text = _read_block(descriptor, file, "settings", (_PREFIX.size, length), MAX_SETTINGS_BYTES)

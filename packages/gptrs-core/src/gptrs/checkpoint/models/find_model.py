@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats import gguf_header, gptrschk
+from gptrs.checkpoint.formats import magic
 from gptrs.checkpoint.formats.foreign_files import foreign_format
-from gptrs.checkpoint.formats.tensor_archive import begins_archive, first_bytes
-from gptrs.checkpoint.models.gguf_model import GgufModel
-from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
 from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.checkpoint.models.hub import HubModel, download
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import ModelError
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.formats import tensor_archive
+    from gptrs.checkpoint.models import gguf_model, gptrschk_model, hub
+else:
+    tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
+    gguf_model = lazy_module("gptrs.checkpoint.models.gguf_model")
+    gptrschk_model = lazy_module("gptrs.checkpoint.models.gptrschk_model")
+    hub = lazy_module("gptrs.checkpoint.models.hub")
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
@@ -24,23 +31,23 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
     Its settings are read. ModelError says why there is no such model, or which file is missing or
     malformed. No hub is asked for a name in a folder that exists, unless a revision is given.
     """
-    wanted = None if os.path.lexists(name) else HubModel.parse(os.fspath(name))
+    wanted = None if os.path.lexists(name) else hub.HubModel.parse(os.fspath(name))
     if wanted is not None:
         _require_no_folder(wanted)
-        source = HfDirectory.open(download(wanted))
+        source = HfDirectory.open(hub.download(wanted))
         source.name = wanted.repository
         return source
-    magic = _magic(name)
-    if magic.startswith(gptrschk.MAGIC):
-        return GptrschkModel.open(name)
-    if magic.startswith(gguf_header.MAGIC):
-        return GgufModel.open(name)
+    start = _magic(name)
+    if start.startswith(magic.GPTRSCHK):
+        return gptrschk_model.GptrschkModel.open(name)
+    if start.startswith(magic.GGUF):
+        return gguf_model.GgufModel.open(name)
     if os.path.isfile(name):
         raise _no_model(Path(name))
     return HfDirectory.open(name)
 
 
-def _require_no_folder(wanted: HubModel) -> None:
+def _require_no_folder(wanted: hub.HubModel) -> None:
     """ModelError for `models/gpt2` where there is a folder `models`: it is a path, mistyped."""
     parent = wanted.repository.partition("/")[0]
     if wanted.revision is None and os.path.isdir(parent):
@@ -56,11 +63,11 @@ def _no_model(path: Path) -> ModelError:
     meant = ""
     if os.path.isfile(path.parent / "config.json"):
         meant = f"; did you mean {quoted(str(path.parent), 200)}?"
-    start = first_bytes(path)
+    start = tensor_archive.first_bytes(path)
     foreign = foreign_format(path, start)
     if foreign is not None:
         return ModelError(f"{shown} is {foreign.name}", hint=foreign.hint)
-    if not begins_archive(path, start):
+    if not tensor_archive.begins_archive(path, start):
         return ModelError(
             f"{shown} is a file, but not in the format of a `.gptrschk` file",
             hint=f"a model is a folder or such a file{meant}",
@@ -73,7 +80,7 @@ def _no_model(path: Path) -> ModelError:
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether there is a regular file that begins as a `GPTRSCHK` or GGUF file does."""
-    return _magic(path).startswith((gptrschk.MAGIC, gguf_header.MAGIC))
+    return _magic(path).startswith((magic.GPTRSCHK, magic.GGUF))
 
 
 def _magic(path: str | os.PathLike[str]) -> bytes:
@@ -83,7 +90,7 @@ def _magic(path: str | os.PathLike[str]) -> bytes:
     except ModelError:
         return b""
     try:
-        return read_at(descriptor, len(gptrschk.MAGIC), 0)
+        return read_at(descriptor, len(magic.GPTRSCHK), 0)
     except OSError:
         return b""
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from typing_extensions import override
@@ -20,9 +20,6 @@ from typing_extensions import override
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES, require_no_pointer
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.models import byte_bpe_files, byte_tokens
-from gptrs.checkpoint.models.bitsandbytes_folder import BitsAndBytesFolder
-from gptrs.checkpoint.models.mlx_folder import MlxFolder
 from gptrs.checkpoint.models.model_folder import ModelFolder
 from gptrs.checkpoint.models.model_source import (
     CONFIG,
@@ -32,9 +29,7 @@ from gptrs.checkpoint.models.model_source import (
     TOKENIZER,
     ModelSource,
 )
-from gptrs.checkpoint.models.mxfp4_folder import Mxfp4Folder
 from gptrs.checkpoint.models.quantization_config import KEY, MLX_KEY, scheme_of
-from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.models.timm_folder import (
     PREPROCESSOR,
     TimmFolder,
@@ -43,8 +38,26 @@ from gptrs.checkpoint.models.timm_folder import (
 )
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.models import (
+        bitsandbytes_folder,
+        byte_bpe_files,
+        byte_tokens,
+        mlx_folder,
+        mxfp4_folder,
+        quantized_folder,
+    )
+else:
+    bitsandbytes_folder = lazy_module("gptrs.checkpoint.models.bitsandbytes_folder")
+    byte_bpe_files = lazy_module("gptrs.checkpoint.models.byte_bpe_files")
+    byte_tokens = lazy_module("gptrs.checkpoint.models.byte_tokens")
+    mlx_folder = lazy_module("gptrs.checkpoint.models.mlx_folder")
+    mxfp4_folder = lazy_module("gptrs.checkpoint.models.mxfp4_folder")
+    quantized_folder = lazy_module("gptrs.checkpoint.models.quantized_folder")
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -121,9 +134,9 @@ class HfDirectory(ModelSource):
 
     @override
     def origin_of(self, name: str) -> str:
-        older = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         if name != TOKENIZER or self._folder.find(name) is not None:
             return name
+        older = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         return " and ".join(each for each in older if self._folder.find(each) is not None) or name
 
     @cached_property
@@ -170,11 +183,12 @@ class HfDirectory(ModelSource):
         if self._scheme is None:
             return stored
         if self._scheme.layout == "mxfp4":
-            return Mxfp4Folder(stored)
+            return mxfp4_folder.Mxfp4Folder(stored)
         if self._scheme.layout == "bitsandbytes":
-            return BitsAndBytesFolder(stored)
-        made = MlxFolder if self._scheme.layout == "mlx" else QuantizedFolder
-        return made(stored, self._scheme)
+            return bitsandbytes_folder.BitsAndBytesFolder(stored)
+        if self._scheme.layout == "mlx":
+            return mlx_folder.MlxFolder(stored, self._scheme)
+        return quantized_folder.QuantizedFolder(stored, self._scheme)
 
     def _stored_tensors(self) -> FileSource:
         if self._single is not None:

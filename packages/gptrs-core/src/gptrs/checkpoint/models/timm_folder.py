@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 from typing_extensions import override
@@ -13,11 +13,16 @@ from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs.checkpoint.models.timm_names import Part, translated
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.models import timm_names
+else:
+    timm_names = lazy_module("gptrs.checkpoint.models.timm_names")
 
 PREPROCESSOR: Final = "preprocessor_config.json"
 """The file that is made of `pretrained_cfg`."""
@@ -54,7 +59,7 @@ class TimmFolder(FileSource):
             for short, name in own.items()
             if not name.endswith("num_batches_tracked")
         }
-        found, parts = translated(
+        found, parts = timm_names.translated(
             fields.text("architecture") or "", fields.text("global_pool") or "", shapes, where
         )
         self._parts = {name: part._replace(stored=own[part.stored]) for name, part in parts.items()}
@@ -111,14 +116,14 @@ class TimmFolder(FileSource):
         offset = whole.offset + part.number * nbytes
         return file, TensorEntry(name, whole.tag, whole.dtype, part.shape, offset, nbytes)
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> timm_names.Part:
         part = self._parts.get(name)
         if part is None:
             raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
         return part
 
 
-def _slices(part: Part) -> tuple[slice, ...]:
+def _slices(part: timm_names.Part) -> tuple[slice, ...]:
     """Return what a part is of the stored tensor: its rows, and all of the other axes."""
     rows = part.shape[0]
     first = slice(part.number * rows, (part.number + 1) * rows)

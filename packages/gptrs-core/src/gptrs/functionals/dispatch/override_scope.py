@@ -6,10 +6,10 @@ import functools
 import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import Arguments, Choice, Keywords, Origin, entered
-from gptrs.functionals.dispatch.benchmark_policy import run_fastest
 from gptrs.functionals.dispatch.override_policy import (
     Benchmark,
     Force,
@@ -23,6 +23,12 @@ from gptrs.functionals.dispatch.registry import (
     find_implementation,
     implementation_names,
 )
+from gptrs.lazy_module import lazy_module
+
+if TYPE_CHECKING:
+    from gptrs.functionals.dispatch import benchmark_policy
+else:
+    benchmark_policy = lazy_module("gptrs.functionals.dispatch.benchmark_policy")
 
 _LOG = logging.getLogger("gptrs")
 _declined: set[tuple[str, str]] = set()
@@ -65,7 +71,7 @@ def _call(
             return functools.partial(_preferred, find_implementation(functional, name))
         case Benchmark(entries):
             _warn_of_no_choice(functional)
-            return functools.partial(run_fastest, functional, entries)
+            return functools.partial(benchmark_policy.run_fastest, functional, entries)
 
 
 def _warn_of_no_choice(functional: str) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gptrs.checkpoint.formats.tensor_archive import require_writable
+from gptrs.lazy_module import lazy_module
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.paged_cache import PagedCache
-from gptrs.runtime.generation.prompt_cache import PromptPages, load_prompt_cache, save_prompt_cache
 from gptrs.runtime.loaded_model import LoadedModel
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.formats import tensor_archive
+    from gptrs.runtime.generation import prompt_cache
+else:
+    tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
+    prompt_cache = lazy_module("gptrs.runtime.generation.prompt_cache")
 
 
 class PromptFile:
@@ -27,9 +34,9 @@ class PromptFile:
         self._saved: tuple[int, ...] = ()
         if self._path is None or cache is None:
             return
-        require_writable(self._path)
+        tensor_archive.require_writable(self._path)
         if self._path.exists():
-            found = load_prompt_cache(self._path, model, cache)
+            found = prompt_cache.load_prompt_cache(self._path, model, cache)
             cache.add_pages(found.tokens, found.groups)
             self._saved = found.tokens
 
@@ -38,5 +45,5 @@ class PromptFile:
         tokens = tuple(prompt.tokens)
         if self._path is None or self._cache is None or tokens == self._saved:
             return
-        pages = PromptPages(tokens, self._cache.read_pages(prompt))
-        save_prompt_cache(self._path, self._model, self._cache, pages)
+        pages = prompt_cache.PromptPages(tokens, self._cache.read_pages(prompt))
+        prompt_cache.save_prompt_cache(self._path, self._model, self._cache, pages)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Encoding
 
-from gptrs.checkpoint.models.byte_bpe_files import CLASSES, MERGES, VOCABULARY
 from gptrs.checkpoint.models.byte_tokens import WHOLE_CHARACTERS, byte_characters
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.errors import ModelError, UsageError
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.tokenization.encoded_text import EncodedText, cut_lengths
 from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_space
@@ -21,6 +22,11 @@ from gptrs.runtime.tokenization.text_slices import SLICE, is_sliceable, slices
 from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
 from gptrs.runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_bytes, steps_of
 from gptrs.spans import span
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.models import byte_bpe_files
+else:
+    byte_bpe_files = lazy_module("gptrs.checkpoint.models.byte_bpe_files")
 
 _CONFIG = "tokenizer_config.json"
 _TWO_VOCABULARIES = "source.spm"
@@ -49,11 +55,12 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
         hint = f"its texts are cut by code in Python, which no {TOKENIZER} says: {_MAKE_TOKENS}"
     elif older is None:
         hint = "add the file, or give token ids instead of text (--prompt-ids)"
-    elif older == VOCABULARY and files.has_file(MERGES):
+    elif older == byte_bpe_files.VOCABULARY and files.has_file(byte_bpe_files.MERGES):
         hint = (
-            f"name its class in {_CONFIG}, as `tokenizer_class`: {listed(CLASSES)} are read from"
-            f" {VOCABULARY} and {MERGES}; or make {TOKENIZER} with transformers: `AutoTokenizer"
-            ".from_pretrained(FOLDER).save_pretrained(FOLDER)`"
+            f"name its class in {_CONFIG}, as `tokenizer_class`: {listed(byte_bpe_files.CLASSES)}"
+            f" are read from {byte_bpe_files.VOCABULARY} and {byte_bpe_files.MERGES}; or make"
+            f" {TOKENIZER} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER)`"
         )
     else:
         hint = (

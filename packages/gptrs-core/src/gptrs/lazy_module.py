@@ -1,0 +1,30 @@
+"""Modules that are imported when something of them is first used, so that a start stays short.
+
+For modules that only some calls need: a file format among many, an option that few set. Type
+checkers and import-linter read the import beside it, which Python does not run:
+
+    if TYPE_CHECKING:
+        from gptrs.checkpoint.models import gguf_model
+    else:
+        gguf_model = lazy_module("gptrs.checkpoint.models.gguf_model")
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+
+def lazy_module(name: str) -> ModuleType:
+    """Return the module `name`, or a stand-in that imports it when it is asked for a name."""
+    return sys.modules.get(name) or _LazyModule(name)
+
+
+class _LazyModule(ModuleType):
+    """Has the names of a module, which is imported when the first of them is read."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # questions of inspecting tools
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
