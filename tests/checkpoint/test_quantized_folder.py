@@ -255,7 +255,7 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
     [
         (
             {"quant_method": "hqq"},
-            "the `quant_method` `'hqq'`, which gptrs does not",
+            "the `quant_method` `'hqq'`, which gptrs does not.*`bitsandbytes`, and those of MLX",
         ),
         ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),

@@ -90,6 +90,8 @@ REFUSED = [
     (("tag", "--text", "a"), 3, "has no classes of tokens; it offers"),
     (("fill", "--text", "a"), 3, "predicts no masked tokens; it offers"),
     (("rank", "--query", "a", "--text", "b"), 3, "gives a pair 3 classes"),
+    (("generate", "a"), 3, "(`gptrs classify`, `gptrs embed`)"),
+    (("chat",), 3, "cannot generate text; it offers: hidden_states, text_classifier"),
 ]
 
 

@@ -51,7 +51,11 @@ def test_what_cannot_be_done_is_said(run, arguments, code, text):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [(None, "add the file"), ("vocab.json", "make one of its vocab.json with transformers")],
+    [
+        (None, "add the file"),
+        ("vocab.json", "make one of its vocab.json with transformers"),
+        ("tekken.json", "make one of its tekken.json with transformers"),
+    ],
 )
 def test_without_a_tokenizer_the_error_says_how_to_get_one(gptrs, tmp_path, file, text):
     folder = save_tiny_gpt2(tmp_path / "tiny", tokenizer=False)

@@ -32,6 +32,22 @@ RERANKER: Final = "reranker"
 _NO_TEXT: Final = "cannot generate text"
 _READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
 _OF_IMAGES: Final = ("image_classifier", "image_embedder")
+_COMMANDS: Final = {
+    "causal_lm": "generate",
+    "ctc": "transcribe",
+    "image_classifier": "forward",
+    "image_embedder": "embed --image",
+    "image_text": "match",
+    "masked_lm": "fill",
+    "reranker": "rank",
+    "seq2seq": "generate",
+    "sound_transcriber": "transcribe",
+    "text_classifier": "classify",
+    "text_embedder": "embed",
+    "token_classifier": "tag",
+    "transcriber": "transcribe",
+}
+"""The command that is for models with a capability."""
 
 
 class CapableModel:
@@ -147,6 +163,11 @@ class CapableModel:
     def offering(self, capability: str, otherwise: str) -> object:
         """Return the module; ModelError for another model, with what that one offers."""
         if capability not in self.capabilities:
-            can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
-            raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}")
+            offered = sorted(self.capabilities)
+            can = ", ".join(offered) or "nothing that gptrs knows"
+            commands = sorted(
+                {f"`gptrs {_COMMANDS[each]}`" for each in offered if each in _COMMANDS}
+            )
+            shown = f" ({', '.join(commands)})" if commands else ""
+            raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}{shown}")
         return self.module

@@ -345,8 +345,10 @@ class LoadedModel(CapableModel):
     def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
         """Return the chat template with `template_variables`, that of tools if there are several.
 
-        Its files are read once. ModelError if there is none.
+        Its files are read once. ModelError if there is none, or if the model writes no texts.
         """
+        if "seq2seq" not in self.capabilities:
+            self.causal_lm()
         found = self._templates.get(with_tools)
         if found is None:
             found = chat_templates.chat_template_of(self.files, self.name, with_tools=with_tools)

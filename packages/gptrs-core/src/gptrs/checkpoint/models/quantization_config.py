@@ -65,8 +65,8 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
         raise ModelError(
             f"`{KEY}` in {quoted(file, 200)} has the `quant_method` {shown_value(method)},"
             " which gptrs does not read",
-            hint=f"those that are read: {listed(_METHODS)} and MLX; or take the model unquantized,"
-            " or as a GGUF file",
+            hint=f"those that are read: {listed(_METHODS, 8)}, and those of MLX; take the model"
+            " unquantized, or as a GGUF file",
         )
     fields = Fields(settings, f"of `{KEY}` in {quoted(file, 200)}")
     if method == "gptq":

@@ -36,7 +36,10 @@ _MAKE_TOKENS = (
 )
 _PYTHON_CLASSES = ("BioGptTokenizer",)
 """Classes of transformers without a tokenizer.json, of kinds that gptrs has."""
-_OLDER = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+_OLDER = (
+    *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
+    "sentencepiece.bpe.model",
+)
 
 
 def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
