@@ -124,4 +124,12 @@ def test_heads_that_are_not_supported(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "gptrs"):
         model = gptrs.load_model(tmp_path / "llama", backend="ref")
     assert "causal_lm" in model.capabilities
-    assert "head of LlamaForReward is not known" in caplog.text
+    assert "head of LlamaForReward is not known: the language model is loaded" in caplog.text
+
+
+def test_a_head_that_answers_questions_is_refused_by_name(tmp_path):
+    small = {**SIZES, "num_key_value_heads": 3}
+    theirs = transformers.LlamaForQuestionAnswering(transformers.LlamaConfig(**small))
+    theirs.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="the head of LlamaForQuestionAnswering is not supported"):
+        gptrs.load_model(tmp_path, backend="ref")

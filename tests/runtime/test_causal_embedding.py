@@ -64,6 +64,28 @@ def test_the_last_token_of_a_language_model(folder, backend):
     assert len(gptrs.generate(model, [4, 5], max_tokens=2, ignore_eos=True).token_ids) == 2
 
 
+def test_a_body_without_a_head_of_words_embeds_and_writes_nothing(tmp_path):
+    """Such as E5-Mistral: `MistralModel`, untied, so that no weights make up a head."""
+    sizes = {
+        **{"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 24, "head_dim": 8},
+        **{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1},
+        **{"initializer_range": 0.4, "tie_word_embeddings": False, "sliding_window": 4},
+    }
+    torch.manual_seed(6)
+    transformers.MistralModel(transformers.MistralConfig(**sizes)).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path / "tokenizer.json")
+    entries = [TRANSFORMER, module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")]
+    write_json(tmp_path / "modules.json", entries)
+    write_json(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    model = gptrs.load_model(tmp_path, backend="ref")
+    assert model.capabilities == {"hidden_states", "text_embedder"}
+    found = gptrs.embed(model, TEXTS)
+    np.testing.assert_allclose(found, _expected(tmp_path, model, TEXTS), atol=1e-5)
+    said = r"cannot generate text; it offers: hidden_states, text_embedder \(`gptrs embed`\)"
+    with pytest.raises(ModelError, match=said):
+        gptrs.generate(model, "a", max_tokens=2)
+
+
 def test_a_language_model_without_modules_embeds_nothing(folder):
     plain = folder.parent / "plain"
     if not plain.exists():

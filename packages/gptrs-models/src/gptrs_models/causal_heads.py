@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Params, Tensor
+from gptrs.api import ConfigFields, ModelError, Params, Tensor
 from gptrs.nn import (
     CausalLMModule,
     Linear,
@@ -69,13 +69,25 @@ class TokenClassifier(TokenClassifierModule, CausalEncoder):
 def head_of(settings: Mapping[str, object]) -> str | None:
     """Return the end of the name of the architecture, None for a language model or its body.
 
-    A note tells of a head that is not known.
+    A note tells of a head that is not known. ModelError for one that answers questions.
     """
     name = next(iter(architectures(settings)), "")
+    if name.endswith("ForQuestionAnswering"):
+        raise ModelError(
+            f"a `{settings.get('model_type')}` model with the head of {name:.60} is not supported",
+            hint=f"supported are names that end in {_WITH_WORDS[0]}, {TEXT} and {TOKEN}, and Model,"
+            " which has vectors alone",
+        )
     head = next((end for end in (TEXT, TOKEN) if name.endswith(end)), None)
     if head is None and "For" in name and not name.endswith(_WITH_WORDS):
-        _logger.info("the head of %.60s is not known: it is loaded as a language model", name)
+        _logger.info("the head of %.60s is not known: the language model is loaded", name)
     return head
+
+
+def lacks_words(settings: Mapping[str, object], head: str, tied: bool, params: Params) -> bool:
+    """Whether config.json names a body without the `head` of words, and no weights make up one."""
+    named = next(iter(architectures(settings)), _WITH_WORDS[0])
+    return not (tied or named.endswith(_WITH_WORDS) or f"{head}.weight" in params)
 
 
 def with_head(

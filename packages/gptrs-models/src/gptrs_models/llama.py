@@ -5,7 +5,7 @@ Some thirty kinds of decoders differ in switches and names only; `llama_kinds` l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from typing_extensions import override
@@ -35,7 +35,6 @@ from gptrs_models.latent_attention import LatentAttention
 from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
-from gptrs_models.llama_kinds import read_config
 from gptrs_models.mamba2 import Mixer
 from gptrs_models.short_convolution import ShortConvolution
 
@@ -478,8 +477,3 @@ class Llama(CausalLMModule):
         if config.logit_softcap is not None:
             logits = F.tanh(logits / config.logit_softcap) * config.logit_softcap
         return logits
-
-
-def load(settings: Mapping[str, object], params: Params) -> Llama:
-    """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Llama(read_config(settings), params)

@@ -6,17 +6,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gptrs.api import ConfigFields, ModelError, Params
-from gptrs_models import llama, rotary_encoder, rotary_encoder_kinds
-from gptrs_models.causal_heads import TextClassifier, TokenClassifier, head_of, with_head
+from gptrs_models import rotary_encoder, rotary_encoder_kinds
+from gptrs_models.causal_heads import (
+    CausalEncoder,
+    TextClassifier,
+    TokenClassifier,
+    head_of,
+    lacks_words,
+    with_head,
+)
 from gptrs_models.llama import Llama
+from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.rotary_encoder import RotaryEncoder
 from gptrs_models.rotary_encoder_kinds import require_alone
 
 
-def load(
-    settings: Mapping[str, object], params: Params
-) -> Llama | RotaryEncoder | TextClassifier | TokenClassifier:
+def load(settings: Mapping[str, object], params: Params) -> Llama | RotaryEncoder | CausalEncoder:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
     head = head_of(settings)
     if settings.get("use_bidirectional_attention") is True:
@@ -26,20 +32,27 @@ def load(
         if kind not in rotary_encoder_kinds.KINDS:
             raise ModelError(f"a `{kind}` model that is not causal is not supported")
         return rotary_encoder.load(settings, params)
-    if head is None:
-        return llama.load(settings, params)
-    return _classifier(head, settings, params)
+    config = read_config(settings)
+    if head is not None:
+        return _classifier(head, config, settings, params)
+    if lacks_words(settings, config.names.head, config.tie_word_embeddings, params):
+        return CausalEncoder(Llama(_headless(config, settings), params))
+    return Llama(config, params)
 
 
 def _classifier(
-    head: str, settings: Mapping[str, object], params: Params
+    head: str, config: LlamaConfig, settings: Mapping[str, object], params: Params
 ) -> TextClassifier | TokenClassifier:
-    config = read_config(settings)
     kind = str(settings.get("model_type"))
     if config.embedding_width not in (None, config.hidden_size):
         fields = ConfigFields(settings, kind)
         raise fields.error("architectures", "may name no head where embeddings have another width")
-    require_alone(config, kind)
-    headless = replace(config, tie_word_embeddings=True, head_bias=False)
+    headless = _headless(config, settings)
     width = config.hidden_size
     return with_head(head, settings, params, width, lambda: Llama(headless, params))
+
+
+def _headless(config: LlamaConfig, settings: Mapping[str, object]) -> LlamaConfig:
+    """Return the config of the body alone, whose texts must not depend on others of a batch."""
+    require_alone(config, settings.get("model_type"))
+    return replace(config, tie_word_embeddings=True, head_bias=False)
