@@ -24,7 +24,7 @@ MORE = tuple(f"word{number}" for number in range(30))
 MARKS = ("<fake_token_around_image>", "<image>", "<global-img>")
 
 
-def save_image_lm(folder: Path, kind: str = "Idefics3", **settings: object) -> Path:
+def save_image_lm(folder: Path, kind: str = "Idefics3", seed: int = 5, **settings: Any) -> Path:
     """Save `Idefics3` or `SmolVLM` with random weights, its tokenizer, template and processor."""
     folder.mkdir(parents=True, exist_ok=True)
     places = [f"<row_{r}_col_{c}>" for r in range(1, 4) for c in range(1, 4)]
@@ -67,7 +67,7 @@ def save_image_lm(folder: Path, kind: str = "Idefics3", **settings: object) -> P
         eos_token_id=2,
         **{"scale_factor": 2, **settings},
     )
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     with torch.no_grad():
         for parameter in model.parameters():

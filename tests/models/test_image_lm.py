@@ -61,6 +61,16 @@ def pictured(model, messages: list[dict]) -> PicturedTokens:
     return prompt
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(31, 36))
+def test_five_draws_of_weights_write_as_in_transformers(tmp_path, backend_name, seed):
+    kind, settings = [*CASES.values()][seed % 2]
+    folder, images = save_image_lm(tmp_path, kind, seed, **settings), [pixels(50, 40)]
+    inputs = reference_inputs(folder, asked(None), images)
+    model = gptrs.load_model(folder, backend=backend_name)
+    assert written(model, images, max_tokens=48) == reference_tokens(folder, inputs, 48)
+
+
 def written(model, images: list[np.ndarray], **options: object) -> list[int]:
     """The tokens that our model writes greedily."""
     greedy = {"max_tokens": TOKENS, "ignore_eos": True, **options}

@@ -35,6 +35,15 @@ def test_torchvision_checkpoints(tmp_path, backend_name, form):
             assert_close(found, x.numpy())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(31, 36))
+def test_five_draws_of_weights(tmp_path, backend_name, seed):
+    network = save_mobilenet_v3(tmp_path, ("small", "large")[seed % 2], seed)
+    pixels = images(1, 43, 50)
+    found = gptrs.load_model(tmp_path, backend=backend_name).forward(pixels)
+    assert_close(found, module_logits(network, pixels))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("architecture", ["mobilenetv3_small_100", "tf_mobilenetv3_large_075"])
 def test_timm_folders(tmp_path, backend_name, architecture):

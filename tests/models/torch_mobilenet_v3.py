@@ -99,19 +99,19 @@ class MobileNetV3(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
-def network_of(form: str, **settings):
+def network_of(form: str, seed: int = 5, **settings):
     """A network with random weights and statistics."""
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     network = MobileNetV3(form, len(LABELS), **settings).eval()
     randomize(network)
     return network
 
 
-def save_mobilenet_v3(folder: Path, form: str = "small"):
+def save_mobilenet_v3(folder: Path, form: str = "small", seed: int = 5):
     """Write a random state dict as torchvision has it, and a config.json; returns the network."""
     safetensors = pytest.importorskip("safetensors.torch")
     folder.mkdir(exist_ok=True)
-    network = network_of(form)
+    network = network_of(form, seed)
     safetensors.save_file(network.state_dict(), folder / "model.safetensors")
     (folder / "config.json").write_text('{"model_type": "mobilenet_v3"}')
     return network
