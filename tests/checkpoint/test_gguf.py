@@ -99,6 +99,28 @@ def test_packed_codes_are_unpacked_by_ptir(bits: int) -> None:
     np.testing.assert_array_equal(unpacked.numpy(), codes)
 
 
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_codes_are_packed_as_a_stream_of_bits(tmp_path: Path, name: str) -> None:
+    """Code by code, bit by bit; also of more rows than are decoded at a time."""
+    number = tiny_gguf.NUMBERS[name]
+    type_ = GGUF_TYPES[number]
+    assert type_.format is not None
+    rows, bits = 2**17 // 256 + 5, type_.format.bits
+    shape = (rows, 256)
+    blocks = np.random.default_rng(3).integers(
+        0, 256, (rows * 256 // type_.block, type_.block_bytes), np.uint8
+    )
+    file = opened(saved(tmp_path / "x.gguf", gguf({}, {"x": (number, shape, blocks.tobytes())})))
+    codes = type_.format.cut(blocks, "codes").reshape(shape).view(np.uint8)
+    places = np.unpackbits(codes[..., np.newaxis], axis=-1, bitorder="little")[..., :bits]
+    wanted = np.packbits(places.reshape(rows, -1), axis=1, bitorder="little")
+    assert file.read_part("x", "codes").tobytes() == wanted.tobytes()
+    for part in reversed(type_.format.parts):
+        cut = type_.format.cut(blocks, part)
+        for _ in range(2):  # once with the codes, then alone
+            assert file.read_part("x", part).tobytes() == cut.tobytes()
+
+
 def test_rows_of_llama_are_put_back(tmp_path: Path) -> None:
     """llama.cpp alternates the two halves of each head; biases and key/value heads, too."""
     heads = {"attn_q": 4, "attn_k": 2}

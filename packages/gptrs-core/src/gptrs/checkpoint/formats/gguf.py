@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from typing_extensions import override
 from gptrs.backend.weight_identity import WeightIdentity, file_digest
 from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor, read_gguf_header
-from gptrs.checkpoint.formats.gguf_types import BlockFormat, Fields
+from gptrs.checkpoint.formats.gguf_types import BlockFormat
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
-from gptrs.checkpoint.formats.packed_bits import packed_bits
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.errors import CheckpointError
@@ -25,8 +25,9 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
-_ELEMENTS = 2**24
-"""About how many elements of a quantized tensor are decoded at a time."""
+_ELEMENTS = 2**17
+"""About how many elements of a tensor are decoded at a time. What lies in between stays in the
+cache; arrays of 128 KiB and more would be fresh pages in each step, which takes twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,9 @@ class GgufFile(MappedTensors):
         """
         self._tensors = {mappings[each.name].name: each for each in header.tensors}
         self._mappings = {mapping.name: mapping for mapping in mappings.values()}
+        self._cut: tuple[str, dict[Part, np.ndarray]] = "", {}
+        """Parts of the tensor that was read last, which nobody has asked for yet."""
+        self._cutting = threading.Lock()
         entries = {name: self._entry(name, each) for name, each in self._tensors.items()}
         super().__init__(path, descriptor, header.size, entries)
 
@@ -166,8 +170,8 @@ class GgufFile(MappedTensors):
         blocks = tensor.shape[-1] // tensor.type.block
         outer = tensor.shape[:-1]
         types: dict[Part, TensorType] = {
-            part: TensorType(dtype, (*outer, blocks * count))
-            for part, (dtype, count) in form.parts.items()
+            part: TensorType(each.dtype, (*outer, blocks * each.count))
+            for part, each in form.parts.items()
         }
         codes = dtypes.si8 if form.signed else dtypes.ui8
         packed = TensorType(codes, (*outer, tensor.shape[-1] * form.bits // 8))
@@ -184,21 +188,43 @@ class GgufFile(MappedTensors):
         )
 
     def read_part(self, name: str, part: Part) -> np.ndarray:
-        """Return a part of a quantized tensor, cut out of its blocks; CheckpointError as `read`."""
-        quantized, form = self.quantized(name), self._tensors[name].type.format
-        assert quantized is not None, f"{name} is not quantized"
+        """Return a part of a quantized tensor, cut out of its blocks; CheckpointError as `read`.
+
+        Whoever wants the codes mostly wants the other parts next: these are cut out with them.
+        """
+        with self._cutting:
+            of, parts = self._cut
+            if of != name or part not in parts:
+                quantized = self.quantized(name)
+                assert quantized is not None, f"{name} is not quantized"
+                wanted: Iterable[Part] = quantized.parts if part == "codes" else [part]
+                parts = self._cut_out(name, quantized, wanted)
+            found = parts.pop(part)
+            self._cut = name, parts
+            return found
+
+    def _cut_out(
+        self, name: str, quantized: QuantizedTensor, wanted: Iterable[Part]
+    ) -> dict[Part, np.ndarray]:
+        """Return parts of a tensor, read once for all of them."""
+        tensor = self._tensors[name]
+        form = tensor.type.format
         assert form is not None, f"{name} is not quantized"
-        type_ = quantized.parts[part]
-        rows = type_.size // max(1, type_.shape[-1])
-        result = np.empty((rows, type_.shape[-1]), type_.dtype.numpy)
+        types: dict[Part, TensorType] = {part: quantized.parts[part] for part in wanted}
+        rows = math.prod(tensor.shape[:-1])
+        made: dict[Part, np.ndarray] = {
+            part: np.empty((rows, type_.shape[-1]), type_.dtype.numpy)
+            for part, type_ in types.items()
+        }
         start = 0
         for blocks in self._blocks(name):
-            found = _part_of(blocks, part, form)
-            result[start : start + len(found)] = found
-            start += len(found)
-        ordered = self._in_order(name, result).reshape(type_.shape)
-        ordered.flags.writeable = False
-        return ordered
+            for part, array in made.items():
+                array[start : start + len(blocks)] = _part_of(blocks, part, form)
+            start += len(blocks)
+        for part, array in made.items():
+            made[part] = self._in_order(name, array).reshape(types[part].shape)
+            made[part].flags.writeable = False
+        return made
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
         """Return the identity of the part; None if the file is too new to have one."""
@@ -246,7 +272,7 @@ class GgufFile(MappedTensors):
             dtype = tensor.type.dtype
             assert dtype is not None, "a type is plain or has a format"
             return np.ascontiguousarray(blocks).view(dtype.numpy).reshape(len(blocks), -1)
-        fields: Fields = {
+        fields: dict[Part, np.ndarray] = {
             part: _part_of(blocks, part, form, packed=False) for part in quantized.parts
         }
         return quantized.values(fields)
@@ -280,9 +306,9 @@ def _part_of(
     blocks: np.ndarray, part: Part, form: BlockFormat, *, packed: bool = True
 ) -> np.ndarray:
     """Return a part of rows of blocks [rows, blocks, bytes], as [rows, ..]."""
-    found = form.decode(blocks.reshape(-1, blocks.shape[-1]))[part]
-    if part == "codes" and packed:
-        found = packed_bits(found, form.bits)
+    flat = blocks.reshape(-1, blocks.shape[-1])
+    is_packed = packed and part == "codes"
+    found = form.packed_codes(flat) if is_packed else form.cut(flat, part)
     return found.reshape(len(blocks), -1)
 
 

@@ -1,7 +1,7 @@
 """The element types of GGUF that are read: the blocks of each, and the parts that these hold.
 
-A quantized tensor is rows of blocks. `decode` cuts the blocks [N, bytes] of a type into the codes
-[N, elements], ui8 or si8, and the scales and biases of their groups, as the family of
+A quantized tensor is rows of blocks. The parts are cut out of the blocks [N, bytes] of a type: the
+codes [N, elements], ui8 or si8, and the scales and biases of their groups, as the family of
 `quantized_tensor` has them. The layouts are those of ggml-quants.h of llama.cpp.
 """
 
@@ -11,30 +11,76 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gptrs.checkpoint.formats.packed_bits import dense_rows, packed_bits, packed_halves
 from gptrs.checkpoint.quantized_tensor import Part
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.quick_dataclass import dataclass
 
-Fields = dict[Part, np.ndarray]
+_LOW_HALVES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_LOW_PAIRS = np.uint64(0x0303030303030303)
+_LOW_BITS = np.uint64(0x0101010101010101)
+"""The lowest 4, 2 and 1 bits of all bytes of a word."""
+
+Cut = Callable[[np.ndarray], np.ndarray]
+"""Takes a part out of blocks [N, bytes], as [N, elements of a block]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFormat:
+    """A part other than the codes: its type, its elements in a block, and how they are cut out."""
+
+    dtype: DType
+    count: int
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Codes of 4 bits from the byte `start` on: of `run` bytes the low halves, then the high ones.
+
+    And so on, to the end of the block.
+    """
+
+    start: int
+    run: int
+
+    def __call__(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the codes, ui8."""
+        runs = blocks[:, self.start :].reshape(len(blocks), -1, self.run)
+        return _halves(runs).reshape(len(blocks), -1)
+
+    def packed(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the codes as `packed_bits` packs them."""
+        return packed_halves(blocks[:, self.start :], self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
     """How the blocks of a quantized type become parts.
 
-    Fields other than these are as in `QuantizedTensor`. `parts` are the element types and the
-    number of elements a block of all parts but the codes, which are `signed` or not.
+    Fields other than these are as in `QuantizedTensor`. `parts` are all but the codes, which are
+    `signed` or not.
     """
 
     bits: int
     group_size: int
-    decode: Callable[[np.ndarray], Fields]
-    parts: Mapping[Part, tuple[DType, int]]
+    codes: Cut | Halves
+    parts: Mapping[Part, PartFormat]
     zero_point: int = 0
     super_group: int | None = None
     table: tuple[int, ...] | None = None
     signed: bool = False
+
+    def cut(self, blocks: np.ndarray, part: Part) -> np.ndarray:
+        """Return a part of blocks [N, bytes], codes one to an element."""
+        return (self.codes if part == "codes" else self.parts[part].cut)(blocks)
+
+    def packed_codes(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the codes of blocks [N, bytes] as `unpack_bits` reads them."""
+        if isinstance(self.codes, Halves):
+            return self.codes.packed(blocks)
+        return packed_bits(self.codes(blocks), self.bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +94,11 @@ class GgufType:
     format: BlockFormat | None = None
 
 
-def _f16(blocks: np.ndarray, start: int) -> np.ndarray:
-    return np.ascontiguousarray(blocks[:, start : start + 2]).view("<f2")  # (N, 1)
+def _f16(start: int) -> PartFormat:
+    def cut(blocks: np.ndarray) -> np.ndarray:
+        return blocks[:, start : start + 2].view("<f2")  # (N, 1)
+
+    return PartFormat(dtypes.f16, 1, cut)
 
 
 def _halves(bytes_: np.ndarray) -> np.ndarray:
@@ -62,74 +111,69 @@ def _fifth_bits(blocks: np.ndarray, start: int) -> np.ndarray:
     return bits << np.uint8(4)
 
 
-def _q4_0(blocks: np.ndarray) -> Fields:
-    return {"codes": _halves(blocks[:, 2:]), "scale": _f16(blocks, 0)}
+def _q5_0(blocks: np.ndarray) -> np.ndarray:
+    return _halves(blocks[:, 6:]) | _fifth_bits(blocks, 2)
 
 
-def _q4_1(blocks: np.ndarray) -> Fields:
-    return {"codes": _halves(blocks[:, 4:]), "scale": _f16(blocks, 0), "bias": _f16(blocks, 2)}
+def _q5_1(blocks: np.ndarray) -> np.ndarray:
+    return _halves(blocks[:, 8:]) | _fifth_bits(blocks, 4)
 
 
-def _q5_0(blocks: np.ndarray) -> Fields:
-    codes = _halves(blocks[:, 6:]) | _fifth_bits(blocks, 2)
-    return {"codes": codes, "scale": _f16(blocks, 0)}
+def _q8_0(blocks: np.ndarray) -> np.ndarray:
+    return dense_rows(blocks[:, 2:]).view(np.int8)
 
 
-def _q5_1(blocks: np.ndarray) -> Fields:
-    codes = _halves(blocks[:, 8:]) | _fifth_bits(blocks, 4)
-    return {"codes": codes, "scale": _f16(blocks, 0), "bias": _f16(blocks, 2)}
+def _words(bytes_: np.ndarray, *shape: int) -> np.ndarray:
+    return dense_rows(bytes_).view(np.uint64).reshape(-1, *shape)
 
 
-def _q8_0(blocks: np.ndarray) -> Fields:
-    return {"codes": blocks[:, 2:].view(np.int8), "scale": _f16(blocks, 0)}
-
-
-def _q4_k(blocks: np.ndarray) -> Fields:
-    """256 codes: of each 32 bytes the low halves, then the high ones."""
-    codes = _halves(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256)
-    return {"codes": codes, **_scales_of_k(blocks)}
-
-
-def _q5_k(blocks: np.ndarray) -> Fields:
+def _q5_k(blocks: np.ndarray) -> np.ndarray:
     """As Q4_K; bit i of 32 bytes in between is the fifth bit of the i-th 32 codes."""
-    low = _halves(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-    place = np.arange(8, dtype=np.uint8)[:, np.newaxis]
-    high = (blocks[:, np.newaxis, 16:48] >> place & 1) << np.uint8(4)
-    return {"codes": (low | high).reshape(-1, 256), **_scales_of_k(blocks)}
+    low, high = _words(blocks[:, 48:], 4, 4), _words(blocks[:, 16:48], 4)
+    codes = np.empty((len(blocks), 8, 4), np.uint64)
+    codes[:, 0::2] = low & _LOW_HALVES
+    codes[:, 1::2] = low >> np.uint64(4) & _LOW_HALVES
+    for place in range(8):
+        codes[:, place] |= (high >> np.uint64(place) & _LOW_BITS) << np.uint64(4)
+    return codes.view(np.uint8).reshape(-1, 256)
 
 
-def _scales_of_k(blocks: np.ndarray) -> Fields:
-    """Return 8 scales and 8 minima of 6 bits out of 12 bytes, and what they are multiplied by.
+def _scales_of_k(blocks: np.ndarray) -> np.ndarray:
+    """Return 8 scales of 6 bits out of 12 bytes, in which 8 minima lie beside them.
 
     The first 4 of each are the low bits of 8 bytes. The others have their low bits in the last 4
     bytes, and their 2 high bits above the first ones. A minimum is subtracted: a negative bias.
     """
-    first, second, mixed = (blocks[:, start : start + 4] for start in (4, 8, 12))
-    scale = np.concatenate([first & 63, mixed & 15 | first >> 2 & 48], axis=1)
-    least = np.concatenate([second & 63, mixed >> 4 | second >> 2 & 48], axis=1)
-    return {
-        "scale": scale,
-        "bias": least,
-        "super_scale": _f16(blocks, 0),
-        "super_bias": -_f16(blocks, 2),
-    }
+    first, mixed = blocks[:, 4:8], blocks[:, 12:16]
+    return np.concatenate([first & 63, mixed & 15 | first >> 2 & 48], axis=1)
 
 
-def _q6_k(blocks: np.ndarray) -> Fields:
+def _minima_of_k(blocks: np.ndarray) -> np.ndarray:
+    second, mixed = blocks[:, 8:12], blocks[:, 12:16]
+    return np.concatenate([second & 63, mixed >> 4 | second >> 2 & 48], axis=1)
+
+
+def _factor_of_minima(blocks: np.ndarray) -> np.ndarray:
+    return -_f16(2).cut(blocks)
+
+
+def _q6_k(blocks: np.ndarray) -> np.ndarray:
     """Twice 128 codes: low halves and high halves of 64 bytes, with 2 bits each of 32 bytes."""
-    low = _halves(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-    place = np.arange(0, 8, 2, dtype=np.uint8)[:, np.newaxis]
-    high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> place & 3) << np.uint8(4)
-    return {
-        "codes": (low | high).reshape(-1, 256),
-        "scale": blocks[:, 192:208].view(np.int8),
-        "super_scale": _f16(blocks, 208),
-    }
+    low, high = _words(blocks[:, :128], 2, 2, 4), _words(blocks[:, 128:192], 2, 4)
+    codes = np.empty((len(blocks), 2, 4, 4), np.uint64)
+    codes[:, :, :2] = low & _LOW_HALVES
+    codes[:, :, 2:] = low >> np.uint64(4) & _LOW_HALVES
+    for place in range(4):
+        codes[:, :, place] |= (high >> np.uint64(2 * place) & _LOW_PAIRS) << np.uint64(4)
+    return codes.view(np.uint8).reshape(-1, 256)
 
 
-def _mxfp4(blocks: np.ndarray) -> Fields:
-    """The first byte is the exponent of the scale."""
-    return {"codes": _halves(blocks[:, 1:]), "scale": mxfp4_scale(blocks[:, :1])}
+def _scales_of_q6_k(blocks: np.ndarray) -> np.ndarray:
+    return blocks[:, 192:208].view(np.int8)
+
+
+def _exponents(blocks: np.ndarray) -> np.ndarray:
+    return mxfp4_scale(blocks[:, :1])
 
 
 def mxfp4_scale(exponents: np.ndarray) -> np.ndarray:
@@ -140,13 +184,19 @@ def mxfp4_scale(exponents: np.ndarray) -> np.ndarray:
     return half.astype(np.uint16).view(dtypes.bf16.numpy)
 
 
-_F16 = (dtypes.f16, 1)
-_K_PARTS: Mapping[Part, tuple[DType, int]] = {
-    "scale": (dtypes.ui8, 8),
-    "super_scale": _F16,
-    "bias": (dtypes.ui8, 8),
-    "super_bias": _F16,
+_SCALE: Mapping[Part, PartFormat] = {"scale": _f16(0)}
+_SCALE_AND_BIAS: Mapping[Part, PartFormat] = {"scale": _f16(0), "bias": _f16(2)}
+_K_PARTS: Mapping[Part, PartFormat] = {
+    "scale": PartFormat(dtypes.ui8, 8, _scales_of_k),
+    "super_scale": _f16(0),
+    "bias": PartFormat(dtypes.ui8, 8, _minima_of_k),
+    "super_bias": PartFormat(dtypes.f16, 1, _factor_of_minima),
 }
+_Q6_K_PARTS: Mapping[Part, PartFormat] = {
+    "scale": PartFormat(dtypes.si8, 16, _scales_of_q6_k),
+    "super_scale": _f16(208),
+}
+_MXFP4_PARTS: Mapping[Part, PartFormat] = {"scale": PartFormat(dtypes.bf16, 1, _exponents)}
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of the 4-bit floats; the negative zero is 0."""
 
@@ -154,18 +204,20 @@ GGUF_TYPES: Mapping[int, GgufType] = {
     0: GgufType("F32", 1, 4, dtypes.f32),
     1: GgufType("F16", 1, 2, dtypes.f16),
     30: GgufType("BF16", 1, 2, dtypes.bf16),
-    2: GgufType("Q4_0", 32, 18, None, BlockFormat(4, 32, _q4_0, {"scale": _F16}, zero_point=8)),
-    3: GgufType("Q4_1", 32, 20, None, BlockFormat(4, 32, _q4_1, {"scale": _F16, "bias": _F16})),
-    6: GgufType("Q5_0", 32, 22, None, BlockFormat(5, 32, _q5_0, {"scale": _F16}, zero_point=16)),
-    7: GgufType("Q5_1", 32, 24, None, BlockFormat(5, 32, _q5_1, {"scale": _F16, "bias": _F16})),
-    8: GgufType("Q8_0", 32, 34, None, BlockFormat(8, 32, _q8_0, {"scale": _F16}, signed=True)),
-    12: GgufType("Q4_K", 256, 144, None, BlockFormat(4, 32, _q4_k, _K_PARTS, super_group=8)),
+    2: GgufType("Q4_0", 32, 18, None, BlockFormat(4, 32, Halves(2, 16), _SCALE, 8)),
+    3: GgufType("Q4_1", 32, 20, None, BlockFormat(4, 32, Halves(4, 16), _SCALE_AND_BIAS)),
+    6: GgufType("Q5_0", 32, 22, None, BlockFormat(5, 32, _q5_0, _SCALE, 16)),
+    7: GgufType("Q5_1", 32, 24, None, BlockFormat(5, 32, _q5_1, _SCALE_AND_BIAS)),
+    8: GgufType("Q8_0", 32, 34, None, BlockFormat(8, 32, _q8_0, _SCALE, signed=True)),
+    12: GgufType("Q4_K", 256, 144, None, BlockFormat(
+        4, 32, Halves(16, 32), _K_PARTS, super_group=8
+    )),
     13: GgufType("Q5_K", 256, 176, None, BlockFormat(5, 32, _q5_k, _K_PARTS, super_group=8)),
     14: GgufType("Q6_K", 256, 210, None, BlockFormat(
-        6, 16, _q6_k, {"scale": (dtypes.si8, 16), "super_scale": _F16}, 32, super_group=16
+        6, 16, _q6_k, _Q6_K_PARTS, 32, super_group=16
     )),
     39: GgufType("MXFP4", 32, 17, None, BlockFormat(
-        4, 32, _mxfp4, {"scale": (dtypes.bf16, 1)}, table=E2M1
+        4, 32, Halves(1, 16), _MXFP4_PARTS, table=E2M1
     )),
 }  # fmt: skip
 """The types by their numbers in files."""

@@ -15,11 +15,55 @@ def packed_bits(codes: np.ndarray, bits: int) -> np.ndarray:
     """
     if bits == 8:
         return codes
-    words = np.ascontiguousarray(codes).view("<u8")
-    width = bits
+    words = np.array(codes, order="C").view("<u8")
+    spare, width = np.empty_like(words), bits
     for lane, mask in _EVEN.items():
-        low, high = words & np.uint64(mask), (words >> np.uint64(lane)) & np.uint64(mask)
-        words = low | (high << np.uint64(width))
+        np.bitwise_and(words, np.uint64(mask), out=spare)
+        np.right_shift(words, np.uint64(lane), out=words)
+        np.bitwise_and(words, np.uint64(mask), out=words)
+        np.left_shift(words, np.uint64(width), out=words)
+        np.bitwise_or(words, spare, out=words)
         width *= 2
     size = (*codes.shape[:-1], codes.shape[-1] // 8 * bits)
-    return words.view(np.uint8).reshape(*words.shape, 8)[..., :bits].reshape(size)
+    unit = np.uint8 if bits % 2 else np.uint16 if bits % 4 else np.uint32
+    parts = words.reshape(-1, 1).view(unit)
+    packed = np.empty((len(parts), bits // parts.itemsize), unit)
+    for place in range(packed.shape[1]):  # many at a time, not the few of a word
+        packed[:, place] = parts[:, place]
+    return packed.view(np.uint8).reshape(size)
+
+
+def packed_halves(bytes_: np.ndarray, run: int) -> np.ndarray:
+    """Return ui8 [N, B] of codes of 4 bits in bytes [N, B], which hold them in another order.
+
+    Of each `run` bytes, a multiple of 8, the low halves come first, then the high ones. Neighbours
+    change places within words of 64 bits, in three steps: low halves then lie before high ones.
+    """
+    words = dense_rows(bytes_).copy().view(np.uint64)
+    spare = np.empty_like(words)
+    _exchange(words, 4, 0x00F000F000F000F0, spare)
+    _exchange(words, 8, 0x0000FF000000FF00, spare)
+    _exchange(words, 16, 0x00000000FFFF0000, spare)
+    moved, count = words.view(np.uint32).reshape(-1, run // 4), run // 8
+    packed = np.empty_like(moved)
+    for place in range(count):
+        packed[:, place] = moved[:, 2 * place]
+        packed[:, count + place] = moved[:, 2 * place + 1]
+    return packed.view(np.uint8).reshape(bytes_.shape)
+
+
+def dense_rows(bytes_: np.ndarray) -> np.ndarray:
+    """Return bytes [N, B] that are contiguous; rows are moved whole, which is 10 times as fast."""
+    if bytes_.flags.c_contiguous:
+        return bytes_
+    return np.ascontiguousarray(bytes_.view(f"V{bytes_.shape[1]}")).view(np.uint8)
+
+
+def _exchange(words: np.ndarray, distance: int, mask: int, spare: np.ndarray) -> None:
+    """Have the bits of `mask` and those `distance` above them change places in all words."""
+    np.right_shift(words, np.uint64(distance), out=spare)
+    np.bitwise_xor(spare, words, out=spare)
+    np.bitwise_and(spare, np.uint64(mask), out=spare)
+    np.bitwise_xor(words, spare, out=words)
+    np.left_shift(spare, np.uint64(distance), out=spare)
+    np.bitwise_xor(words, spare, out=words)
