@@ -39,8 +39,9 @@ VARIABLE = "GPTRS_WEIGHT_CACHE_BYTES"
 """The environment variable with the most bytes that forms of weights may take on disk."""
 LEAST = 1 << 18
 """Bytes from which a form is kept: a smaller one is made as fast as its file is opened."""
-_EXIT_S = 1.0
-"""The longest that the end of a process waits for the disk; the next one writes the rest."""
+_EXIT_S = 5.0
+"""The longest that the end of a process waits for the disk; the next writes the rest. At 200 MB/s
+a short process with a model of 1 GB keeps all of it, where 1 s was enough for a fifth."""
 
 
 class WeightStore:
