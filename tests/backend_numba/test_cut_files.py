@@ -76,7 +76,7 @@ program = parse_program(
 identity = WeightIdentity.of(b"w", WeightFile(bytes(16), "/made/up", lambda: True))
 type = program.main.body.params[1].type
 ones = lambda: np.ones((256, 1024), np.float32)
-made, found = (weight_array(identity, type, ones, mapped=True) for _ in range(2))
+made, found = (weight_array(identity, type, ones, "mapped") for _ in range(2))
 run = create(2).compile(program, [InputRole.ARGUMENT, InputRole.PARAMETER]).run
 x = np.ones((9, 256), np.float32)
 right = 9 * 256 * 1024

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 import gptrs
+from fuzzing import tiny_gguf
 from gptrs.backend import weight_identity
+from gptrs.backend.protocol import InputRole
+from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.capture.parameter import Parameter
+from gptrs.checkpoint.formats.gguf import GgufFile, open_header
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.quantized_tensor import Part
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.kept_weights import weight_store as weight_store_module
 from gptrs_backend_numba.kept_weights.weight_store import WeightStore, weight_store
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
 from runtime import tiny_resnet
@@ -87,6 +95,56 @@ def test_the_second_model_packs_nothing(store, folder, monkeypatch):
     forbid_packing(monkeypatch)
     assert logits(folder) == first
     assert store.written == written
+
+
+def test_parts_of_quantized_weights_are_kept_in_the_form_that_is_read(store, tmp_path, monkeypatch):
+    """Of a first model, nothing but panels and the table of tokens; the second one decodes none."""
+    monkeypatch.setattr(weight_store_module, "LEAST", 1)
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(tiny_gguf.llama(("Q4_0",), width=256))
+    first = logits(path)
+    with open_header(path) as (_, header):
+        matrices = sum(tensor.type.format is not None for tensor in header.tensors)
+    written = 2 * matrices + 2
+    assert store.written.count == written, "codes and scales as panels, those of the table by rows"
+
+    def forbidden(self: GgufFile, name: str, part: Part) -> np.ndarray:
+        raise AssertionError(f"{part} of {name} is decoded")
+
+    monkeypatch.setattr(GgufFile, "read_part", forbidden)
+    assert logits(path) == first
+    assert store.written.count == written
+
+
+def test_deferred_weights_are_read_by_whoever_asks(store, tmp_path):
+    backend = create(1)
+    stored = np.arange(1 << 17, dtype=np.float32).reshape(256, -1)
+    identity = WeightIdentity.of(b"w", WeightFile(bytes(16), "/made/up", lambda: True))
+    loads: list[int] = []
+
+    def read() -> np.ndarray:
+        loads.append(1)
+        return stored
+
+    type_ = TensorType(dtypes.f32, stored.shape)
+    weight = backend.weight_to_device(identity, type_, read, "read")
+    assert (weight.shape, weight.dtype, loads) == (stored.shape, stored.dtype, [])
+    program = gptrs.ir.parse_program("""
+        ptir.v0.5
+        func @main(%w: f32[256, 512]) -> (f32[256, 512], f32[256, 512]) {
+          %0 = add %w, %w : f32[256, 512]
+          return %0, %w
+        }
+        """)
+    twice, same = backend.compile(program, [InputRole.PARAMETER]).run([weight])
+    np.testing.assert_array_equal(np.asarray(twice), 2 * stored)
+    np.testing.assert_array_equal(np.asarray(same), stored)
+    np.testing.assert_array_equal(backend.to_host(weight), stored)
+    assert loads == [1]
+    store.writer.finish()
+    again = backend.weight_to_device(identity, type_, read, "read")
+    np.testing.assert_array_equal(backend.to_host(again), stored)
+    assert loads == [1], "it is on disk"
 
 
 def test_a_changed_file_is_packed_again(store, folder, monkeypatch):

@@ -12,7 +12,7 @@ from gptrs.backend.op_table import require_supported
 from gptrs.backend.precision import Precision
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.protocol import Buffer, InputRole
-from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
@@ -23,6 +23,7 @@ from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
 from gptrs_backend_numba.fusion.switch import is_on
+from gptrs_backend_numba.kept_weights.deferred_weight import DeferredWeight
 from gptrs_backend_numba.kept_weights.identities import weight_array
 from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
@@ -137,13 +138,16 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         identity: WeightIdentity,
         type: TensorType,
         load: Callable[[], np.ndarray],
-        mapped: bool,
+        origin: WeightOrigin,
     ) -> np.ndarray:
-        """Return the array of a weight, from disk if it was computed there before."""
-        return weight_array(identity, type, lambda: self.to_device(load()), mapped)
+        """Return the array of a weight, or what stands for it until a run needs the elements."""
+        return weight_array(identity, type, lambda: self.to_device(load()), origin)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
-        """Return the buffer itself, which is a NumPy array."""
+        """Return the buffer itself, which is a NumPy array; a deferred weight is loaded."""
+        if isinstance(buffer, DeferredWeight):
+            with RUN_LOCK:
+                return buffer.elements()
         return cast("np.ndarray", buffer)
 
 

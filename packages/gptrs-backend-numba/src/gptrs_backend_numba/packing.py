@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Protocol
 
@@ -80,15 +80,15 @@ class PackedWeights:
     def packed(
         self,
         array: np.ndarray,
-        contents: np.ndarray,
+        contents: Callable[[], np.ndarray],
         layout: Arrangement,
         threads: int,
         streamed: bool = False,
     ) -> np.ndarray:
         """Return the packed copy of a matrix within `array`, which never changes.
 
-        `contents` is the array itself or a contiguous copy of it. The copy of a weight that is
-        `streamed` is written to disk at once, as it will soon leave memory.
+        `contents` gives the array itself or a contiguous copy of it, if one is to be made. The copy
+        of a weight that is `streamed` is written to disk at once, as it will soon leave memory.
         """
         key = (id(array), layout)
         found = self._found.get(key)
@@ -96,7 +96,7 @@ class PackedWeights:
             return found[1]
         made = _kept(array, layout)
         if made is None:
-            made = _keep(array, layout, layout.packed(contents, threads), streamed)
+            made = _keep(array, layout, layout.packed(contents(), threads), streamed)
             release_pages(array)  # of a mapped file: only the copy is read from now on
         forget = weakref.ref(array, lambda _: self._found.pop(key, None))
         self._found[key] = (forget, made)

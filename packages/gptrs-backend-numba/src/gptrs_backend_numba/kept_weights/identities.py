@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.kept_weights.weight_store import weight_store
+from gptrs_backend_numba.kept_weights.deferred_weight import DeferredWeight, kept_array
 
-_PLAIN = "plain"
-"""The form of a weight as it is, row-major."""
 _IDENTITIES: dict[int, tuple[weakref.ref[np.ndarray], WeightIdentity]] = {}
 
 
@@ -23,20 +21,15 @@ def identity_of(array: np.ndarray) -> WeightIdentity | None:
 
 
 def weight_array(
-    identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray], mapped: bool
+    identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray], origin: WeightOrigin
 ) -> np.ndarray:
-    """Return the array of a weight: from the store, else by `load`, which stores a computed one.
-
-    A `mapped` one is a view of its file and needs no copy in the store.
-    """
-    store = weight_store()
-    found = None if mapped else store.find(identity, _PLAIN, type.nbytes)
-    if found is not None:
-        array = found.view(type.dtype.numpy).reshape(type.shape)
-    else:
+    """Return the array of a weight: a view of its file, one from the store, or a deferred one."""
+    if origin == "mapped":
         array = load()
-        if not mapped:
-            store.keep(identity, _PLAIN, array)
+    elif origin == "computed":  # by a run: none may begin within another one
+        array = kept_array(identity, type, load)
+    else:
+        array = DeferredWeight.of(identity, type, load)
     _note(array, identity)
     return array
 

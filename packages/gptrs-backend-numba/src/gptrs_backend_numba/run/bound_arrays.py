@@ -34,6 +34,11 @@ class StorageAddress:
             self._base = sizes.new()
             self._sized = [(word, sizes.place(word, size, self._base)) for word, size in symbolic]
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any word of the schedule depends on the address."""
+        return bool(self._uses) or self._sizes is not None
+
     def move(self, address: int) -> None:
         """Set the address, and write it to the words unless it is the same."""
         if self.address == address:

@@ -19,6 +19,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.kept_weights.deferred_weight import known_elements
 from gptrs_backend_numba.memory import address_of, fill_byte, kernel_memory_filled
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.pool import POOL
@@ -123,7 +124,8 @@ class NumbaExecutable:
                 position = self._interpret_filled(interpret, results, self._fill)
             if self._files[EVER]:
                 read = [*arrays, *(() if bound is None else bound.buffers)]
-                MAPPED_FILES.require_whole([*read, *PACKED_WEIGHTS.made_of(read)])
+                packed = PACKED_WEIGHTS.made_of(read)
+                MAPPED_FILES.require_whole([*map(known_elements, read), *packed])
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
             self._outputs.finish(results)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
+from gptrs_backend_numba.kept_weights.deferred_weight import DeferredWeight
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
@@ -132,18 +134,31 @@ class InputBinding:
 
     def _placed(self, index: int, array: np.ndarray) -> np.ndarray:
         """Bind an input to an array, or to a copy that is dense and aligned, as kernels need it."""
+        given = self._inputs[index]
+        self._remembered.forget(index)
+        if isinstance(array, DeferredWeight):
+            returned = index in self._overwritten
+            if returned or given.location.is_used:
+                given.location.move(address_of(array.elements()))
+            self._pack(given, array, cache(array.passing_elements))
+            if not returned:
+                self._remembered.remember(index, array)
+            return array.elements() if returned else array
         flags = array.flags
         usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
-        self._remembered.forget(index)
-        self._inputs[index].location.move(address_of(usable))
-        streamed = self._inputs[index].role is InputRole.STREAMED
-        for location, layout in self._inputs[index].packings:
-            with span("pack weights"):
-                packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads, streamed)
-            location.move(address_of(packed))
+        given.location.move(address_of(usable))
+        self._pack(given, array, lambda: usable)
         if usable is array and self._recurring[index]:
             self._remembered.remember(index, array)
         return usable
+
+    def _pack(self, given: Input, array: np.ndarray, contents: Callable[[], np.ndarray]) -> None:
+        """Point calls to the packed copies of an array that has `contents`."""
+        streamed = given.role is InputRole.STREAMED
+        for location, layout in given.packings:
+            with span("pack weights"):
+                packed = PACKED_WEIGHTS.packed(array, contents, layout, self._threads, streamed)
+            location.move(address_of(packed))
 
     def _own_donated(
         self, identities: Sequence[int], arrays: list[np.ndarray], elsewhere: frozenset[int]

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from gptrs.backend.protocol import Buffer
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
+WeightOrigin = Literal["mapped", "read", "computed"]
+"""Where elements come from: a view of a file, a file and what is decoded of it, or programs."""
 _SETTLED_NS = 2_000_000_000
 """Age from which a change of a file cannot go unnoticed: clocks of file systems are coarse."""
 
@@ -112,12 +114,13 @@ class WeightKeeper(Protocol):
         identity: WeightIdentity,
         type: TensorType,
         load: Callable[[], np.ndarray],
-        mapped: bool,
+        origin: WeightOrigin,
     ) -> Buffer:
-        """Return what `to_device(load())` would; `load` need not be called.
+        """Return what `to_device(load())` would; `load` need not be called, or not yet.
 
         What is made of the buffer may be kept under `identity`, and so may the elements unless
-        `load` only gives a view of a `mapped` file.
+        `load` only gives a view of a "mapped" file. One that was "read" may be loaded at any time,
+        also within a run; that one is "computed" takes runs, so that it is loaded now or never.
         """
         ...
 

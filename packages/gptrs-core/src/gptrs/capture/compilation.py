@@ -24,7 +24,6 @@ from gptrs.capture import late_binding
 from gptrs.capture.backend_calls import (
     compiled,
     compiled_symbolic,
-    release_pages_of,
     to_host,
     without_exit,
 )
@@ -99,7 +98,7 @@ class Derivation:
             (result,) = self.computation.executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
                 if not parent.loaded:
-                    release_pages_of(backend, buffer)
+                    parent.release_pages(buffer)
             return result
 
         def load() -> np.ndarray:

@@ -13,7 +13,7 @@ from gptrs.backend.device_memory import has_own_memory
 from gptrs.backend.mapped_pages import prefetch_pages
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.backend.sharding import Axes, mesh_of, sharding_of
-from gptrs.backend.weight_identity import WeightIdentity, weight_keeper
+from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin, weight_keeper
 from gptrs.capture.backend_calls import host_view, moved, release_pages_of, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
@@ -137,8 +137,13 @@ class Parameter:
     def release(self) -> None:
         """Forget the weight, and give the memory of a mapped file back to the system."""
         if self._buffer is not None:
-            release_pages_of(self.backend, self._buffer)
+            self.release_pages(self._buffer)
             self._buffer = None
+
+    def release_pages(self, buffer: Buffer) -> None:
+        """Give the memory of the mapped file under a `buffer` of the weight back to the system."""
+        if self.zero_copy:  # any other memory goes with the buffer
+            release_pages_of(self.backend, buffer)
 
     def prefetch(self) -> None:
         """Let the system read the files that the weight, or its sources, are mapped from."""
@@ -178,9 +183,13 @@ class Parameter:
         return moved(
             backend,
             "weight_to_device",
-            lambda: keeper.weight_to_device(identity, self.type, load, self.zero_copy),
+            lambda: keeper.weight_to_device(identity, self.type, load, self._origin),
             self.type,
         )
+
+    @property
+    def _origin(self) -> WeightOrigin:
+        return "mapped" if self.zero_copy else "computed" if self.sources else "read"
 
     def _part_of(self, index: tuple[slice, ...]) -> np.ndarray:
         if self._read_slice is not None:

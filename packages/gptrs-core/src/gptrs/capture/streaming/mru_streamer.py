@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing_extensions import override
 
 from gptrs.backend.protocol import Buffer
-from gptrs.capture.backend_calls import release_pages_of
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.prefetch import Prefetcher
 from gptrs.errors import ModelError
@@ -72,7 +71,7 @@ class MruStreamer(WeightStreamer):
             yield buffers
             for weight, rows in weights.items():
                 if rows is not None and not weight.loaded:
-                    release_pages_of(weight.backend, weight.buffer(keep=False))
+                    weight.release_pages(buffers[weight])
 
     @override
     def prefetch(self, weights: WeightRows) -> None:
