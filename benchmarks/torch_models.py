@@ -245,11 +245,6 @@ def detr() -> Made:
     return normalized(model, _image())
 
 
-def fnet() -> Made:
-    """Return FNet, which mixes tokens by Fourier transforms."""
-    return _built("FNet"), {"input_ids": _ids(128)}
-
-
 def normalized(model: nn.Module, given: dict[str, Any]) -> Made:
     """Let batch norms have the mean and variance of what reaches them, as in a trained network.
 
@@ -284,7 +279,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "deberta": text(
         "DebertaV2", num_hidden_layers=6, relative_attention=True, pos_att_type=["p2c", "c2p"]
     ),
-    "fnet": fnet,
+    "fnet": text("FNet"),
     "t5": text("T5", "EncoderModel"),
     "t5 both": two_texts("T5"),
     "bart": two_texts("Bart", encoder_layers=6, decoder_layers=6, d_model=768),

@@ -219,12 +219,12 @@ def gru(
 
     def made(one: _Direction) -> tuple[RecurrentStep, Sequence[Tensor], Tensor]:
         first, second = one.biases
-        if not resets_state:
-            step = partial(_gru_step, node, one.functions, one.own, second)
-        else:
+        owns: Sequence[Tensor] = [one.own]
+        biases: Sequence[Tensor | None] = [second]
+        if resets_state:
             owns = F.split(one.own, sizes, 0)
             biases = (None, None) if second is None else F.split(second, sizes, 0)
-            step = partial(_gru_step_of_reset_state, node, one.functions, owns, biases)
+        step = partial(_gru_step, node, one.functions, owns, biases)
         return step, [layer.start(start, one.place)], F.linear(layer.x, one.matrix, first)
 
     return layer.over_directions(recurrence, bias, ["Sigmoid", "Tanh"], made)
@@ -233,37 +233,24 @@ def gru(
 def _gru_step(
     node: Node,
     functions: Sequence[Activation],
-    own: Tensor,
-    bias: Tensor | None,
-    row: Tensor,
-    state: Tensor,
-) -> tuple[Tensor]:
-    """Return the next state; the reset applies after the recurrent product."""
-    f, g = functions
-    width = state.shape[-1]
-    row_gates, row_hidden = F.split(row, [2 * width, width], -1)
-    gates, moved = F.split(F.linear(state, own, bias), [2 * width, width], -1)
-    update, reset = F.split(f(_clipped(node, row_gates + gates)), 2, -1)
-    hidden = g(_clipped(node, row_hidden + reset * moved))
-    return ((1.0 - update) * hidden + update * state,)
-
-
-def _gru_step_of_reset_state(
-    node: Node,
-    functions: Sequence[Activation],
     owns: Sequence[Tensor],
     biases: Sequence[Tensor | None],
     row: Tensor,
     state: Tensor,
 ) -> tuple[Tensor]:
-    """Return the next state; the reset applies before the recurrent product."""
+    """Return the next state.
+
+    One recurrent matrix is for all three: the reset applies after the product. Of two the second
+    multiplies the state that was reset.
+    """
     f, g = functions
     width = state.shape[-1]
     row_gates, row_hidden = F.split(row, [2 * width, width], -1)
-    gates = f(_clipped(node, row_gates + F.linear(state, owns[0], biases[0])))
-    update, reset = F.split(gates, 2, -1)
-    moved = F.linear(reset * state, owns[1], biases[1])
-    hidden = g(_clipped(node, row_hidden + moved))
+    product = F.linear(state, owns[0], biases[0])
+    gates, *moved = [product] if len(owns) > 1 else F.split(product, [2 * width, width], -1)
+    update, reset = F.split(f(_clipped(node, row_gates + gates)), 2, -1)
+    change = reset * moved[0] if moved else F.linear(reset * state, owns[1], biases[1])
+    hidden = g(_clipped(node, row_hidden + change))
     return ((1.0 - update) * hidden + update * state,)
 
 
