@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -67,3 +70,33 @@ def test_nothing_is_waited_for_where_nothing_was_asked_for():
     made = BackgroundWriter()
     made.end(5)
     assert threading.active_count() == before
+
+
+def test_an_interrupt_ends_the_wait_at_exit_where_it_is_ignored() -> None:
+    """As it is from the end of a command on; the exit code stays its own."""
+    script = """
+import atexit, signal, time
+from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
+
+def never_done(stopped):
+    print("begun", flush=True)
+    while not stopped():
+        time.sleep(0.01)
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+made = BackgroundWriter()
+made.add(never_done)
+atexit.register(made.end, 3600)
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGINT)  # again, as the first may come before the wait
+            time.sleep(0.2)
+        ended = process.poll()
+        process.kill()
+        said = process.communicate()[1]
+    assert (ended, said) == (0, b"")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 Job = Callable[[Callable[[], bool]], None]
 """Is told how to ask whether it should stop, and raises nothing."""
@@ -66,7 +67,7 @@ class BackgroundWriter:
         """`finish`, then have the thread stop; for the exit of the process. Ctrl-C ends it."""
         if self._thread is None or self._process != os.getpid():
             return
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), _interruptible():
             self.finish(seconds)
         self._stop = True
         with self._changed:
@@ -98,6 +99,20 @@ class BackgroundWriter:
                     return jobs.pop()
                 self._changed.wait(wait if jobs else None)
             return None
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end a wait, also where it is ignored by then, as at the end of a command."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _lower_priority() -> None:
