@@ -68,6 +68,65 @@ _RESNET_NAMES = {
     r"shortcut\.normalization": "downsample.1",
     r"^classifier\.1": "fc",
 }
+_REGNET_NAMES = {
+    r"^regnet\.embedder\.embedder": "stem",
+    r"^regnet\.encoder\.stages\.(\d+)\.layers\.(\d+)": (
+        lambda found: f"s{int(found[1]) + 1}.b{int(found[2]) + 1}"
+    ),
+    r"layer\.2\.attention\.0": "se.fc1",
+    r"layer\.2\.attention\.2": "se.fc2",
+    r"layer\.([01])": lambda found: f"conv{int(found[1]) + 1}",
+    r"layer\.[23]": "conv3",
+    "shortcut": "downsample",
+    "convolution": "conv",
+    "normalization": "bn",
+    r"^classifier\.1": "head.fc",
+}
+_SWIN = {
+    "image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4],
+    "window_size": 4, "mlp_ratio": 1.5,
+}  # fmt: skip
+_SWIN_NAMES = {
+    r"^swin\.": "",
+    r"^embeddings\.patch_embeddings\.projection": "patch_embed.proj",
+    r"^embeddings\.norm": "patch_embed.norm",
+    r"^encoder\.layers\.(\d+)\.downsample": (
+        lambda found: f"layers.{int(found[1]) + 1}.downsample"
+    ),
+    r"^encoder\.": "",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    r"attention\.self\.query": "attn.qkv",
+    r"attention\.self\.relative": "attn.relative",
+    r"attention\.output\.dense": "attn.proj",
+    r"intermediate\.dense": "mlp.fc1",
+    r"output\.dense": "mlp.fc2",
+    "^layernorm": "norm",
+    "^classifier": "head.fc",
+}
+_EFFICIENT = {
+    "width_coefficient": 1.0, "depth_coefficient": 1.0, "depth_divisor": 1,
+    "in_channels": [32, 4, 6, 8, 8, 10, 12], "out_channels": [4, 6, 8, 8, 10, 12, 16],
+    "expand_ratios": [1, 3, 2, 2, 2, 2, 2], "num_block_repeats": [1, 2, 1, 1, 1, 2, 1],
+}  # fmt: skip
+_BLOCKS = ["0.0", "1.0", "1.1", "2.0", "3.0", "4.0", "5.0", "5.1", "6.0"]
+_EFFICIENT_NAMES = {
+    r"^efficientnet\.embeddings\.convolution": "conv_stem",
+    r"^efficientnet\.embeddings\.batchnorm": "bn1",
+    r"^efficientnet\.encoder\.top_conv": "conv_head",
+    r"^efficientnet\.encoder\.top_bn": "bn2",
+    r"^efficientnet\.encoder\.blocks\.(\d+)": lambda found: f"blocks.{_BLOCKS[int(found[1])]}",
+    r"squeeze_excite\.": "se.conv_",
+    r"(blocks\.0\.0\.)depthwise_conv\.depthwise_norm": r"\1bn1",
+    r"(blocks\.0\.0\.)projection\.project_conv": r"\1conv_pw",
+    r"(blocks\.0\.0\.)projection\.project_bn": r"\1bn2",
+    r"expansion\.expand_conv": "conv_pw",
+    r"expansion\.expand_bn": "bn1",
+    r"depthwise_conv\.depthwise_conv": "conv_dw",
+    r"depthwise_conv\.depthwise_norm": "bn2",
+    r"projection\.project_conv": "conv_pwl",
+    r"projection\.project_bn": "bn3",
+}
 CASES = {
     "resnet18": (
         *("resnet", {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 2, 1, 1], "embedding_size": 4}),
@@ -78,6 +137,19 @@ CASES = {
         {"hidden_sizes": [8, 8, 8, 12], "depths": [1, 1, 2, 1], "embedding_size": 4},
         _RESNET_NAMES,
     ),
+    "regnety_002": (
+        "regnet",
+        {"hidden_sizes": [4, 8], "depths": [1, 2], "groups_width": 4, "embedding_size": 8},
+        _REGNET_NAMES,
+    ),
+    "regnetx_004": (
+        "regnet",
+        {"hidden_sizes": [4, 6], "depths": [2, 1], "groups_width": 2, "layer_type": "x"},
+        _REGNET_NAMES,
+    ),
+    "swin_tiny_patch2_window4_32": ("swin", _SWIN, _SWIN_NAMES),
+    # On sides that are powers of 2, transformers' paddings are those of TensorFlow.
+    "tf_efficientnet_b0": ("efficientnet", _EFFICIENT, _EFFICIENT_NAMES),
     "vit_tiny_patch8_32": ("vit", _ENCODER, _ENCODER_NAMES),
     "deit_tiny_patch16_224": ("vit", _ENCODER, _ENCODER_NAMES),
     "deit_tiny_distilled_patch16_224": (
@@ -104,7 +176,7 @@ def _timm_arrays(folder: Path, names: dict, architecture: str) -> dict[str, np.n
     stored = _read(folder)
     found: dict[str, np.ndarray] = {}
     for name, array in stored.items():
-        if re.search("attention.(key|value)", name):
+        if re.search(r"attention\.(self\.)?(key|value)", name):
             continue
         if ".query." in name:
             parts = [stored[name.replace("query", part)] for part in ("query", "key", "value")]

@@ -65,7 +65,8 @@ def randomize(model) -> None:
                 module.weight.normal_(0, (2 / fan_in) ** 0.5)
             elif isinstance(module, torch.nn.Linear):
                 module.weight.normal_(0, 0.3)
-                module.bias.normal_(0, 0.3)
+                if module.bias is not None:
+                    module.bias.normal_(0, 0.3)
 
 
 def images(batch: int, height: int, width: int, channels: int = 3) -> np.ndarray:

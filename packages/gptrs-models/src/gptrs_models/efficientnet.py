@@ -11,6 +11,7 @@ from typing_extensions import override
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head
+from gptrs_models.efficientnet_timm import TimmConfig, TimmEfficientNet
 from gptrs_models.regnet import SqueezeExcite
 
 STEM, HEAD = 32, 1280
@@ -201,6 +202,8 @@ class EfficientNet(ImageClassifierModule):
         return self.top(x)
 
 
-def load(settings: Mapping[str, object], params: Params) -> EfficientNet:
+def load(settings: Mapping[str, object], params: Params) -> EfficientNet | TimmEfficientNet:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    if "conv_stem.weight" in params:
+        return TimmEfficientNet(TimmConfig.from_settings(settings), settings, params)
     return EfficientNet(EfficientNetConfig.from_settings(settings), settings, params)
