@@ -99,7 +99,8 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
     pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
     model = ("--model", save_tiny_gpt2(tmp_path / "tiny"))
     asked = ("bench", "serve", *model, *QUICK, "--streams", "1,3", "--new-tokens", 4)
-    rows = gptrs(*asked, "--json").json["rows"]
+    found = gptrs(*asked, "--json").json
+    rows = found["rows"]
     assert [(row["streams"], row["over"]) for row in rows] == [
         (1, "engine"), (1, "http"), (3, "engine"), (3, "http"),
     ]  # fmt: skip
@@ -107,6 +108,16 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
         assert 0 < row["first_token_ms"] <= row["first_token_ms_99"]
         assert row["gap_ms"] <= row["gap_ms_99"]
         assert row["tokens_per_s"] > row["requests_per_s"] > 0
+        assert row["requests"] == 8
+    first, second = found["ratios"]
+    assert (first["streams"], second["streams"]) == (1, 3)
+    assert set(first["of_fewest"].values()) == {1.0}
+    ours, over_http = rows[2]["tokens_per_s"], rows[3]["tokens_per_s"]
+    assert second["of_engine"]["median"] == pytest.approx(over_http / ours)
+    assert second["of_fewest"]["median"] == pytest.approx(ours / rows[0]["tokens_per_s"])
+    text = gptrs(*asked)
+    assert "3 streams: " in text.err
+    assert "medians of 1 round, engine and HTTP in turn" in text.err
 
 
 def test_a_server_has_the_cache_that_was_asked_for(gptrs, tmp_path):

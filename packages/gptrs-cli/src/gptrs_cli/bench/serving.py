@@ -19,10 +19,13 @@ from gptrs.runtime.measure.http_stream import StreamClient
 from gptrs.runtime.measure.serving_load import (
     LoadFigures,
     LoadRequest,
-    TextTimes,
+    LoadRun,
+    Spread,
     engine_client,
     figures,
+    later_ms,
     load_requests,
+    rate_ratio,
     run_load,
 )
 from gptrs.runtime.serving.engine import MOST_RUNNING, Engine
@@ -40,7 +43,11 @@ from gptrs_cli.terminal.waiting import Waiting
 ENGINE, SERVER = "engine", "http"
 _KEY: Final = "GPTRS_SERVE_API_KEY"
 
-Runs = dict[tuple[str, int], list[tuple[float, list[TextTimes]]]]
+_FEWEST_REQUESTS: Final = 8
+"""Of a run: two texts would tell more of their lengths, and of the machine at one moment."""
+
+Runs = dict[tuple[int, str], list[LoadRun]]
+"""By the number of streams and what they went over."""
 
 _RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
@@ -49,7 +56,7 @@ _RoundsOption = Annotated[
 
 @dataclass(frozen=True)
 class Load:
-    """The requests of a measurement: of so many streams each, `each` a stream."""
+    """The requests of a measurement: of so many streams each, `each` a stream or some more."""
 
     streams: Sequence[int]
     each: int
@@ -58,9 +65,14 @@ class Load:
     cache_dtype: str | None = None
 
     def requests(self, streams: int, vocab_size: int, seed: int) -> list[LoadRequest]:
-        """Return the requests of one run, the same for the same seed."""
-        count = streams * self.each
-        return load_requests(count, vocab_size, self.prompt_tokens, self.new_tokens, seed)
+        """Return the requests of one run, the same for the same seed.
+
+        Other numbers of streams have others: the engine would know their prompts.
+        """
+        count = max(streams * self.each, _FEWEST_REQUESTS)
+        return load_requests(
+            count, vocab_size, self.prompt_tokens, self.new_tokens, (seed, streams)
+        )
 
 
 @command_options(*LOAD)
@@ -71,7 +83,10 @@ def serve(
         str, typer.Option("--streams", metavar="1,16", help="So many streams at once.")
     ] = "1,4,16,64",
     requests: Annotated[
-        int, typer.Option("--requests", metavar="N", min=1, help="Requests of each stream.")
+        int,
+        typer.Option(
+            "--requests", metavar="N", min=1, help="Requests of each stream; 8 of all at least."
+        ),
     ] = 2,
     prompt_tokens: Annotated[
         int, typer.Option("--prompt-tokens", metavar="N", min=1, help="Mean length of prompts.")
@@ -83,13 +98,14 @@ def serve(
         str | None,
         typer.Option("--url", metavar="URL", help="Measure the server there, not one of its own."),
     ] = None,
-    rounds: _RoundsOption = 3,
+    rounds: _RoundsOption = 5,
     cache_dtype: CacheDtypeOption = None,
     settings: Settings,
 ) -> None:
     """Measure streams of texts, from the engine in this process and from a server in turn.
 
-    Requests have random prompts; lengths are between half and one and a half of the mean.
+    Requests have random prompts; lengths are between half and one and a half of the mean. Each
+    round has all numbers of streams, and both sides of each, one right after the other.
     """
     load = Load(parse_integers(streams, "--streams", "numbers of streams"), requests,
                 prompt_tokens, new_tokens, cache_dtype)  # fmt: skip
@@ -109,8 +125,7 @@ def serve(
             waiting.now("starting the server")
             with server(model, _server_options(settings, load)) as address:
                 runs = asyncio.run(_measured(loaded, load, address, rounds, waiting.now))
-    found = [figures(over, count, each) for (over, count), each in runs.items()]
-    _print(loaded, found, settings)
+    _print(loaded, load, runs, settings)
 
 
 def _server_options(settings: Settings, load: Load) -> list[str]:
@@ -140,48 +155,103 @@ def _most_running(load: Load) -> int:
 async def _measured(
     model: LoadedModel, load: Load, url: str, rounds: int, tell: Callable[[str], None]
 ) -> Runs:
-    """Return all runs: of each number of streams the engine and the server, in turn."""
+    """Return all runs. Rounds go through the streams, and back; so do the sides of a comparison."""
     most = _most_running(load)
-    runs: Runs = {}
+    runs: Runs = {(count, over): [] for count in load.streams for over in (ENGINE, SERVER)}
+    servers = [StreamClient(url, key=os.environ.get(_KEY)) for _ in range(max(load.streams))]
     with Engine(
         model,
         most_running=most,
         token_budget=max(256, 2 * most),
         cache_dtype=load.cache_dtype,
     ) as engine:
-        for count in load.streams:
-            clients = [StreamClient(url, key=os.environ.get(_KEY)) for _ in range(count)]
-            asking = {ENGINE: [engine_client(engine)] * count, SERVER: [c.ask for c in clients]}
-            for number in range(-1, rounds):  # the first is for what is compiled
+        asking = {ENGINE: [engine_client(engine)] * most, SERVER: [each.ask for each in servers]}
+        for number in range(-1, rounds):  # the first is for what is compiled
+            for count, over in list(runs)[:: 1 if number % 2 else -1]:
                 tell(f"measuring {counted(count, 'stream')}, round {max(0, number) + 1}")
-                for over, ask in asking.items():
-                    asked = load.requests(count, model.causal_lm().vocab_size, number + 1)
-                    run = await run_load(asked, ask)
-                    if number >= 0:
-                        runs.setdefault((over, count), []).append(run)
-            for client in clients:
-                client.close()
+                asked = load.requests(count, model.causal_lm().vocab_size, number + 1)
+                run = await run_load(asked, asking[over][:count])
+                if number >= 0:
+                    runs[count, over].append(run)
+    for client in servers:
+        client.close()
     return runs
 
 
-def _print(model: LoadedModel, found: Sequence[LoadFigures], settings: Settings) -> None:
+def _print(model: LoadedModel, load: Load, runs: Runs, settings: Settings) -> None:
+    found = [figures(over, count, each) for (count, over), each in runs.items()]
+    rounds = len(next(iter(runs.values())))
     if settings.json:
-        fields: dict[str, object] = {"model": model.name, "backend": model.backend.name}
-        rows = [each.as_json() for each in found]
-        print_result("bench.serve", {**fields, "precision": model.precision, "rows": rows})
+        fields: dict[str, object] = {
+            "model": model.name,
+            "backend": model.backend.name,
+            "precision": model.precision,
+            "rounds": rounds,
+            "prompt_tokens": load.prompt_tokens,
+            "new_tokens": load.new_tokens,
+            "rows": [each.as_json() for each in found],
+            "ratios": [ratio.as_json() for ratio in _ratios(runs)],
+        }
+        print_result("bench.serve", fields)
         return
-    columns = ["streams", "over", "req/s", "tok/s", "first token ms", "99 %", "gap ms", "99 %"]
-    print_table(columns, [_cells(each) for each in found])
-    for engine, over in zip(found[::2], found[1::2], strict=True):
-        share = over.tokens_per_s / engine.tokens_per_s
-        later = over.first_token_ms - engine.first_token_ms
-        note(
-            f"{counted(engine.streams, 'stream')}: HTTP gives {share:.1%} of the engine's tok/s,"
-            f" first tokens {later:+.1f} ms"
+    columns = ["streams", "over", "requests", "req/s", "tok/s", "middle half", "first token ms"]
+    print_table([*columns, "99 %", "gap ms", "99 %"], [_cells(each) for each in found])
+    note(
+        f"medians of {counted(rounds, 'round')}, engine and HTTP in turn; prompts of"
+        f" {counted(load.prompt_tokens, 'token')} and texts of {load.new_tokens} on average"
+    )
+    for ratio in _ratios(runs):
+        note(ratio.told())
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Streams beside the fewest ones, and HTTP beside the engine, round by round."""
+
+    streams: int
+    of_fewest: Spread
+    """Tokens a second of the engine, over those of the fewest streams."""
+    of_engine: Spread
+    """Tokens a second over HTTP, over those of the engine."""
+    later_ms: Spread
+    """First tokens over HTTP, after those of the engine."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        return {
+            "streams": self.streams,
+            "of_fewest": self.of_fewest._asdict(),
+            "of_engine": self.of_engine._asdict(),
+            "later_ms": self.later_ms._asdict(),
+        }
+
+    def told(self) -> str:
+        """Return a line for people."""
+        more, share, later = self.of_fewest, self.of_engine, self.later_ms
+        return (
+            f"{counted(self.streams, 'stream')}: {more.median:.2f}x ({more.low:.2f} to"
+            f" {more.high:.2f}) of the fewest; HTTP {share.median:.1%} ({share.low:.1%} to"
+            f" {share.high:.1%}) of the engine's tok/s, first tokens {later.median:+.1f} ms"
+            f" ({later.low:+.1f} to {later.high:+.1f})"
         )
+
+
+def _ratios(runs: Runs) -> list[Ratio]:
+    counts = list(dict.fromkeys(count for count, _ in runs))
+    fewest = runs[min(counts), ENGINE]
+    return [
+        Ratio(
+            count,
+            rate_ratio(runs[count, ENGINE], fewest),
+            rate_ratio(runs[count, SERVER], runs[count, ENGINE]),
+            later_ms(runs[count, SERVER], runs[count, ENGINE]),
+        )
+        for count in counts
+    ]
 
 
 def _cells(each: LoadFigures) -> list[str]:
     times = (each.first_token_ms, each.first_token_ms_99, each.gap_ms, each.gap_ms_99)
-    rates = [f"{each.requests_per_s:.2f}", f"{each.tokens_per_s:.1f}"]
-    return [str(each.streams), each.over, *rates, *(f"{value:.1f}" for value in times)]
+    half = f"{each.tokens_per_s_25:.1f} to {each.tokens_per_s_75:.1f}"
+    rates = [f"{each.requests_per_s:.2f}", f"{each.tokens_per_s:.1f}", half]
+    return [str(each.streams), each.over, str(each.requests), *rates, *(f"{t:.1f}" for t in times)]

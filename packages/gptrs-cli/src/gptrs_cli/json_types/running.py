@@ -378,16 +378,43 @@ class Bench(TypedDict):
 
 
 class LoadRow(TypedDict):
-    """So many streams of the engine in the process, or over HTTP; times in milliseconds."""
+    """So many streams of the engine in the process, or over HTTP; times in milliseconds.
+
+    Endings `_25`, `_75` and `_99` are percentiles.
+    """
 
     streams: int
     over: str
+    requests: int
+    """Of a run."""
     requests_per_s: float
     tokens_per_s: float
+    tokens_per_s_25: float
+    tokens_per_s_75: float
     first_token_ms: float
     first_token_ms_99: float
     gap_ms: float
     gap_ms_99: float
+
+
+class Spread(TypedDict):
+    """A median of rounds, and between what lies the middle half."""
+
+    median: float
+    low: float
+    high: float
+
+
+class LoadRatio(TypedDict):
+    """Streams of the same round compared; times in milliseconds."""
+
+    streams: int
+    of_fewest: Spread
+    """Tokens a second of the engine, over those of the fewest streams."""
+    of_engine: Spread
+    """Tokens a second over HTTP, over those of the engine."""
+    later_ms: Spread
+    """First tokens over HTTP, after those of the engine."""
 
 
 class BenchServe(TypedDict):
@@ -396,4 +423,8 @@ class BenchServe(TypedDict):
     model: str
     backend: str
     precision: str
+    rounds: int
+    prompt_tokens: int
+    new_tokens: int
     rows: list[LoadRow]
+    ratios: list[LoadRatio]
