@@ -22,8 +22,15 @@ def computing_type(dtype: DType) -> np.dtype[np.generic]:
     return dtype.numpy
 
 
+_COMPUTED_AS_THEY_ARE = frozenset(
+    dtype.numpy for dtype in dtypes.ALL if computing_type(dtype) == dtype.numpy
+)
+
+
 def widen(array: np.ndarray) -> np.ndarray:
     """Convert `array` to its computing type, exactly."""
+    if array.dtype in _COMPUTED_AS_THEY_ARE:
+        return array
     dtype = dtypes.from_numpy(array.dtype)
     if dtype.bits == 4:
         return wrap(array.view(computing_type(dtype)), dtype)

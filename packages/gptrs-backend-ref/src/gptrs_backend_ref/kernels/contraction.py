@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,13 +20,21 @@ NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 @TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
 def dot_general(op: ops.DotGeneral, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Multiply matrices, one pair for each batch position: (lhs, shared) x (shared, rhs)."""
-    left, right = TensorType.of(lhs), TensorType.of(rhs)
-    result, accum = op.infer(left, right), op.accumulator(left)
-    m_axes, n_axes = op.free_lhs(left), op.free_rhs(right)
+    result, accum, m_axes, n_axes = _types_and_axes(op, lhs.dtype, lhs.shape, rhs.shape)
     a = _as_matrices(lhs, accum, op.batch_lhs, m_axes, op.contract_lhs)
     b = _as_matrices(rhs, accum, op.batch_rhs, op.contract_rhs, n_axes)
     product = np.matmul(a, b).reshape(result.shape)
     return from_accumulator(product, accum, result.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _types_and_axes(
+    op: ops.DotGeneral, stored: np.dtype[np.generic], lhs: tuple[int, ...], rhs: tuple[int, ...]
+) -> tuple[TensorType, DType, tuple[int, ...], tuple[int, ...]]:
+    """Return the types of result and accumulator, and the free axes of both operands."""
+    dtype = dtypes.from_numpy(stored)
+    left, right = TensorType(dtype, lhs), TensorType(dtype, rhs)
+    return op.infer(left, right), op.accumulator(left), op.free_lhs(left), op.free_rhs(right)
 
 
 def _as_matrices(

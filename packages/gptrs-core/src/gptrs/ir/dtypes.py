@@ -133,6 +133,9 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
 
     Raise ProgramError if PTIR has none (e.g. strings, objects).
     """
+    found = _BY_NUMPY.get(dtype)
+    if found is not None:
+        return found
     native = dtype.newbyteorder("=") if dtype.kind in "iufc" else dtype
     try:
         return _BY_NUMPY[native]
