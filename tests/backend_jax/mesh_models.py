@@ -23,8 +23,9 @@ SPLIT = "split tensors are whole"
 UNOPTIMIZED = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": "True",
+    "xla_cpu_use_fusion_emitters": "False",
 }
-"""Options for XLA: half of the time for machine code. Programs are split as they always are."""
+"""Options for XLA: a third of the time for machine code. Programs are split as they always are."""
 Arrays = dict[str, np.ndarray]
 
 

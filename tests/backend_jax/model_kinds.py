@@ -49,22 +49,36 @@ _LLAMAS = ("mistral", "ministral", "ministral3", "qwen2", "qwen3")
 """The kinds that have a case among the variants of Llama."""
 
 
+_DEEP = ("gemma2", "deepseek_v2", "deepseek_v3", "llama", "ModernBert")
+"""Kinds of more than one layer: theirs are of two sorts, or one case has several alike."""
+
+
+def _decoder(name: str, kind: str, settings: Mapping[str, object]) -> Save:
+    """Return what saves one layer, for which XLA compiles half as long, or those of `settings`."""
+    layers = name in _DEEP or any("layer" in each for each in settings)
+    made = settings if layers else {**settings, "num_hidden_layers": 1}
+    return partial(save_llama, kind=kind, **made)
+
+
 def _encoder(kind: str, part: str, settings: Mapping[str, object]) -> Save:
-    made = {**test_rotary_encoders.SIZES, **settings}
+    layers = {} if kind in _DEEP else {"num_hidden_layers": 1}
+    made = {**test_rotary_encoders.SIZES, **layers, **settings}
     return lambda folder: save_random_model(folder, kind, f"{kind}{part}", **made)
 
 
 def _internlm3(folder: Path) -> None:
     """Save a Llama under the name of a kind that transformers lacks."""
-    save_llama(folder, attention_bias=False, head_dim=8)
+    save_llama(folder, attention_bias=False, head_dim=8, num_hidden_layers=1)
     edit_config(folder, model_type="internlm3", qkv_bias=False, bias=False)
 
 
 def _refined_web(folder: Path, kind: str) -> None:
     """Save a Falcon under one of its older names, the second one with linear biases."""
     linear = {"alibi": kind == "RefinedWebModel", "num_attention_heads": 12, "hidden_size": 48}
-    save_llama(folder, "Falcon", multi_query=False, parallel_attn=False, **linear)
-    edit_config(folder, model_type=kind, n_layer=2, n_head=12)
+    save_llama(
+        folder, "Falcon", multi_query=False, parallel_attn=False, num_hidden_layers=1, **linear
+    )
+    edit_config(folder, model_type=kind, n_layer=1, n_head=12)
 
 
 def _new(folder: Path) -> None:
@@ -115,7 +129,7 @@ def _saves() -> dict[str, Save]:
         **test_llama_kinds.CASES,
         **test_recurrent_kinds.KINDS,
     }.items():
-        found[name] = partial(save_llama, kind=kind, **settings)
+        found[name] = _decoder(name, kind, settings)
     kind, settings = more_decoders.CASES["granitemoehybrid"]
     found["granitemoehybrid"] = partial(save_llama, kind=kind, **settings)
     found |= _hearers()
