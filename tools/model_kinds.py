@@ -15,7 +15,7 @@ POPULAR = {
     "Encoders of text": (
         *("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "electra", "albert"),
         *("modernbert", "nomic_bert", "gte", "eurobert"),
-        *("jina_embeddings_v3", "esm", "ernie"),
+        *("jina_embeddings_v3", "esm", "ernie", "deberta", "deberta-v2", "roberta-prelayernorm"),
     ),
     "Language models": (
         *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),

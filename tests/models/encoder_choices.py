@@ -43,6 +43,7 @@ ROPES = [
 TEXTS: dict[str, Choices] = {
     "Bert": [*BERT, TYPES, UNTIED],
     "Roberta": [*BERT, UNTOLD, PADDING],
+    "RobertaPreLayerNorm": [*BERT, UNTOLD, PADDING, UNTIED],
     "XLMRoberta": [*BERT, UNTOLD, PADDING],
     "Camembert": [*BERT, UNTOLD, PADDING],
     "Data2VecText": [*BERT, UNTOLD, PADDING],
@@ -108,6 +109,18 @@ TEXTS: dict[str, Choices] = {
         each("sliding_window_pattern", 1, 2),
         each("query_pre_attn_scalar", 20, 7),
         each("head_dim", 8, 12),
+    ],
+    "Deberta": [
+        *BERT,
+        [
+            {"relative_attention": False},
+            {"relative_attention": True, "pos_att_type": ["c2p"]},
+            {"relative_attention": True, "pos_att_type": "p2c|c2p", "max_relative_positions": 12},
+            {"relative_attention": True, "pos_att_type": ["p2c"], "max_relative_positions": 7},
+        ],
+        each("position_biased_input", True, False),
+        each("type_vocab_size", 0, 2),
+        each("legacy", True, False),
     ],
     "DebertaV2": [
         *BERT,

@@ -29,6 +29,12 @@ SMALL_DISTILBERT: dict[str, object] = {"dim": 32, "n_layers": 3, "n_heads": 4, "
 CASES: dict[str, tuple[str, str, dict[str, object]]] = {
     "roberta": ("Roberta", "Model", {}),
     "roberta with a head": ("Roberta", "ForMaskedLM", {"pad_token_id": 3, "type_vocab_size": 1}),
+    "roberta-prelayernorm": ("RobertaPreLayerNorm", "Model", {"layer_norm_eps": 1e-3}),
+    "roberta-prelayernorm with a head": (
+        "RobertaPreLayerNorm",
+        "ForMaskedLM",
+        {"pad_token_id": 2, "hidden_act": "relu"},
+    ),
     "xlm-roberta": ("XLMRoberta", "Model", {"layer_norm_eps": 1e-3}),
     "camembert": ("Camembert", "ForSequenceClassification", {"hidden_act": "gelu_new"}),
     "data2vec-text": ("Data2VecText", "Model", {"type_vocab_size": 1, "hidden_act": "relu"}),
@@ -143,6 +149,13 @@ def test_a_text_fills_the_context(directory, backend_name):
     model = gptrs.load_model(directory, backend=backend_name)
     settings = json.loads((directory / "config.json").read_text())
     offset = settings["pad_token_id"] + 1
-    from_padding = ("roberta", "xlm-roberta", "camembert", "mpnet", "data2vec-text")
+    from_padding = (
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "mpnet",
+        "data2vec-text",
+        "roberta-prelayernorm",
+    )
     shifted = settings["model_type"] in from_padding
     assert model.text_embedder().context_length == 150 - (offset if shifted else 0)

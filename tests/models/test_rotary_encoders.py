@@ -90,6 +90,21 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
     "esm of words": ("Esm", "ForMaskedLM", {**PROTEINS, "emb_layer_norm_before": True}),
     "esm of texts": ("Esm", "ForSequenceClassification", {**PROTEINS, "token_dropout": True}),
     "esm of tokens": ("Esm", "ForTokenClassification", PROTEINS),
+    "deberta": (
+        "Deberta",
+        "Model",
+        {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 9},
+    ),
+    "deberta of words": (
+        "Deberta",
+        "ForMaskedLM",
+        {"relative_attention": True, "pos_att_type": ["p2c"], "position_biased_input": False},
+    ),
+    "deberta of texts": (
+        "Deberta",
+        "ForSequenceClassification",
+        {"relative_attention": True, "pos_att_type": ["c2p"], "type_vocab_size": 2},
+    ),
     "deberta-v2": ("DebertaV2", "Model", DISTANCES),
     "deberta-v2 of words": (
         "DebertaV2",
@@ -116,13 +131,13 @@ CASES: dict[str, tuple[str, str, dict[str, object]]] = {
 COMPILED = {
     *("modernbert", "modernbert of texts", "nomic_bert of words", "gte of texts", "eurobert"),
     *("eurobert of texts", "gemma3_text", "deberta-v2", "deberta-v2 of texts"),
-    *("modernbert of tokens", "esm"),
+    *("modernbert of tokens", "esm", "deberta"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 
 
 def test_every_kind_has_a_case():
-    assert {name.split()[0] for name in CASES} == {*KINDS, "deberta-v2"} - {"new"}
+    assert {name.split()[0] for name in CASES} == {*KINDS, "deberta", "deberta-v2"} - {"new"}
 
 
 def save(folder, name, seed=3):
@@ -262,13 +277,13 @@ def test_gte_in_its_older_form(tmp_path):
         read_config({**settings, "vocab_size": None})
 
 
-WITH_DEFAULTS = {*KINDS, "deberta-v2"} - {"new", "gemma3_text", "esm"}
+WITH_DEFAULTS = {*KINDS, "deberta", "deberta-v2"} - {"new", "gemma3_text", "esm"}
 
 
 @pytest.mark.parametrize("kind", sorted(WITH_DEFAULTS))
 def test_defaults_are_those_of_transformers(kind):
     theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
-    read = read_deberta if kind == "deberta-v2" else read_config
+    read = read_deberta if kind.startswith("deberta") else read_config
     assert read({"model_type": kind}) == read({**theirs, "model_type": kind})
 
 
@@ -295,6 +310,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("modernbert", {"rope_parameters": 3}, "`rope_parameters`.*must be an object"),
     ("eurobert", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "DynamicScaling is not"),
     ("gte", {"position_embedding_type": "absolute"}, "is supported as 'rope' only"),
+    ("deberta", {"talking_head": True}, "`talking_head` of a `deberta`.*is supported as False"),
     ("deberta-v2", {"relative_attention": True}, "must name c2p or p2c"),
     ("deberta-v2", {"pos_att_type": "p2p"}, "must be of `c2p`, `p2c`"),
     ("deberta-v2", {"conv_kernel_size": 4}, "must be odd"),
@@ -303,6 +319,6 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("kind", "settings", "message"), REFUSALS)
 def test_unsupported_settings_are_refused_by_name(kind, settings, message):
-    read = read_deberta if kind == "deberta-v2" else read_config
+    read = read_deberta if kind.startswith("deberta") else read_config
     with pytest.raises(ModelError, match=message):
         read({"model_type": kind, **settings})

@@ -157,6 +157,26 @@ class Layer(Module):
         return self.output(self.intermediate(x), x)
 
 
+class NormsFirstLayer(Module):
+    """Attention and two affine layers, each behind a norm, added to what it began with."""
+
+    def __init__(self, config: BertConfig, params: Params) -> None:
+        names, width, inner = config.names, config.hidden_size, config.intermediate_size
+        self.attention_norm = Norm(config, params / names.attention_norm, width)
+        self.attention = SelfAttention(config, params)
+        heads = Axis("heads", config.num_attention_heads)
+        self.mixed = Linear(params / names.output, width, width, axes=(heads, "embed"))
+        self.norm = Norm(config, params / names.norm, width)
+        self.intermediate = Intermediate(config, params / names.up)
+        self.down = Linear(params / names.down, inner, width, axes=("mlp", "embed"))
+
+    @captured_once
+    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, C] and a mask of `F.attention` -> [B, T, C]."""
+        x = x + self.mixed(self.attention(self.attention_norm(x), mask))
+        return x + self.down(self.intermediate(self.norm(x)))
+
+
 class RelativeBias(Module):
     """A bias of scores for each head by the distance of query and key (T5, MPNet).
 
@@ -194,11 +214,12 @@ class Encoder(Module):
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         stored = config.stored_layers
-        self.layer = [Layer(config, params / name) for name in dict.fromkeys(stored)]
+        made = Layer if config.names.last_norm is None else NormsFirstLayer
+        self.layer = [made(config, params / name) for name in dict.fromkeys(stored)]
         self._order = [[*dict.fromkeys(stored)].index(name) for name in stored]
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[Layer | NormsFirstLayer]:
         """Return the layers in the order of computation."""
         return [self.layer[number] for number in self._order]
 
@@ -223,6 +244,10 @@ class Bert(Body):
             else None
         )
 
+        self.last_norm = (
+            Norm(config, body / names.last_norm, width) if names.last_norm is not None else None
+        )
+
     @property
     @override
     def words(self) -> Embedding:
@@ -237,6 +262,8 @@ class Bert(Body):
         states = [x if self.projection is None else self.projection(x)]
         for layer in self.encoder.layers:
             states.append(layer(states[-1], seen))
+        if self.last_norm is not None:
+            states[-1] = self.last_norm(states[-1])
         return states
 
     def _mask(self, length: int, mask: Tensor | None) -> Tensor | None:

@@ -21,6 +21,8 @@ class Names:
     up: str = "intermediate.dense"
     down: str = "output.dense"
     norm: str = "output.LayerNorm"
+    last_norm: str | None = None
+    """A norm of the last states; where there is one, the others stand before what they norm."""
 
 
 @dataclass(frozen=True)

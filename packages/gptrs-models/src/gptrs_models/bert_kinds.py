@@ -149,6 +149,12 @@ ALBERT = Names(
     down="ffn_output",
     norm="full_layer_layer_norm",
 )
+PRELAYERNORM = Names(
+    body="roberta_prelayernorm",
+    attention_norm="attention.LayerNorm",
+    norm="intermediate.LayerNorm",
+    last_norm="LayerNorm",
+)
 
 BERT_HEADS = Heads(
     text=Hidden("pooler.dense", "tanh", in_body=True),
@@ -184,6 +190,7 @@ ALBERT_HEADS = Heads(
 KINDS: dict[str, Kind] = {
     "bert": Kind(Names("bert"), BERT_HEADS, segments=True),
     "roberta": Kind(Names("roberta"), ROBERTA_HEADS, vocab_size=50265, switches=_roberta),
+    "roberta-prelayernorm": Kind(PRELAYERNORM, ROBERTA_HEADS, vocab_size=50265, switches=_roberta),
     "xlm-roberta": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
     "camembert": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
     "data2vec-text": Kind(Names("data2vec_text"), ROBERTA_HEADS, switches=_roberta),

@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3 (He et al. 2021): attention to what a token is, and to how far it is."""
+"""DeBERTa v1 to v3 (He et al. 2021): attention to what a token is, and to how far it is."""
 
 from __future__ import annotations
 
@@ -75,6 +75,57 @@ def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else F.where(F.reshape(mask, (*mask.shape, 1)), x, 0.0)
 
 
+class Content(Module):
+    """Queries, keys and values by the content of tokens, and what projects distances."""
+
+    def __init__(self, config: DebertaConfig, own: Params) -> None:
+        width = config.bert.hidden_size
+        self.query_proj = Linear(own / "query_proj", width, width)
+        self.key_proj = Linear(own / "key_proj", width, width)
+        self.value_proj = Linear(own / "value_proj", width, width)
+        self.n_heads = config.bert.num_attention_heads
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """[B, T, C] -> three of [B, T, H, D]."""
+        layers = (self.query_proj, self.key_proj, self.value_proj)
+        return [split_heads(layer(x), self.n_heads) for layer in layers]
+
+    def key_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
+        """Return the projection of distances that queries look at."""
+        return self.key_proj if shared else Linear(own / "pos_key_proj", width, width)
+
+    def query_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
+        """Return the projection of distances that keys look at."""
+        return self.query_proj if shared else Linear(own / "pos_query_proj", width, width)
+
+
+class JoinedContent(Module):
+    """The same by one product, where the three parts of a head lie together (DeBERTa v1)."""
+
+    def __init__(self, config: DebertaConfig, own: Params) -> None:
+        width = config.bert.hidden_size
+        self.in_proj = Linear(own / "in_proj", width, 3 * width, bias=False)
+        self.q_bias, self.v_bias = (own.tensor(name, (width,)) for name in ("q_bias", "v_bias"))
+        self.n_heads = config.bert.num_attention_heads
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """[B, T, C] -> three of [B, T, H, D]."""
+        batch, length, width = x.shape
+        heads = (self.n_heads, width // self.n_heads)
+        parts = F.reshape(self.in_proj(x), (batch, length, heads[0], 3, heads[1]))
+        query, key, value = (F.squeeze(F.slice_axis(parts, 3, i, 1), 3) for i in range(3))
+        query, value = query + F.reshape(self.q_bias, heads), value + F.reshape(self.v_bias, heads)
+        return [query, key, value]
+
+    def key_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
+        """Return the projection of distances that queries look at; none is shared."""
+        return Linear(own / "pos_proj", width, width, bias=False)
+
+    def query_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
+        """Return the projection of distances that keys look at; none is shared."""
+        return Linear(own / "pos_q_proj", width, width)
+
+
 class SelfAttention(Module):
     """Attention whose scores have terms of distances (He et al. 2021, section 3.1).
 
@@ -83,25 +134,18 @@ class SelfAttention(Module):
 
     def __init__(self, config: DebertaConfig, layer: Params) -> None:
         width, own = config.bert.hidden_size, layer / "attention.self"
-        self.query_proj = Linear(own / "query_proj", width, width)
-        self.key_proj = Linear(own / "key_proj", width, width)
-        self.value_proj = Linear(own / "value_proj", width, width)
+        self.content = JoinedContent(config, own) if config.joined else Content(config, own)
         self.pos_key_proj = self.pos_query_proj = None
         if config.to_position:
-            shared, one = self.key_proj, own / "pos_key_proj"
-            self.pos_key_proj = shared if config.shared else Linear(one, width, width)
+            self.pos_key_proj = self.content.key_of_positions(own, width, config.shared)
         if config.to_content:
-            shared, one = self.query_proj, own / "pos_query_proj"
-            self.pos_query_proj = shared if config.shared else Linear(one, width, width)
+            self.pos_query_proj = self.content.query_of_positions(own, width, config.shared)
         self.n_heads = config.bert.num_attention_heads
         self.scale = (width // self.n_heads * config.terms) ** -0.5
 
     def __call__(self, x: Tensor, mask: Tensor | None, relative: Relative | None) -> Tensor:
         """[B, T, C], a mask i1 [B, 1, 1, T] -> [B, T, C]."""
-        query, key, value = (
-            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
-            for layer in (self.query_proj, self.key_proj, self.value_proj)
-        )  # each (B, H, T, D)
+        query, key, value = (F.swap_axes(part, 1, 2) for part in self.content(x))  # (B, H, T, D)
         if relative is not None:
             bias = self._bias(query, key, relative)
             mask = bias if mask is None else F.where(mask, bias, float("-inf"))

@@ -21,7 +21,8 @@ class DebertaConfig:
     for a model without them; `buckets` of them tell distances up to `most` apart, 0 all of them.
     `to_position` and `to_content` are the terms of scores, whose projections are those of the
     tokens if they are `shared`; `normed` embeddings of distances go through a norm. `positions`:
-    whether embeddings have a term of the position. `kernel` is the size of the convolution, 0 for
+    whether embeddings have a term of the position. `joined`: queries, keys and values are of one
+    product, as in the first version. `kernel` is the size of the convolution, 0 for
     none.
     """
 
@@ -34,6 +35,7 @@ class DebertaConfig:
     shared: bool
     normed: bool
     positions: bool
+    joined: bool
     kernel: int
     groups: int
     conv_act: str
@@ -76,7 +78,12 @@ class DebertaConfig:
 
 def read_config(settings: Mapping[str, object]) -> DebertaConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+    joined = settings.get("model_type") == "deberta"
     fields = ConfigFields(settings, "deberta-v2")
+    if joined:
+        own = {name: value for name, value in settings.items() if name not in _SECOND}
+        fields = ConfigFields({**_FIRST, **own}, "deberta")
+        fields.require("talking_head", False)
     fields.require("quantization_config", None)
     bert = _shared(fields)
     fields.require("attention_head_size", bert.hidden_size // bert.num_attention_heads)
@@ -100,10 +107,23 @@ def read_config(settings: Mapping[str, object]) -> DebertaConfig:
         shared=fields.boolean("share_att_key", False),
         normed="layer_norm" in (fields.text("norm_rel_ebd", "none") or ""),
         positions=fields.boolean("position_biased_input", True),
+        joined=joined,
         kernel=kernel,
         groups=fields.integer("conv_groups", 1),
         conv_act=fields.choice("conv_act", ACTIVATIONS, "tanh"),
     )
+
+
+_FIRST = {
+    **{"vocab_size": 50265, "hidden_size": 768, "intermediate_size": 3072},
+    **{"num_hidden_layers": 12, "num_attention_heads": 12},
+}
+"""Defaults of the first version that are not those of the second one."""
+_SECOND = (
+    *("position_buckets", "share_att_key", "norm_rel_ebd", "conv_kernel_size"),
+    "attention_head_size",
+)
+"""What the first version does not read."""
 
 
 def _above_zero(fields: ConfigFields, name: str) -> int:

@@ -102,6 +102,9 @@ BERT = kind(
     "bert", "BERT encoders: vectors, classes, tags, masked words", "bert_tasks", relatives.BERT
 )
 ROBERTA = kind("roberta", "RoBERTa encoders: vectors, classes, tags, masked words", "bert_tasks")
+ROBERTA_PRELAYERNORM = kind(
+    "roberta-prelayernorm", "RoBERTa encoders with norms first, with every head", "bert_tasks"
+)
 XLM_ROBERTA = kind(
     "xlm-roberta", "XLM-RoBERTa encoders, such as E5 and BGE-M3, with every head", "bert_tasks"
 )
@@ -129,6 +132,7 @@ JINA_EMBEDDINGS_V3 = kind(
     "jina_embeddings_v3", "Jina Embeddings 3, without its adapters", "rotary_encoder"
 )
 ESM = kind("esm", "ESM-2, encoders of proteins, with every head", "rotary_encoder")
+DEBERTA = kind("deberta", "DeBERTa v1 encoders, often classifiers, with every head", "deberta")
 DEBERTA_V2 = kind(
     "deberta-v2", "DeBERTa v2 and v3 encoders, often classifiers, with every head", "deberta"
 )

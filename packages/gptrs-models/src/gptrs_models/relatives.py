@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 BERT = (
-    *("bert-generation", "big_bird", "canine", "convbert", "deberta"),
+    *("bert-generation", "big_bird", "canine", "convbert"),
     *("flaubert", "fnet", "funnel", "ibert"),
     *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert"),
-    *("nystromformer", "rembert", "roberta-prelayernorm", "roformer"),
+    *("nystromformer", "rembert", "roformer"),
     *("splinter", "squeezebert", "xlm", "xlm-roberta-xl", "xlnet", "xmod", "yoso"),
 )
 """Encoders of text."""
