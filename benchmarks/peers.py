@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 from gptrs.runtime.measure.bench_cases import PeerModel
@@ -11,9 +12,21 @@ from gptrs.runtime.measure.bench_cases import PeerModel
 _PEERS = {
     "torch": ("torch_peer", "TorchModel", ("torch", "transformers")),
     "llama.cpp": ("llama_peer", "LlamaModel", ("llama_cpp", "gguf")),
+    "OpenVINO": ("openvino_peer", "OpenVinoModel", ("openvino",)),
 }
 """The module and class of each, `class(path, threads)`, and the libraries that it needs."""
-_READ_GGUF = frozenset({"llama.cpp"})
+
+
+def openvino_folder(path: Path) -> Path:
+    """Return where `openvino_checkpoint.py` puts a model for OpenVINO: beside a GGUF file."""
+    return path.with_suffix(".openvino")
+
+
+_READS: dict[str, Callable[[Path], bool]] = {
+    "torch": Path.is_dir,
+    "llama.cpp": lambda path: True,
+    "OpenVINO": lambda path: path.suffix == ".gguf" and openvino_folder(path).is_dir(),
+}
 
 
 def load_peers(path: Path, threads: int) -> dict[str, PeerModel]:
@@ -21,6 +34,6 @@ def load_peers(path: Path, threads: int) -> dict[str, PeerModel]:
     return {
         name: getattr(importlib.import_module(module), kind)(path, threads)
         for name, (module, kind, libraries) in _PEERS.items()
-        if (path.is_dir() or name in _READ_GGUF)
+        if _READS[name](path)
         and all(importlib.util.find_spec(library) is not None for library in libraries)
     }

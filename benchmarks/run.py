@@ -54,7 +54,8 @@ def main() -> None:
     rows: list[Row] = []
     limits: list[MachineLimits] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         for threads in options.threads:
             limits.append(measure_limits(gptrs.get_backend(options.backend, threads)))
             for part in options.only:
@@ -113,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--new-lengths", type=int, default=40, help="prompts of lengths not met")
     parser.add_argument("--long-text", type=int, default=900, help="tokens whose gaps are told")
     parser.add_argument("--backend", help="ours; the default one without it")
+    parser.add_argument("--folder", type=Path, help="keeps the models, and uses those there")
     parser.add_argument("--out", type=Path, default=_HERE / "results")
     parser.add_argument("--name", help="of the machine, for the files")
     parser.add_argument("--add", action="store_true", help="to the results that lie there")
