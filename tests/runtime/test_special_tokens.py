@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         "special_tokens_map.json": {"bos_token": {"content": "<new>", "lstrip": False}},
     },
     "a prefix space": {"tokenizer_config.json": {"add_prefix_space": True}},
+    "a prefix space without a class": {"tokenizer_config.json": {"add_prefix_space": True}},
 }
 
 

@@ -36,6 +36,11 @@ _MAKE_TOKENS = (
 )
 _PYTHON_CLASSES = ("BioGptTokenizer",)
 """Classes of transformers without a tokenizer.json, of kinds that gptrs has."""
+_AS_THEY_ARE = (
+    *("PreTrainedTokenizerFast", "TokenizersBackend", "BloomTokenizerFast"),
+    *("LlamaTokenizer", "LlamaTokenizerFast"),
+)
+"""Classes of transformers 5 that leave the steps of a tokenizer of bytes as the file has them."""
 _OLDER = (
     *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
     "sentencepiece.bpe.model",
@@ -74,9 +79,11 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
 
 
 def _prefix_space(files: ModelSource) -> bool | None:
-    """Return `add_prefix_space` of tokenizer_config.json, None where it does not say."""
-    found = (files.read_json(_CONFIG) or {}).get("add_prefix_space")
-    return found if isinstance(found, bool) else None
+    """Return `add_prefix_space` of tokenizer_config.json, None where it does not say or count."""
+    settings = files.read_json(_CONFIG) or {}
+    found = settings.get("add_prefix_space")
+    counts = settings.get("tokenizer_class") not in _AS_THEY_ARE
+    return found if counts and isinstance(found, bool) else None
 
 
 class TextTokenizer:
