@@ -154,6 +154,13 @@ def test_what_transformers_saves_is_read(tmp_path: Path):
     _assert_equal(image_processor_of(files, "ConvNextImageProcessor"), theirs)
 
 
+def test_which_processors_read_images_on_white():
+    assert _of({}, "CLIPImageProcessor").on_white
+    assert not _of({"do_convert_rgb": False}, "CLIPImageProcessor").on_white
+    assert not _of({}, "ViTImageProcessor").on_white
+    assert _of({"do_convert_rgb": True}, "ViTImageProcessor").on_white
+
+
 def test_the_settings_may_stand_in_processor_config():
     inner = {"image_processor_type": "MobileNetV2ImageProcessor", "size": 40, "crop_size": 32}
     files = Files({"processor_config.json": {"image_processor": inner}})

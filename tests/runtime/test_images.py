@@ -83,6 +83,29 @@ def test_a_palette_with_transparency_is_read_as_transformers_reads_it(tmp_path):
     np.testing.assert_array_equal(read_image(path), expected)
 
 
+TRANSPARENT: dict[str, tuple[str, object]] = {
+    "a.gif": ("P", 3),
+    "a.png": ("P", 3),
+    "rgb.png": ("RGB", tuple(PIXELS[5, 7].tolist())),
+    "grey.png": ("L", 90),
+}
+"""Files with a color that stands for transparency: the mode of their pixels, and the color."""
+
+
+@pytest.mark.parametrize("name", TRANSPARENT)
+def test_a_transparent_color_becomes_white_where_a_processor_converts(tmp_path, name):
+    transforms = pytest.importorskip("transformers.image_transforms")
+    mode, color = TRANSPARENT[name]
+    image = Image.fromarray(PIXELS)
+    image = image.quantize(8) if mode == "P" else image.convert(mode)
+    path = _saved(tmp_path / name, image, transparency=color)
+    with Image.open(path) as opened:
+        loaded = pytest.importorskip("transformers.image_utils").load_image(opened)
+    expected = transforms.convert_to_rgb(loaded, return_numpy=True)
+    assert (read_image(path) != expected).any()
+    np.testing.assert_array_equal(read_image(path, on_white=True), expected)
+
+
 @pytest.mark.parametrize("value", range(1, 9))
 def test_an_image_is_upright_as_its_exif_data_says(tmp_path, value):
     upright = {

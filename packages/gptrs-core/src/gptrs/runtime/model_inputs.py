@@ -137,7 +137,8 @@ def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
                 f"{quoted(str(path), 200)} would be an image, which `{model.name}` does not take",
                 hint=f"give tokens in a file of tensors, {' '.join(ARCHIVES)}",
             )
-        return model.image_processor(read_image(path))[np.newaxis]
+        make = model.image_processor
+        return make(read_image(path, on_white=make.on_white))[np.newaxis]
     with closing(open_archive(path)) as archive:
         array = archive.read(_tensor_name(archive, path, key))
     row_rank = 3 if model.takes_images else 1

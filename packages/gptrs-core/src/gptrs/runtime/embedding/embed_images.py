@@ -44,7 +44,8 @@ def embed_images(
     for start in range(0, len(images), batch_size):
         if progress is not None:
             progress(start, len(images))
-        prepared = [model.image_processor(_pixels(one)) for one in images[start:][:batch_size]]
+        make = model.image_processor
+        prepared = [make(_pixels(one, make.on_white)) for one in images[start:][:batch_size]]
         found.extend(embedder.embed_images(batch) for batch in _of_one_size(prepared))
     if progress is not None:
         progress(len(images), len(images))
@@ -52,9 +53,9 @@ def embed_images(
     return Normalize()(vectors) if normalize else vectors
 
 
-def _pixels(image: Image) -> np.ndarray:
+def _pixels(image: Image, on_white: bool) -> np.ndarray:
     if not isinstance(image, np.ndarray):
-        return read_image(image)
+        return read_image(image, on_white=on_white)
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
         raise UsageError(
             f"an image is a file or an array ui8[H, W, 3], got {image.dtype}{list(image.shape)}"

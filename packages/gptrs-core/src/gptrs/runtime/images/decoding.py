@@ -54,13 +54,14 @@ _EXIF_TURNS: dict[object, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def read_image(path: str | os.PathLike[str]) -> np.ndarray:
+def read_image(path: str | os.PathLike[str], *, on_white: bool = False) -> np.ndarray:
     """Return the image in a file, ui8 [H, W, 3], upright as its EXIF data says.
 
     Of several frames the first is taken; grey, palette and CMYK become RGB, and transparency is
-    dropped, as transformers' `load_image` does. An image of more than MAX_PIXELS is made smaller
-    while it is decoded, a JPEG of up to MAX_DRAFT and a PNG, BMP or PPM of up to MAX_HALVED
-    pixels; a WEBP or AVIF has at most MAX_WEBP.
+    dropped, as transformers' `load_image` does. With `on_white` the one color that stands for
+    transparency in a GIF or PNG becomes white, as where a processor has `do_convert_rgb`. An
+    image of more than MAX_PIXELS is made smaller while it is decoded, a JPEG of up to MAX_DRAFT
+    and a PNG, BMP or PPM of up to MAX_HALVED pixels; a WEBP or AVIF has at most MAX_WEBP.
     Reading takes less than 300 MB of memory. ModelError for a file that is none of FORMATS, is
     damaged or cut short, or is larger; MissingLibraryError where Pillow is not installed.
     """
@@ -70,10 +71,10 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
     except ValueError as problem:
         raise ModelError(f"cannot open {shown}: {problem}") from problem
     pillow("Image")
-    return decoded_image(read_whole(resolved, MAX_BYTES), shown)
+    return decoded_image(read_whole(resolved, MAX_BYTES), shown, on_white=on_white)
 
 
-def decoded_image(data: bytes, shown: str) -> np.ndarray:
+def decoded_image(data: bytes, shown: str, *, on_white: bool = False) -> np.ndarray:
     """Return the image in the bytes of a file, which errors call `shown`; else as `read_image`."""
     library = pillow("Image")
     with warnings.catch_warnings():
@@ -81,7 +82,7 @@ def decoded_image(data: bytes, shown: str) -> np.ndarray:
         warnings.simplefilter("ignore")
         with _opened(library, data, shown) as image:
             _require_bounded(image, data, shown)
-            pixels, orientation = _rgb(image, shown)
+            pixels, orientation = _rgb(image, shown, on_white)
     return np.ascontiguousarray(_EXIF_TURNS.get(orientation, lambda same: same)(pixels))
 
 
@@ -151,7 +152,7 @@ def has_one_scan(data: bytes) -> bool:
     return False
 
 
-def _rgb(image: Image, shown: str) -> tuple[np.ndarray, object]:
+def _rgb(image: Image, shown: str, on_white: bool) -> tuple[np.ndarray, object]:
     """Return the pixels, ui8 [H, W, 3], and which side is up, by EXIF's number."""
     try:
         image.load()
@@ -160,6 +161,7 @@ def _rgb(image: Image, shown: str) -> tuple[np.ndarray, object]:
         found = np.empty((-(-height // halved), -(-width // halved), 3), np.uint8)
         for row in range(0, height, _STRIP):
             strip = image.crop((0, row, width, min(row + _STRIP, height))).convert("RGB")
+            strip = _without_transparent(strip) if on_white else strip
             strip = strip.reduce(halved) if halved > 1 else strip
             found[row // halved : row // halved + strip.height] = np.asarray(strip)
         orientation = cast("object", image.getexif().get(_ORIENTATION))
@@ -168,6 +170,16 @@ def _rgb(image: Image, shown: str) -> tuple[np.ndarray, object]:
     if 0 in found.shape:
         raise ModelError(f"{shown} is an image without pixels")
     return found, orientation
+
+
+def _without_transparent(image: Image) -> Image:
+    """Return an image in which the color that stands for transparency, if any does, is white."""
+    color = image.info.get("transparency")
+    if color is None:
+        return image
+    pixels = np.array(image)
+    pixels[(pixels == np.array(color, np.uint8)).all(-1)] = 255
+    return cast("Image", pillow("Image").fromarray(pixels))
 
 
 def _too_large(

@@ -99,7 +99,7 @@ def pictured_prompt(
         )
     make, pictures, pieces = processor(), list[Picture](), [between[0]]
     for image, after in zip(images, between[1:], strict=True):
-        tiles = make(levels_of(image))
+        tiles = make(levels_of(image, on_white=make.levels.on_white))
         needed = (len(pictures) + len(tiles.pictures)) * lm.picture_tokens
         if needed > lm.context_length:
             raise ContextLengthError(
@@ -113,16 +113,16 @@ def pictured_prompt(
     return PicturedTokens(marked, pictures, lm.picture_tokens)
 
 
-def levels_of(image: object) -> np.ndarray:
+def levels_of(image: object, *, on_white: bool = False) -> np.ndarray:
     """Return an image as ui8 [H, W, 3]: a file, a `data:` URL, or an array that is one already.
 
     A text is never the name of a file: messages may come from strangers. UsageError for anything
     else; errors as of `read_image`.
     """
     if isinstance(image, os.PathLike):
-        return read_image(cast("os.PathLike[str]", image))
+        return read_image(cast("os.PathLike[str]", image), on_white=on_white)
     if isinstance(image, str):
-        return _of_data_url(image)
+        return _of_data_url(image, on_white)
     if not isinstance(image, np.ndarray):
         raise UsageError(
             "an image is a `Path` of a file, a `data:` URL, or an array ui8 [H, W, 3], got"
@@ -137,7 +137,7 @@ def levels_of(image: object) -> np.ndarray:
     return array
 
 
-def _of_data_url(url: str) -> np.ndarray:
+def _of_data_url(url: str, on_white: bool) -> np.ndarray:
     """Return the image in a URL; nothing is opened. UsageError for another URL."""
     head, comma, text = url[: MAX_BYTES * 4 // 3 + 200].partition(",")
     if not comma or not _DATA_URL.fullmatch(head):
@@ -152,7 +152,7 @@ def _of_data_url(url: str) -> np.ndarray:
         raise UsageError(f"the base64 of an image is malformed: {error}") from error
     if len(data) > MAX_BYTES or len(text) < len(url) - len(head) - 1:
         raise UsageError(f"an image has {MAX_BYTES} bytes at most")
-    return decoded_image(data, "an image of a message")
+    return decoded_image(data, "an image of a message", on_white=on_white)
 
 
 def _plain(message: Message, images: list[object]) -> Message:

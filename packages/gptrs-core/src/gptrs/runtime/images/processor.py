@@ -78,7 +78,8 @@ class ImageProcessor:
     `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
     to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
     scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` is how
-    torchvision places a crop, see `center_crop`.
+    torchvision places a crop, see `center_crop`. Images are read `on_white` where that is set, see
+    `read_image`.
     """
 
     resize: Size | None
@@ -92,6 +93,7 @@ class ImageProcessor:
     twice: bool = False
     scales_first: bool = False
     rounds_crop: bool = False
+    on_white: bool = False
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.

@@ -31,7 +31,7 @@ class _Recipe:
     A `size` that is one number is that of a `square`, else of the shortest edge. With `twice` files
     may ask for a second division by the deviation (`include_top`), and for `rescale_offset`. With
     `scales_first` images are resized behind `rescale_factor`; with `in_patches` they fill a number
-    of patches.
+    of patches. `on_white` is `do_convert_rgb`.
     """
 
     resample: int
@@ -44,6 +44,7 @@ class _Recipe:
     twice: bool = False
     scales_first: bool = False
     in_patches: bool = False
+    on_white: bool = False
 
 
 _SQUARE_224 = {"height": 224, "width": 224}
@@ -52,7 +53,9 @@ _CONVNEXT = _Recipe(_BICUBIC, {"shortest_edge": 384}, crop_fraction=224 / 256)
 _MOBILENET_V2 = _Recipe(_BILINEAR, {"shortest_edge": 256}, _SQUARE_224)
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_CLIP = _Recipe(_BICUBIC, {"shortest_edge": 224}, _SQUARE_224, None, _CLIP_MEAN, _CLIP_STD)
+_CLIP = _Recipe(
+    _BICUBIC, {"shortest_edge": 224}, _SQUARE_224, None, _CLIP_MEAN, _CLIP_STD, on_white=True
+)
 _EFFICIENTNET = _Recipe(_BICUBIC, {"height": 346, "width": 346}, square=True, twice=True)
 _DINOV3 = _Recipe(
     _BILINEAR, _SQUARE_224, None, None, IMAGENET_MEAN, IMAGENET_STD, square=True, scales_first=True
@@ -66,7 +69,7 @@ _RECIPES = {
     "MobileNetV2ImageProcessor": _MOBILENET_V2,
     "EfficientNetImageProcessor": _EFFICIENTNET,
     "MobileNetV1ImageProcessor": _MOBILENET_V2,
-    "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224),
+    "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224, on_white=True),
     "Siglip2ImageProcessor": _Recipe(_BILINEAR, {}, in_patches=True),
     "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
@@ -192,4 +195,5 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
         offset=-1.0 if moved else 0.0,
         twice=twice,
         scales_first=recipe.scales_first,
+        on_white=fields.boolean("do_convert_rgb", recipe.on_white),
     )

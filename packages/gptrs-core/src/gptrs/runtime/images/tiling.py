@@ -128,6 +128,7 @@ def tiling_processor(settings: Mapping[str, object]) -> TilingProcessor:
         factor=fields.factor("rescale_factor", 1 / 255) if scales else None,
         mean=fields.channels("image_mean", half) if normalizes else None,
         std=fields.channels("image_std", half, positive=True) if normalizes else None,
+        on_white=fields.boolean("do_convert_rgb", True),
     )
     return TilingProcessor(
         resize=_first_resize(fields) if fields.boolean("do_resize", True) else None,

@@ -71,7 +71,7 @@ class ImageFiles:
                 hint="give as many with --input",
             )
         processor = self._processor(slot, (slot.shape[axes.height], slot.shape[axes.width]))
-        rows = [processor(read_image(path)) for path in paths]
+        rows = [processor(read_image(path, on_white=processor.on_white)) for path in paths]
         if len({row.shape for row in rows}) != 1:
             raise UsageError("images of one batch need one size", hint="run them one by one")
         batch = np.stack(rows)
