@@ -43,7 +43,6 @@ def biased(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def internlm3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch the biases, each by its own setting."""
-    fields.require("rope_scaling", None)
     return replace(
         config,
         qkv_bias=fields.boolean("qkv_bias", False),
