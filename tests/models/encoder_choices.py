@@ -138,6 +138,18 @@ TEXTS: dict[str, Choices] = {
     ],
 }
 """Kinds of encoders of texts in transformers."""
+EMBEDDERS: dict[str, Choices] = {
+    "Qwen3": [
+        *LAYERS,
+        BIASES[0],
+        ROPES,
+        each("head_dim", 8, 10),
+        each("num_key_value_heads", 1, 2),
+        each("tie_word_embeddings", True, False),
+        [{}, {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}],
+    ],
+}
+"""Language models that embed texts, such as Qwen3-Embedding."""
 
 PATCHES: Choices = [
     WIDTHS,

@@ -18,6 +18,7 @@ from models.encoder_choices import (
     BODIES,
     CLASSIFIERS,
     CONVOLUTIONAL,
+    EMBEDDERS,
     OF_WHISPER,
     PAIRS,
     SOURCES,
@@ -33,7 +34,9 @@ from models.image_models import (
 )
 from models.seq2seq_models import save_seq2seq_of, torch_text
 from models.seq2seq_models import torch_logits as seq2seq_logits
-from models.test_rotary_encoders import SIZES, agrees, save_encoder
+from models.test_rotary_encoders import SIZES, agrees, save_encoder, save_new
+from runtime.causal_embedders import TEXTS as EMBEDDED
+from runtime.causal_embedders import embedded_by_transformers, save_embedder
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -62,6 +65,24 @@ def test_encoders_of_texts(tmp_path, backend_name, name):
         part = "Model" if name == "Gemma3Text" else part
         theirs = save_encoder(folder, name, part, settings, seed)
         agrees(folder, theirs, backend_name)
+
+
+def test_older_files_of_gte(tmp_path):
+    for seed, part in zip(SEEDS, HEADS, strict=True):
+        settings = {**SIZES, **drawn("new", TEXTS["Gte"], seed, "ref")}
+        theirs = save_new(tmp_path / str(seed), part, settings, seed)
+        agrees(tmp_path / str(seed), theirs, "ref")
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_language_models_that_embed(tmp_path, backend_name, name):
+    """The last token of each text, of length 1, where texts of unequal length share a batch."""
+    for seed in SEEDS:
+        settings = drawn(name, EMBEDDERS[name], seed, backend_name)
+        folder = save_embedder(tmp_path / str(seed), f"{name}Model", settings, seed)
+        model = gptrs.load_model(folder, backend=backend_name)
+        wanted = embedded_by_transformers(folder, model, EMBEDDED)
+        np.testing.assert_allclose(gptrs.embed(model, EMBEDDED), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *CONVOLUTIONAL])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 import gptrs
 from gptrs.errors import UsageError
 from gptrs_models.llama_kinds import KINDS
 from models.llama_support import (
+    DYNAMIC,
     LONGROPE,
     YARN,
     assert_close,
     edit_config,
+    logits_of,
     save_llama,
     some_tokens,
 )
@@ -291,13 +296,11 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 }
 """The class of each directory in transformers, and its settings."""
 
-UNKNOWN = {"internlm3", "RefinedWeb", "RefinedWebModel"}
-"""Kinds that transformers lacks."""
 NEW_KINDS = set(KINDS) - {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3"}
 
 
 def test_every_kind_has_a_case():
-    assert {name.split()[0] for name in [*CASES, *MORE]} == NEW_KINDS - UNKNOWN
+    assert {name.split()[0] for name in [*CASES, *MORE, *RENAMED]} == NEW_KINDS
 
 
 COMPILED_CASES = {
@@ -346,28 +349,73 @@ def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):
     assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)
 
 
-OLD_FALCONS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
-    "RefinedWebModel": ({}, {"multi_query": True, "parallel_attn": True}),
-    "RefinedWebModel of linear biases": (RW, {"multi_query": None, "parallel_attn": None}),
+FALCON: dict[str, object] = {
+    **{"num_hidden_layers": None, "num_attention_heads": None, "num_kv_heads": None},
+    **{"ffn_hidden_size": None, "new_decoder_architecture": None},
+    **{"num_ln_in_parallel_attn": None, "n_layer": 2, "n_head": 4},
+}
+"""Settings of Falcons that files of before the kind lacked, and those that they had instead."""
+PLAIN: dict[str, object] = {"attention_bias": None, "mlp_bias": None}
+RENAMED: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "internlm3": ("Llama", {"head_dim": 10}, {**PLAIN, "qkv_bias": False, "bias": False}),
+    "internlm3 with biases": (
+        "Llama",
+        {"attention_bias": True, "mlp_bias": True},
+        {**PLAIN, "qkv_bias": True, "bias": True},
+    ),
+    "internlm3 of three biases": (
+        "Qwen2",
+        {"num_key_value_heads": 1},
+        {"qkv_bias": True, "bias": False, "head_dim": 8},
+    ),
+    "RefinedWebModel": ("Falcon", {}, {**FALCON, "multi_query": True, "parallel_attn": True}),
+    "RefinedWebModel of linear biases": (
+        "Falcon",
+        RW,
+        {**FALCON, "multi_query": None, "parallel_attn": None},
+    ),
     "RefinedWeb": (
+        "Falcon",
         {"new_decoder_architecture": True, "num_kv_heads": 2, "num_attention_heads": 8},
-        {"n_head_kv": 2, "n_head": 8, "multi_query": None},
+        {**FALCON, "n_head_kv": 2, "n_head": 8, "multi_query": None},
     ),
 }
-"""Settings of Falcons, and those of their files before transformers had the kind."""
+"""Cases of kinds that transformers lacks: one of its own, and the settings that differ."""
 
 
-@pytest.mark.parametrize("name", OLD_FALCONS)
-def test_old_files_of_falcon(tmp_path, backend_name, name):
-    settings, old = OLD_FALCONS[name]
-    folder = save_llama(tmp_path / "m", "Falcon", **settings)
+def save_renamed(folder: Path, name: str, seed: int = 7) -> tuple[Path, Path]:
+    """Save a case of `RENAMED`; return the directory, and one that transformers reads."""
+    kind, settings, other = RENAMED[name]
+    theirs = save_llama(folder / "theirs", kind, **settings, seed=seed)
+    ours = shutil.copytree(theirs, folder / "ours")
+    edit_config(ours, **{"model_type": name.split()[0], **other})
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_kinds_that_transformers_lacks(tmp_path, backend_name, name):
+    if backend_name != "ref" and not name.startswith("RefinedWeb"):
+        pytest.skip("its kernels are those of Llama")
+    ours, theirs = save_renamed(tmp_path, name)
     tokens = some_tokens(1, 20)
-    wanted = torch_logits(folder, tokens)
-    gone = ("num_hidden_layers", "num_attention_heads", "num_kv_heads", "ffn_hidden_size")
-    gone = dict.fromkeys((*gone, "new_decoder_architecture", "num_ln_in_parallel_attn"))
-    counts = {"n_layer": 2, "n_head": 4}
-    edit_config(folder, **{"model_type": name.split()[0], **gone, **counts, **old})
-    assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)
+    found = gptrs.load_model(ours, backend=backend_name).forward(tokens)
+    assert_close(found, torch_logits(theirs, tokens))
+
+
+@pytest.mark.parametrize("length", [20, 100])
+def test_positions_of_internlm3_are_scaled_by_the_length_of_the_text(tmp_path, length):
+    """As in its file: `dynamic`, which transformers computes for Llama as the model's own code."""
+    settings = {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}
+    folder = save_llama(tmp_path / "m", **settings)
+    tokens = some_tokens(1, length)
+    wanted = logits_of(folder, tokens)
+    scaling = {"rope_type": "dynamic", "factor": 4.0}
+    edit_config(
+        folder,
+        **{"model_type": "internlm3", "rope_parameters": None, "rope_theta": 10000},
+        rope_scaling=scaling,
+    )
+    assert_close(gptrs.load_model(folder, backend="ref").forward(tokens), wanted)
 
 
 def test_linear_biases_of_falcon_are_rounded_far_from_the_start(tmp_path, backend_name):

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError
@@ -254,21 +255,29 @@ def test_nomic_bert_in_its_older_form(tmp_path):
         read_config({**settings, "activation_function": "gelu"})
 
 
+def save_new(folder, part, settings, seed=3):
+    """Save a GTE as files of before have it, of the kind `new`; its scaling is a linear one."""
+    theirs = save_encoder(folder, "Gte", part, settings, seed)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    scaling = None if rope["rope_type"] == "default" else {**rope, "type": rope["rope_type"]}
+    config |= {"model_type": "new", "rope_theta": rope["rope_theta"], "pack_qkv": True}
+    config |= {"position_embedding_type": "rope", "layer_norm_type": "layer_norm"}
+    path.write_text(json.dumps({**config, "rope_scaling": scaling}))
+    weights = load_file(folder / "model.safetensors")
+    renamed = {name.replace("gte.", "new."): value for name, value in weights.items()}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    return theirs
+
+
 def test_gte_in_its_older_form(tmp_path):
     """Files of before are of the kind `new`; their scaling is a base and a linear one."""
-    theirs = save(tmp_path / "m", "gte of texts")
-    path = tmp_path / "m" / "config.json"
-    settings = json.loads(path.read_text())
-    del settings["rope_parameters"]
-    settings |= {"model_type": "new", "rope_theta": 160000, "pack_qkv": True, "rope_scaling": None}
-    settings |= {"position_embedding_type": "rope", "layer_norm_type": "layer_norm"}
-    path.write_text(json.dumps(settings))
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(tmp_path / "m" / "model.safetensors")
-    renamed = {name.replace("gte.", "new."): value for name, value in weights.items()}
-    save_file(renamed, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    _, part, settings = CASES["gte of texts"]
+    theirs = save_new(tmp_path / "m", part, {**SIZES, **settings})
     agrees(tmp_path / "m", theirs, "ref")
+    settings = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert settings["rope_theta"] == 160000
     scaled = {**settings, "rope_theta": 20000, "rope_scaling": {"type": "ntk", "factor": 8.0}}
     rope = read_config(scaled).layers.rope
     assert (rope.theta, rope.context) == (160000.0, 150)

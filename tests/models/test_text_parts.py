@@ -165,14 +165,14 @@ WRITTEN = {"gemma3", "mistral3", "llava", "qwen2_5_vl", "lfm2_vl"}
 """Kinds whose greedy tokens are compared, too."""
 
 
-def save(folder: Path, name: str) -> Any:
+def save(folder: Path, name: str, seed: int = 7) -> Any:
     """Save a model with random weights; return transformers' own."""
     kind, texts, parts = CASES[name]
     tokens = {f"{what}_token_{end}": 96 for what in ("image", "audio") for end in ("id", "index")}
     config = getattr(transformers, f"{kind}Config")(
         text_config=texts, **{**tokens, "video_token_id": 95, **parts}
     )
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     with torch.no_grad():
         for part, parameter in model.named_parameters():
