@@ -36,9 +36,12 @@ def _attention(call: FoundCall) -> CustomCall | None:
 
 
 def _calls(query: str, keys: str, **seen: object) -> list[dict[str, object]]:
-    """Return example calls that differ in their scale, which is read off a program."""
+    """Return example calls that differ in their scale, which is read off a program.
+
+    For 1 there is none to be seen, as in programs that scale queries and keys themselves.
+    """
     types = tensors(query=query, key=f"f32[2, 3, {keys}, 5]", value=f"f32[2, 3, {keys}, 7]")
-    return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75)]
+    return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75, 1.0)]
 
 
 def _fusions(

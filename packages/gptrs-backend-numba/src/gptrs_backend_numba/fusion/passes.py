@@ -6,6 +6,7 @@ from gptrs.backend.precision import Precision
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
+from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.image_layout import CHANNELS_LAST
@@ -24,6 +25,7 @@ FUSE: tuple[Pass, ...] = (
     *FUSE_GROUPED_LINEAR,
     *FUSE_QUANTIZED_GROUPED,
     *FUSE_ATTENTION,
+    *FUSE_BIASED_ATTENTION,
     *FUSE_LINEAR,
     *FUSE_QUANTIZED,
     *FUSE_ROWS,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptrs.ir import dtypes
+from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
@@ -35,7 +36,7 @@ from gptrs_backend_numba.views import View
 
 _FEW = 6
 """Queries that share their keys, up to which a panel of them would be mostly empty."""
-_PARALLEL_FROM = 32_768
+PARALLEL_FROM = 32_768
 """Products from which it pays to share the work: waking a worker takes microseconds."""
 _ATTRIBUTES = {"scale", "causal", "mask", "offset"}
 
@@ -107,8 +108,8 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     )
     count = batch * n_kv_heads * select(few, columns, -(-columns // PANEL))
     work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
-    threads = builder.threads_from(_PARALLEL_FROM, work)
-    fields = _fields(op, query, key, value, mask, out)
+    threads = builder.threads_from(PARALLEL_FROM, work)
+    fields = fields_of(op.attrs, query, key, value, mask, out)
     if amx_attention.suits(fields, columns):
         fields |= amx_attention.division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
@@ -123,9 +124,10 @@ def with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
 
-def _fields(
-    op: CustomCall, query: View, key: View, value: View, mask: View, out: View
+def fields_of(
+    attrs: Dictionary, query: View, key: View, value: View, mask: View, out: View
 ) -> dict[int, int]:
+    """Return the fields of a geometry for these operands; `mask` may be any if there is none."""
     batch, heads, length, head_dim = query.shape
     n_kv_heads, keys = key.shape[1:3]
     fields = {
@@ -135,13 +137,13 @@ def _fields(
         geometry.S: keys,
         geometry.HEAD_DIM: head_dim,
         geometry.VALUE_DIM: value.shape[3],
-        geometry.MASKED: int(bool(op.attrs["mask"])),
-        geometry.CAUSAL: int(bool(op.attrs["causal"])),
-        geometry.IS_OFFSET_GIVEN: int(bool(op.attrs["offset"])),
+        geometry.MASKED: int(bool(attrs["mask"])),
+        geometry.CAUSAL: int(bool(attrs["causal"])),
+        geometry.IS_OFFSET_GIVEN: int(bool(attrs["offset"])),
         geometry.DEFAULT_OFFSET: keys - length,
-        geometry.SCALE: float_bits(op.attrs["scale"]),
+        geometry.SCALE: float_bits(attrs["scale"]),
     }
-    if op.attrs["mask"]:
+    if attrs["mask"]:
         seen = mask.broadcast((batch, heads, length, keys))
         places = (geometry.MB, geometry.MH, geometry.MT, geometry.MS)
         fields |= dict(zip(places, seen.strides, strict=True))

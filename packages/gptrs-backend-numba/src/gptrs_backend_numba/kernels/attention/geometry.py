@@ -2,15 +2,15 @@
 
 A task has the operands query [B, H, T, HEAD_DIM] and key [B, K, S, HEAD_DIM] and the result
 [B, H, T, VALUE_DIM]; the addresses of value [B, K, S, VALUE_DIM], of the mask [B, H, T, S] and of
-the offset are in the geometry. All is computed in f32. The order of sums depends on the shape and
-on which keys are visible, never on threads.
+the offset are in the geometry; a bias of f32 may be in the place of the mask. All is computed in
+f32. The order of sums depends on the shape and on which keys are visible, never on threads.
 """
 
 from __future__ import annotations
 
 from gptrs_backend_numba.codegen.deferred import register_jitable
 
-FIELDS = range(35)
+FIELDS = range(36)
 """The numbers of a geometry. Strides count elements, and those of the innermost axes are 1."""
 (
     VALUE, MASK, OFFSET,  # addresses, filled in by the call
@@ -24,6 +24,7 @@ FIELDS = range(35)
     # Only with AMX: tasks for the queries that share keys, keys that are split at a time, tasks in
     TASKS_A_MATRIX, CHUNK, TASKS, THREADS,  # all, threads,
     VECTOR_TASK,  # the address of the kernel that computes the same without AMX
+    GUARDED,  # whether a query that sees nothing gives 0, not NaN; only with a bias
 ) = FIELDS  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     CAUSAL,
     DEFAULT_OFFSET,
     GROUP,
+    GUARDED,
     HEAD_DIM,
     IS_OFFSET_GIVEN,
     KB,
@@ -102,15 +103,16 @@ class Memory(NamedTuple):
     totals: int
     """The sums of powers."""
     keys: int
-    """A block of them as f32, if they are not f32."""
+    """A block of them as f32, if they are not f32; if they are, a block of the bias."""
     values: int
     """A block of them as f32, if they are not f32."""
 
 
 @kernel
 def attention_panel_task(
-    query, key, out, geometry, task, *, SIZE, NARROW, load_queries, widen_block, store_results
-):
+    query, key, out, geometry, task,
+    *, SIZE, NARROW, BIASED, load_queries, widen_block, store_results,
+):  # fmt: skip
     """Compute one panel of queries; see `geometry` for the operands."""
     G = pointer(geometry, np.int64)
     group, n_keys, head_dim, value_dim = G[GROUP], G[S], G[HEAD_DIM], G[VALUE_DIM]
@@ -124,6 +126,7 @@ def attention_panel_task(
     head = matrix - batch * G[KV_HEADS]
     panel = Panel(columns, group, batch, head, first)
     numbers = PANEL * (head_dim + value_dim + BLOCK + 4) + NARROW * BLOCK * (head_dim + value_dim)
+    numbers += BIASED * BLOCK * PANEL
     held = np.empty(numbers + 16, np.float32)
     memory = memory_at(held.ctypes.data, head_dim, value_dim)
     most, least = load_queries(query, G, offset, panel, memory, n_keys, head_dim, scale)
@@ -143,10 +146,14 @@ def attention_panel_task(
         multiply_keys(K, k_step, memory, count, head_dim)
         if begin + count > least:
             hide_from_panel(memory.scores, count, memory.limits, begin)
+        if BIASED:
+            add_bias(memory, G, panel, begin, count)
         if G[MASKED]:
             hide_masked(memory.scores, G, mask, panel, begin, count)
         softmax_panel(memory.scores, count, memory.maxima, memory.totals, memory.factors)
         multiply_values(V, v_step, memory, count, value_dim)
+    if BIASED and G[GUARDED]:
+        clear_unseeing(memory, value_dim)
     store_results(out, G, panel, memory, value_dim)
     keep_alive(held)
     return 0
@@ -279,6 +286,50 @@ def hide_masked(scores, G, mask, panel, begin, count):
 
 
 @kernel_part
+def add_bias(memory, G, panel, begin, count):
+    """Add the bias of a block of `count` keys from `begin` on to the scores."""
+    columns, group, batch, head, first = panel
+    W, B = pointer(memory.scores, np.float32), pointer(G[MASK], np.float32)
+    X = pointer(memory.keys, np.float32)
+    if G[MH] == 0 and G[MT] == 0:
+        # As for padding: a number for all queries.
+        for j in range(count):
+            number = B[batch * G[MB] + (begin + j) * G[MS]]
+            for i in range(PANEL):
+                X[j * PANEL + i] = number
+    else:
+        squared = count - count % 4 if group == 1 and G[MS] == 1 else 0
+        for i in range(PANEL):
+            # Beyond the last query all is that of the last one: it is not stored.
+            c = min(first + i, columns - 1)
+            t = c // group
+            place = batch * G[MB] + (head * group + c - t * group) * G[MH] + t * G[MT]
+            place += begin * G[MS]
+            done = np.int64(0)
+            if i // 4 * 4 + 4 <= columns - first:
+                done = squared
+                if i % 4 == 0:
+                    for j in range(0, squared, 4):
+                        transpose_4(G[MASK] + 4 * (place + j), 4 * G[MT],
+                                    memory.keys + 4 * (j * PANEL + i), 4 * PANEL)  # fmt: skip
+            for j in range(done, count):
+                X[j * PANEL + i] = B[place + j * G[MS]]
+    for j in range(count * PANEL):
+        W[j] = W[j] + X[j]
+
+
+@kernel_part
+def clear_unseeing(memory, value_dim):
+    """Set the sums of queries to 0 whose powers have no sum above 0: those that see no key."""
+    A, total = pointer(memory.sums, np.float32), pointer(memory.totals, np.float32)
+    for i in range(PANEL):
+        if not total[i] > 0.0:
+            total[i] = 1.0
+            for e in range(value_dim):
+                A[e * PANEL + i] = 0.0
+
+
+@kernel_part
 def store_results(out, G, panel, memory, value_dim, *, ELEMENT, NARROW, store):
     """Divide the sums over values by the sums of powers, and store them as elements."""
     columns, group, batch, head, first = panel
@@ -306,12 +357,13 @@ def store_results(out, G, panel, memory, value_dim, *, ELEMENT, NARROW, store):
             O[place + e] = store(A[e * PANEL + i])
 
 
-def attention_panels(dtype: DType) -> SpecializedKernel:
-    """Return the kernel for operands of one type."""
+def attention_panels(dtype: DType, biased: bool = False) -> SpecializedKernel:
+    """Return the kernel for operands of one type, `biased` ones with a bias for a mask: f32."""
     element, narrow = memory_of(dtype), dtype is not dtypes.f32
     return attention_panel_task.specialize(
         SIZE=dtype.itemsize,
         NARROW=narrow,
+        BIASED=biased,
         load_queries=load_queries.specialize(ELEMENT=element, NARROW=narrow, load=load_of(dtype)),
         widen_block=widen_block.specialize(ELEMENT=element, load=load_of(dtype)),
         store_results=store_results.specialize(
