@@ -113,7 +113,7 @@ def _hearers() -> dict[str, Save]:
         "whisper": partial(whisper, **test_whisper.SETTINGS),
         "moonshine": save_moonshine,
         "wav2vec2": save_ctc,
-        "hubert": partial(save_ctc, case="hubert"),
+        **{kind: partial(save_ctc, case=kind) for kind in ("hubert", "unispeech", "unispeech-sat")},
     }
 
 

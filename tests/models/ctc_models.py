@@ -46,6 +46,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "Hubert",
         {**LAYERS, "conv_pos_batch_norm": True, "feat_proj_layer_norm": False},
     ),
+    "unispeech": ("UniSpeech", LAYERS),
+    "unispeech-sat": ("UniSpeechSat", {"do_stable_layer_norm": True, "hidden_act": "relu"}),
 }
 """Kind and settings; awkward ones are meant to be."""
 LETTERS = ["[PAD]", "|", "E", "T", "A", "AB", "'", "N", "S", ".", "<s>", "</s>", "O"]

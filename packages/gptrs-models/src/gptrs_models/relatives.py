@@ -31,3 +31,5 @@ VIT = (
     *("swinv2", "vit_mae", "vit_msn"),
 )
 """Vision transformers."""
+WAV2VEC2 = (*("data2vec-audio", "sew", "sew-d", "wav2vec2-bert", "wav2vec2-conformer", "wavlm"),)
+"""Encoders of raw sound, or of its features, with a head of CTC."""

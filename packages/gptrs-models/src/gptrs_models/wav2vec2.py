@@ -1,4 +1,4 @@
-"""wav2vec 2.0 (Baevski et al. 2020) and HuBERT (Hsu et al. 2021) with a head of CTC."""
+"""wav2vec 2.0 (Baevski et al. 2020), HuBERT and UniSpeech (Hsu, Wang et al. 2021) with CTC."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class Wav2Vec2(Module):
     capabilities = frozenset({"ctc"})
 
     def __init__(self, config: Wav2Vec2Config, kind: str, params: Params) -> None:
-        self.config, body = config, params / kind
+        self.config, body = config, params / kind.replace("-", "_")
         layers = body / "feature_extractor.conv_layers"
         self.convolutions = [
             FrameConvolution(config, layers / index, index)

@@ -1,4 +1,4 @@
-"""The settings of wav2vec 2.0 and HuBERT, as config.json has them."""
+"""The settings of wav2vec 2.0, HuBERT and UniSpeech, as config.json has them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def read_config(settings: Mapping[str, object]) -> Wav2Vec2Config:
     fields = ConfigFields(settings, kind)
     fields.require("quantization_config", None)
     _require_ctc(settings, kind)
-    is_hubert = kind == "hubert"
-    if not is_hubert:
+    is_hubert, has_adapters = kind == "hubert", kind == "wav2vec2"
+    if has_adapters:
         fields.require("add_adapter", False)
     norm_first = fields.boolean("do_stable_layer_norm", False)
     width, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
@@ -56,7 +56,7 @@ def read_config(settings: Mapping[str, object]) -> Wav2Vec2Config:
     groups = fields.integer("num_conv_pos_embedding_groups", 16)
     if width % groups:
         raise fields.error("num_conv_pos_embedding_groups", f"must divide the width {width}")
-    adapted = norm_first and not is_hubert and fields.get("adapter_attn_dim") is not None
+    adapted = norm_first and has_adapters and fields.get("adapter_attn_dim") is not None
     return Wav2Vec2Config(
         vocab_size=fields.integer("vocab_size", 32),
         hidden_size=width,
