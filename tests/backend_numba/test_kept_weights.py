@@ -20,6 +20,8 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import Part
+from gptrs.checkpoint.quantizing import quantizing_source
+from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.runtime.loaded_model import LoadedModel
@@ -114,6 +116,26 @@ def test_parts_of_quantized_weights_are_kept_in_the_form_that_is_read(store, tmp
     monkeypatch.setattr(GgufFile, "read_part", forbidden)
     assert logits(path) == first
     assert store.written.count == written
+
+
+def test_weights_quantized_at_load_are_quantized_once(store, folder, monkeypatch):
+    """Nor are those of which only scales would be missing, which are small."""
+
+    def forward() -> bytes:
+        model = gptrs.load_model(folder, "numba", threads=1, weights="q4")
+        result = model.forward(TOKENS).tobytes()
+        weight_store().writer.finish()
+        return result
+
+    first = forward()
+    names = store.written.count
+
+    def forbidden(rounded: RoundedTensor) -> dict[Part, np.ndarray]:
+        raise AssertionError(f"{rounded.name} is quantized again")
+
+    monkeypatch.setattr(quantizing_source, "made_parts", forbidden)
+    assert forward() == first
+    assert store.written.count == names > 2 * 4 * SIZES["n_layer"]
 
 
 def test_deferred_weights_are_read_by_whoever_asks(store, tmp_path):

@@ -18,7 +18,7 @@ from gptrs_backend_numba.kept_weights import checked_files, weight_file
 from gptrs_backend_numba.kept_weights.checked_files import CHECKED
 from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
 from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, kept_files, kept_in
-from gptrs_backend_numba.kept_weights.weight_store import LEAST, WeightStore
+from gptrs_backend_numba.kept_weights.weight_store import LEAST, LEAST_OF_SLOW, WeightStore
 
 VERSION = "0123456789abcdef"
 
@@ -99,6 +99,20 @@ def test_small_forms_are_not_kept(store: WeightStore, weights: Weights) -> None:
     store.keep(weights.identity("w"), "form", contents(1, LEAST - 1))
     store.writer.finish()
     assert list(kept_files(root_of(store))) == []
+
+
+def test_small_forms_of_weights_that_are_made_slowly_are_kept(
+    store: WeightStore, weights: Weights
+) -> None:
+    identity = weights.identity("w").made_slowly().computed("scales")
+    array = contents(1, LEAST_OF_SLOW)
+    kept(store, identity, "form", array)
+    found = again(store).find(identity, "form", array.nbytes)
+    assert found is not None
+    np.testing.assert_array_equal(found, array)
+    store.keep(identity, "smaller", array[1:].copy())
+    store.writer.finish()
+    assert len(list(kept_files(root_of(store)))) == 1
 
 
 def test_what_died_meanwhile_is_not_written(store: WeightStore, weights: Weights) -> None:

@@ -39,6 +39,8 @@ VARIABLE = "GPTRS_WEIGHT_CACHE_BYTES"
 """The environment variable with the most bytes that forms of weights may take on disk."""
 LEAST = 1 << 18
 """Bytes from which a form is kept: a smaller one is made as fast as its file is opened."""
+LEAST_OF_SLOW = 1 << 10
+"""The same of weights that are made slowly: scales are small, but need all codes to be found."""
 _EXIT_S = 5.0
 """The longest that the end of a process waits for the disk; the next writes the rest. At 200 MB/s
 a short process with a model of 1 GB keeps all of it, where 1 s was enough for a fifth."""
@@ -71,13 +73,14 @@ class WeightStore:
             self._budget = 0 if self.root is None else default_budget(self.root)
         return self._budget
 
-    def takes(self, nbytes: int) -> bool:
-        """Return whether a form of so many bytes is written."""
-        return self.keeps and nbytes >= LEAST
+    def takes(self, nbytes: int, *, slow: bool = False) -> bool:
+        """Return whether a form of so many bytes is written, of a weight that is made slowly."""
+        return self.keeps and nbytes >= (LEAST_OF_SLOW if slow else LEAST)
 
     def find(self, identity: WeightIdentity, form: str, nbytes: int) -> np.ndarray | None:
         """Return the bytes of a form as a read-only mapped array, None if there is none."""
-        if self.root is None or nbytes < LEAST or self._budget == 0:
+        least = LEAST_OF_SLOW if identity.is_slow else LEAST
+        if self.root is None or nbytes < least or self._budget == 0:
             return None
         path = self._path(self.root, identity, form)
         try:
@@ -102,7 +105,7 @@ class WeightStore:
         self, identity: WeightIdentity, form: str, array: np.ndarray, *, now: bool = False
     ) -> None:
         """Have a contiguous array written as a form of a weight, `now` or if it exists later."""
-        if not self.takes(array.nbytes):
+        if not self.takes(array.nbytes, slow=identity.is_slow):
             return
         save = partial(self._save, identity, form, weakref.ref(array))
         if now:

@@ -75,6 +75,8 @@ class WeightIdentity:
 
     digest: bytes
     files: tuple[WeightFile, ...]
+    is_slow: bool = field(default=False, compare=False)
+    """Whether the elements take much longer to make than their bytes take to read."""
 
     @property
     def unchanged(self) -> bool:
@@ -92,7 +94,12 @@ class WeightIdentity:
         sources = (self, *others)
         parts = b"".join(source.digest for source in sources) + recipe.encode()
         files = dict.fromkeys(file for source in sources for file in source.files)
-        return WeightIdentity(hashlib.blake2b(parts, digest_size=16).digest(), tuple(files))
+        slow = any(source.is_slow for source in sources)
+        return WeightIdentity(hashlib.blake2b(parts, digest_size=16).digest(), tuple(files), slow)
+
+    def made_slowly(self) -> WeightIdentity:
+        """Return the identity of the same elements, of which backends keep small forms, too."""
+        return WeightIdentity(self.digest, self.files, is_slow=True)
 
 
 def identity_of_computed(

@@ -38,22 +38,37 @@ def round_symmetric(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounde
     """
     top = np.float32(2 ** (bits - 1) - 1)
     extreme = np.abs(groups).max(axis=1, keepdims=True)
-    best = _with_scale(groups, extreme / top, bits)
-    if rounding == "nearest":
-        return best
-    error = _error(groups, best)
+    scale = _half(extreme / top)
+    span = scale.astype(np.float32)
+    if rounding == "search":
+        span, scale = _searched(groups, bits, extreme, scale)
+    return _of_codes(_codes(groups, span, bits), scale)
+
+
+def _searched(
+    groups: np.ndarray, bits: int, extreme: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return of each group the scale by which codes are best rounded, f32, and that they get, f16.
+
+    Codes themselves are made again of these, which is faster than choosing among those of all.
+    """
+    top = np.float32(2 ** (bits - 1) - 1)
+    span = scale.astype(np.float32)
+    error = _error_of(groups, _codes(groups, span, bits), scale)
     # The code below zero that has no counterpart above is one step more.
     spans = [extreme / (top + 1), extreme / (top + np.float32(0.5))]
     shrinks = _SHRINKS_OF_8_BITS if bits == 8 else _SHRINKS
     spans += [extreme / top * np.float32(shrink) for shrink in shrinks[1:]]
-    for scale in spans:
-        codes = _codes(groups, scale, bits)
-        fitted = _ratio(
-            (groups * codes).sum(1, keepdims=True), (codes * codes).sum(1, keepdims=True)
+    for other in spans:
+        codes = _codes(groups, other, bits)
+        fitted = _half(
+            _ratio((groups * codes).sum(1, keepdims=True), (codes * codes).sum(1, keepdims=True))
         )
-        found = _of_codes(codes, fitted)
-        best, error = _better(groups, best, error, found)
-    return best
+        found = _error_of(groups, codes, fitted)
+        wins = found < error
+        span, scale = np.where(wins, other, span), np.where(wins, fitted, scale)
+        error = np.where(wins, found, error)
+    return span, scale
 
 
 def round_affine(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounded:
@@ -102,18 +117,14 @@ def _half(array: np.ndarray) -> np.ndarray:
 def _codes(groups: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
     """Return the nearest codes as f32."""
     half = 2 ** (bits - 1)
-    return np.clip(np.rint(groups * _ratio(np.ones_like(scale), scale)), -half, half - 1)
-
-
-def _with_scale(groups: np.ndarray, scale: np.ndarray, bits: int) -> Rounded:
-    stored = _half(scale)
-    return _of_codes(_codes(groups, stored.astype(np.float32), bits), stored)
+    codes = groups * _ratio(np.ones_like(scale), scale)
+    np.rint(codes, out=codes)
+    return np.clip(codes, -half, half - 1, out=codes)
 
 
 def _of_codes(codes: np.ndarray, scale: np.ndarray) -> Rounded:
-    stored = _half(scale)
-    parts: dict[Part, np.ndarray] = {"codes": codes.astype(np.int8), "scale": stored}
-    return Rounded(parts, codes * stored.astype(np.float32))
+    parts: dict[Part, np.ndarray] = {"codes": codes.astype(np.int8), "scale": scale}
+    return Rounded(parts, codes * scale.astype(np.float32))
 
 
 def _with_bias(groups: np.ndarray, scale: np.ndarray, bias: np.ndarray, top: np.float32) -> Rounded:
@@ -152,6 +163,13 @@ def _with_zero(
         "zero_point": zero.astype(np.int32),
     }
     return Rounded(parts, steps * stored.astype(np.float32))
+
+
+def _error_of(groups: np.ndarray, codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the sum of squared errors of each group; `codes` are written over."""
+    np.multiply(codes, scale.astype(np.float32), out=codes)
+    np.subtract(groups, codes, out=codes)
+    return np.square(codes, out=codes).sum(axis=1, keepdims=True)
 
 
 def _error(groups: np.ndarray, found: Rounded) -> np.ndarray:

@@ -118,9 +118,12 @@ class QuantizingSource(FileSource):
         return found
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return the identity of the part, unlike that of other arrays; None if unknown."""
+        """Return the identity of the part, unlike that of other arrays; None if unknown.
+
+        For each part that a backend does not keep, all of the weight is made again.
+        """
         found = self.identity_of(name)
-        return found if found is None else found.computed(part)
+        return found if found is None else found.computed(part).made_slowly()
 
     def _recipe(self, rounded: RoundedTensor) -> str:
         return f"{self.recipe.partition('[')[0]}{rounded.type} {rounded.turned}"

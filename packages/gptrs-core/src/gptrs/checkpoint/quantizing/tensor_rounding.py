@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from gptrs.backend.process_limits import granted_cpus
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.checkpoint.quantizing.group_rounding import (
+    Rounded,
     Rounding,
     round_affine,
     round_symmetric,
     round_with_zero_point,
 )
+from gptrs.checkpoint.quantizing.threads import in_threads
 from gptrs.checkpoint.quantizing.weight_types import WeightType
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
@@ -21,8 +24,8 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
-_ELEMENTS = 2**20
-"""About how many weights are rounded at a time."""
+_ELEMENTS = 2**18
+"""About how many weights a thread rounds at a time: what NumPy makes of them stays in caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +93,27 @@ class RoundedTensor:
         stored = self._load()
         matrix = stored.T if self.turned else stored
         rows, columns = self.shape
-        size = self.type.group_of(columns)
         step = max(1, _ELEMENTS // columns)
         self._squares = self._errors = self._largest = 0.0
-        for start in range(0, rows, step):
-            block = np.ascontiguousarray(matrix[start : start + step], np.float32)
-            groups = block.reshape(-1, size)
-            with np.errstate(all="ignore"):
-                if self.type.offset == "zero_point":
-                    found = round_with_zero_point(groups, self.type.bits, self._rounding)
-                elif self.type.offset == "bias":
-                    found = round_affine(groups, self.type.bits, self._rounding)
-                else:
-                    found = round_symmetric(groups, self.type.bits, self._rounding)
+        parts_of_rows = (matrix[start : start + step] for start in range(0, rows, step))
+        for block, found in in_threads(self._round, parts_of_rows, granted_cpus()):
             values = found.values.reshape(block.shape)
             self._count(block, values)
             yield (
                 {part: array.reshape(len(block), -1) for part, array in found.parts.items()},
                 values,
             )
+
+    def _round(self, rows: np.ndarray) -> tuple[np.ndarray, Rounded]:
+        """Return some rows as f32, and what they are rounded to."""
+        block = np.ascontiguousarray(rows, np.float32)
+        groups = block.reshape(-1, self.type.group_of(self.shape[1]))
+        with np.errstate(all="ignore"):
+            if self.type.offset == "zero_point":
+                return block, round_with_zero_point(groups, self.type.bits, self._rounding)
+            if self.type.offset == "bias":
+                return block, round_affine(groups, self.type.bits, self._rounding)
+            return block, round_symmetric(groups, self.type.bits, self._rounding)
 
     def error(self) -> TensorError:
         """Return the errors of the last round of `chunks`."""
