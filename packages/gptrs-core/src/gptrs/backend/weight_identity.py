@@ -98,7 +98,7 @@ class WeightIdentity:
         return WeightIdentity(hashlib.blake2b(parts, digest_size=16).digest(), tuple(files), slow)
 
     def made_slowly(self) -> WeightIdentity:
-        """Return the identity of the same elements, of which backends keep small forms, too."""
+        """Return the same identity for backends to keep small forms of these elements, too."""
         return WeightIdentity(self.digest, self.files, is_slow=True)
 
 

@@ -1,4 +1,4 @@
-"""Work on some items at once, in threads, of which results come in the order of the items."""
+"""Work on items in threads; results come in the order of the items."""
 
 from __future__ import annotations
 
