@@ -123,7 +123,7 @@ _SECOND = (
     *("position_buckets", "share_att_key", "norm_rel_ebd", "conv_kernel_size"),
     "attention_head_size",
 )
-"""What the first version does not read."""
+"""Settings that the first version ignores."""
 
 
 def _above_zero(fields: ConfigFields, name: str) -> int:

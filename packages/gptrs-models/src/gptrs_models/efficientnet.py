@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from typing_extensions import override
-
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head
-from gptrs_models.efficientnet_timm import TimmConfig, TimmEfficientNet
+from gptrs.nn import ACTIVATIONS, ConvNorm, class_head
+from gptrs_models.efficientnet_timm import EfficientNetBase, TimmConfig, TimmEfficientNet
 from gptrs_models.regnet import SqueezeExcite
 
 STEM, HEAD = 32, 1280
@@ -157,8 +155,8 @@ class Block(Module):
         return F.add(x, y) if self._adds else y
 
 
-class EfficientNet(ImageClassifierModule):
-    """The image model: a stem, blocks, and a classifier of the mean over positions."""
+class EfficientNet(EfficientNetBase):
+    """The model under transformers' names."""
 
     def __init__(
         self, config: EfficientNetConfig, settings: Mapping[str, object], params: Params
@@ -188,18 +186,6 @@ class EfficientNet(ImageClassifierModule):
             epsilon=config.epsilon,
         )
         self.classifier = class_head(settings, params / "classifier", config.head)
-
-    @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.stem(x)
-        yield "embeddings", x
-        for number, block in enumerate(self.blocks):
-            x = block(x)
-            yield f"layer.{number}", x
-
-    @override
-    def body(self, x: Tensor) -> Tensor:
-        return self.top(x)
 
 
 def load(settings: Mapping[str, object], params: Params) -> EfficientNet | TimmEfficientNet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Literal
@@ -50,7 +50,7 @@ _LAYERS = (
     ),
     ("conv_dw", (("conv_dw", "bn1", True), ("conv_pw", "bn2", False))),
 )
-"""What a block has beside a tensor of a name: convolutions, their norms, whether one is activated.
+"""Tells a block by a tensor that it has; names its convolutions, their norms, which are activated.
 
 The first convolution that is wider than a pixel has the stride.
 """
@@ -95,27 +95,12 @@ class Block(Module):
         return F.add(x, y) if self._adds else y
 
 
-class TimmEfficientNet(ImageClassifierModule):
+class EfficientNetBase(ImageClassifierModule):
     """The image model: a stem, blocks, and a classifier of the mean over positions."""
 
-    def __init__(self, config: TimmConfig, settings: Mapping[str, object], params: Params) -> None:
-        super().__init__(config.num_channels, "EfficientNetImageProcessor")
-        self.config, activation = config, ACTIVATIONS[config.hidden_act]
-        width = output_channels(params / "conv_stem")
-        self.stem = ConvNorm(
-            (params / "conv_stem", params / "bn1"), (config.num_channels, width), 3, activation,
-            stride=2, padding=config.padding, epsilon=config.epsilon,
-        )  # fmt: skip
-        self.blocks: list[Block] = []
-        for scope, stride in _blocks(params / "blocks"):
-            self.blocks.append(Block(config, scope, width, stride))
-            width = self.blocks[-1].outputs
-        last = output_channels(params / "conv_head")
-        self.top = ConvNorm(
-            (params / "conv_head", params / "bn2"), (width, last), 1, activation,
-            epsilon=config.epsilon,
-        )  # fmt: skip
-        self.classifier = class_head(settings, params / "classifier", last)
+    stem: ConvNorm
+    blocks: Sequence[Callable[[Tensor], Tensor]]
+    top: ConvNorm
 
     @override
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -128,6 +113,30 @@ class TimmEfficientNet(ImageClassifierModule):
     @override
     def body(self, x: Tensor) -> Tensor:
         return self.top(x)
+
+
+class TimmEfficientNet(EfficientNetBase):
+    """The model under timm's names."""
+
+    def __init__(self, config: TimmConfig, settings: Mapping[str, object], params: Params) -> None:
+        super().__init__(config.num_channels, "EfficientNetImageProcessor")
+        self.config, activation = config, ACTIVATIONS[config.hidden_act]
+        width = output_channels(params / "conv_stem")
+        self.stem = ConvNorm(
+            (params / "conv_stem", params / "bn1"), (config.num_channels, width), 3, activation,
+            stride=2, padding=config.padding, epsilon=config.epsilon,
+        )  # fmt: skip
+        blocks: list[Block] = []
+        for scope, stride in _blocks(params / "blocks"):
+            blocks.append(Block(config, scope, width, stride))
+            width = blocks[-1].outputs
+        self.blocks = blocks
+        last = output_channels(params / "conv_head")
+        self.top = ConvNorm(
+            (params / "conv_head", params / "bn2"), (width, last), 1, activation,
+            epsilon=config.epsilon,
+        )  # fmt: skip
+        self.classifier = class_head(settings, params / "classifier", last)
 
 
 def _blocks(params: Params) -> Iterator[tuple[Params, int]]:
