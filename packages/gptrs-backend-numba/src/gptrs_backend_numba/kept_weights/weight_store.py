@@ -46,6 +46,10 @@ _EXIT_S = 5.0
 a short process with a model of 1 GB keeps all of it, where 1 s was enough for a fifth."""
 
 
+def _least(*, slow: bool) -> int:
+    return LEAST_OF_SLOW if slow else LEAST
+
+
 class WeightStore:
     """Forms of weights below `root`, made by the backend of `version`; None: nothing is kept.
 
@@ -75,12 +79,11 @@ class WeightStore:
 
     def takes(self, nbytes: int, *, slow: bool = False) -> bool:
         """Return whether a form of so many bytes is written, of a weight that is made slowly."""
-        return self.keeps and nbytes >= (LEAST_OF_SLOW if slow else LEAST)
+        return self.keeps and nbytes >= _least(slow=slow)
 
     def find(self, identity: WeightIdentity, form: str, nbytes: int) -> np.ndarray | None:
         """Return the bytes of a form as a read-only mapped array, None if there is none."""
-        least = LEAST_OF_SLOW if identity.is_slow else LEAST
-        if self.root is None or nbytes < least or self._budget == 0:
+        if self.root is None or nbytes < _least(slow=identity.is_slow) or self._budget == 0:
             return None
         path = self._path(self.root, identity, form)
         try:

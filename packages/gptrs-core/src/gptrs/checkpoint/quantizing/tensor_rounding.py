@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gptrs.backend.process_limits import granted_cpus
+from gptrs.backend.process_limits import granted_cpus, requested_threads
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.checkpoint.quantizing.group_rounding import (
     Rounded,
@@ -96,7 +96,8 @@ class RoundedTensor:
         step = max(1, _ELEMENTS // columns)
         self._squares = self._errors = self._largest = 0.0
         parts_of_rows = (matrix[start : start + step] for start in range(0, rows, step))
-        for block, found in in_threads(self._round, parts_of_rows, granted_cpus()):
+        threads = requested_threads(None) or granted_cpus()
+        for block, found in in_threads(self._round, parts_of_rows, threads):
             values = found.values.reshape(block.shape)
             self._count(block, values)
             yield (
