@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield `work` of each item, made by so many threads; no more results than those wait.
 
     The first error of `work` is raised in the place of its result. Nothing runs any more when the
