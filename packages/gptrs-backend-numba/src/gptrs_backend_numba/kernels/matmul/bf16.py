@@ -41,6 +41,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     FINISH,
     LK,
     LM,
+    OUT_STEP,
     RK,
     RN,
     SUMS,
@@ -49,7 +50,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     M,
     N,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, transpose
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, prefetch_rows, transpose
 
 _BLOCK_STEPS = 8
 """Steps of a block: its part of a panel stays in the L1 cache while all tiles pass by."""
@@ -119,6 +120,9 @@ def multiply_block(
         if begin > 0:
             start, start_step = C, np.int64(4 * PANEL)
         row = left_block(G, first, begin)
+        if begin + count >= steps:  # results are f32; each row of them is in a page of its own
+            place = out + 4 * (first * G[OUT_STEP] + panel * PANEL)
+            prefetch_rows(place, 4 * G[OUT_STEP], height)
         multiply(height, left + SIZE * STEP * row, right, count, start, start_step, C,
                  following, lines)  # fmt: skip
         if begin + count >= steps:
