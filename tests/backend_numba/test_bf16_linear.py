@@ -111,6 +111,29 @@ func @main(%x: f32[{rows}, 64], %w: f32[48, 64], %b: f32[48], %r: f32[{rows}, 48
 
 
 @pytest.mark.paths
+def test_layers_of_one_x_share_its_rounding() -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[33, 64], %v: f32[48, 64], %w: f32[40, 64]) -> (f32[33, 48], f32[33, 40],
+  f32[33, 40]) {
+  %0 = dot_general %x, %v {contract_lhs = [1], contract_rhs = [1]} : f32[33, 48]
+  %1 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [1]} : f32[33, 40]
+  %2 = neg %x : f32[33, 64]
+  %3 = dot_general %2, %w {contract_lhs = [1], contract_rhs = [1]} : f32[33, 40]
+  return %0, %1, %3
+}"""
+    backend = create(2).with_precision("bf16")
+    fused = Pipeline(fuse=backend.fuse, verify=True).run(parse_program(text))
+    roles = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
+    executable = backend.compile(fused, roles)
+    assert len(executable.schedule.calls) == 2 + 1 + 3  # roundings, the negation, products
+    x, v, w = normal(33, 64), normal(48, 64), normal(40, 64)
+    found = [np.asarray(each).tobytes() for each in executable.run([x, v, w])]
+    assert found[0] == run(program(33, 48, 64), x, v).tobytes()
+    assert found[1] == run(program(33, 40, 64), x, w).tobytes()
+    assert found[2] == run(program(33, 40, 64), -x, w).tobytes()
+
+
+@pytest.mark.paths
 def test_what_is_not_finite_spoils_its_row_alone() -> None:
     x, w = np.ones((4, 64), np.float32), normal(48, 64)
     w[0] = 1

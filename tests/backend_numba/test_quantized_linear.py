@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,36 @@ def test_sums_of_the_largest_codes_do_not_saturate(bits: int) -> None:
     found = np.asarray(compiled(layer, len(x)).run([x, *layer.parts.values()])[0])
     wanted, most = layer.expected(x)
     assert np.abs(found - wanted).max() <= 2e-6 * most
+
+
+def side_by_side(layers: list[Layer], rows: int) -> str:
+    """Return the program of layers of one x."""
+    texts = [
+        re.sub(r"%(?!x\b)(\w+)", rf"%\1_{place}", layer.program(rows)).splitlines()
+        for place, layer in enumerate(layers)
+    ]
+    x = texts[0][1].split("], ")[0]
+    parts = ", ".join(text[1].split("], ", 1)[1].split(") ->")[0] for text in texts)
+    results = ", ".join(f"f32[{rows}, {layer.n}]" for layer in layers)
+    body = "\n".join(line for text in texts for line in text[2:-2])
+    returned = ", ".join(f"%y_{place}" for place in range(len(layers)))
+    return f"ptir.v0.5\n{x}], {parts}) -> ({results}) {{\n{body}\n  return {returned}\n}}"
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize(("names", "roundings"), [(("q8_0", "q8_0"), 1), (("q8_0", "q4_0"), 2)])
+def test_layers_of_one_x_share_its_rounding(names: tuple[str, str], roundings: int) -> None:
+    """A record also holds the sum times the zero of the codes, so that forms can differ."""
+    layers = [FORMS[name] for name in names]
+    x = np.random.default_rng(3).normal(size=(15, layers[0].k)).astype(np.float32)
+    program = Pipeline(fuse=FUSE).run(parse_program(side_by_side(layers, len(x))))
+    parts = [part for layer in layers for part in layer.parts.values()]
+    roles = [InputRole.ARGUMENT, *[InputRole.PARAMETER] * len(parts)]
+    executable = create(2).with_precision("int8").compile(program, roles)
+    assert len(executable.schedule.calls) == roundings + len(layers)
+    for layer, found in zip(layers, executable.run([x, *parts]), strict=True):
+        (wanted,) = compiled(layer, len(x)).run([x, *layer.parts.values()])
+        assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
 
 
 def test_weights_take_the_memory_of_their_bits() -> None:

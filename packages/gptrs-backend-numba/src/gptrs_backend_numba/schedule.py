@@ -133,6 +133,7 @@ class ScheduleBuilder:
         self._made: set[Storage] = set()
         self._views: dict[Value, View] = {}
         self._values: dict[Storage, list[Value]] = {}
+        self._forms: dict[Hashable, View] = {}
 
     def view(self, value: Value) -> View:
         """Return the view of a value defined before."""
@@ -148,6 +149,13 @@ class ScheduleBuilder:
         storage = Storage(MemorySpace.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
         self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
+
+    def form_of(self, value: Value, form: Hashable, make: Callable[[], View]) -> View:
+        """Return a form of a value that kernels read: `make` adds its steps, once for each form."""
+        key = value, form
+        if key not in self._forms:
+            self._forms[key] = make()
+        return self._forms[key]
 
     def define(self, value: Value, order: Sequence[int] | None = None) -> View:
         """Return new memory for a value: contiguous, its axes in an order other than their own."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Value
 from gptrs.ir.size_guards import greatest, select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.bf16_panels import Bf16Panels
@@ -75,7 +76,7 @@ def bf16_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     if weight.dtype is dtypes.bf16 and is_large_table(builder, rhs):
         _multiply_table(builder, product, out, epilogue)
     else:
-        _multiply(builder, product, out, epilogue)
+        _multiply(builder, unit.last.operands[0], product, out, epilogue)
 
 
 def _multiply_table(
@@ -87,7 +88,9 @@ def _multiply_table(
     multiply(builder, replace(product, lhs=lhs), out, epilogue)
 
 
-def _multiply(builder: ScheduleBuilder, product: Product, out: View, epilogue: Epilogue) -> None:
+def _multiply(
+    builder: ScheduleBuilder, x: Value, product: Product, out: View, epilogue: Epilogue
+) -> None:
     form = amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     steps, tiles = -(-k // STEP), -(-m // form.rows)
@@ -96,7 +99,8 @@ def _multiply(builder: ScheduleBuilder, product: Product, out: View, epilogue: E
     fields = call_fields(product, out, epilogue) | {TILES: tiles, BLOCK_LENGTH: chunk}
     most = _LEFT_BYTES // form.left_bytes(min(greatest(steps, 1), _CHUNK_STEPS))
     fields |= division(product, tiles, most, builder.context.threads)
-    left = _left(builder, product, form, fields)
+    # Queries, keys and values are products of one x, gates and what they weigh, too.
+    left = builder.form_of(x, BF16_LINEAR, lambda: _left(builder, product, form, fields))
     right = _right(builder, product)
     sums = out
     if steps > _CHUNK_STEPS:

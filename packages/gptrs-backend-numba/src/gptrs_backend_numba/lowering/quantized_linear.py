@@ -209,17 +209,19 @@ def quantized_linear(builder: ScheduleBuilder, unit: Unit) -> None:
     epilogue = Epilogue(
         of.get("bias", views), str(op.attrs["activation"]), of.get("residual", views)
     )
-    _multiply(builder, op, product, views, out, epilogue)
+    _multiply(builder, unit, product, views, out, epilogue)
 
 
 def _multiply(
     builder: ScheduleBuilder,
-    op: CustomCall,
+    unit: Unit,
     product: Product,
     views: Sequence[View],
     out: View,
     epilogue: Epilogue,
 ) -> None:
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
     weight = PanelWeight.of(op, views, product.k)
     form, rows = weight.form, product.lhs.rows
     on_amx = weight.fits_bytes and amx_quantized.suits(product)
@@ -234,15 +236,22 @@ def _multiply(
     assert codes is not None, "there are always codes"
     panels = [codes, *(codes if view is None else view for view in values)]
     geometry = [*numbers(fields), *weight.numbers]
-    left = builder.fresh(dtypes.ui8, (rows * row_bytes + behind,))
-    builder.call_tasks(
-        compiled_task(kernels.left_rounding(form)),
-        fields[TILES],
-        (product.lhs.view, product.lhs.view),
-        left,
-        geometry,
-        builder.threads_from(PARALLEL_FROM, left.size),
-    )
+
+    def rounded() -> View:
+        left = builder.fresh(dtypes.ui8, (rows * row_bytes + behind,))
+        builder.call_tasks(
+            compiled_task(kernels.left_rounding(form)),
+            fields[TILES],
+            (product.lhs.view, product.lhs.view),
+            left,
+            geometry,
+            builder.threads_from(PARALLEL_FROM, left.size),
+        )
+        return left
+
+    # Queries, keys and values are products of one x, gates and what they weigh, too.
+    key = TARGET, form.block, form.wide, weight.zero, on_amx
+    left = builder.form_of(unit.last.operands[0], key, rounded)
     count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
     job = (
         compiled_task((amx_quantized_product if on_amx else kernels.quantized_product)(form)),
@@ -263,6 +272,11 @@ class PanelWeight:
     numbers: list[int]
     fits_bytes: bool
     """True if codes minus their zero are signed bytes."""
+
+    @property
+    def zero(self) -> int:
+        """Return the code that stands for 0."""
+        return self.numbers[-1]
 
     @classmethod
     def of(cls, op: CustomCall, views: Sequence[View], k: int) -> PanelWeight:
