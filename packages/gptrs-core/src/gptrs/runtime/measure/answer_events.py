@@ -12,12 +12,16 @@ _DONE: Final = "[DONE]"
 
 
 class AnswerEvents:
-    """Notes when events with text came; lines may end in LF, CR LF or CR, and be comments."""
+    """Notes when events with text came; lines may end in LF, CR LF or CR, and be comments.
+
+    Bytes are kept as they come, and read when something is asked: a client that shares processors
+    with the server takes none of its time meanwhile.
+    """
 
     def __init__(self) -> None:
-        self.came: list[float] = []
-        self.done = False
-        """Whether the event `[DONE]` has come."""
+        self._portions: list[tuple[bytes, float]] = []
+        self._came: list[float] = []
+        self._done = False
         self._held = b""
         self._lines: list[str] = []
         """The data of an event that is not complete."""
@@ -26,7 +30,21 @@ class AnswerEvents:
         self._reason: object = None
 
     def feed(self, data: bytes, now: float) -> None:
-        """Read bytes that came at the time `now`; ExecutionError for an event of an error."""
+        """Add bytes that came at the time `now`."""
+        self._portions.append((data, now))
+
+    @property
+    def done(self) -> bool:
+        """Whether the event `[DONE]` has come; ExecutionError for an event of an error."""
+        self._read()
+        return self._done
+
+    def _read(self) -> None:
+        portions, self._portions = self._portions, []
+        for data, now in portions:
+            self._read_portion(data, now)
+
+    def _read_portion(self, data: bytes, now: float) -> None:
         data = self._held + data
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._held = data[cut:]
@@ -41,8 +59,12 @@ class AnswerEvents:
                 self._lines.clear()
 
     def end(self) -> None:
-        """Note the end of the answer: the last event may lack the empty line after it."""
-        self.feed(b"\n\n", self._last)
+        """Read what is left: the last event may lack the empty line after it.
+
+        ExecutionError for an event of an error.
+        """
+        self._read()
+        self._read_portion(b"\n\n", self._last)
 
     def tokens(self, asked: int) -> int:
         """Return how many tokens the answer has, of `asked` ones.
@@ -57,11 +79,11 @@ class AnswerEvents:
 
     def times(self) -> list[float]:
         """Return when texts came; the time of the last event if none did."""
-        return self.came or [self._last]
+        return self._came or [self._last]
 
     def _take(self, data: str, now: float) -> None:
         if data == _DONE:
-            self.done = True
+            self._done = True
             return
         event = _object(data)
         if event.get("error"):
@@ -69,7 +91,7 @@ class AnswerEvents:
         self._last = now
         for choice in event.get("choices") or ():
             if choice.get("text"):
-                self.came.append(now)
+                self._came.append(now)
             self._reason = choice.get("finish_reason") or self._reason
         usage: Any = event.get("usage")
         if usage:

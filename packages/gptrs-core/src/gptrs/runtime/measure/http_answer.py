@@ -56,6 +56,10 @@ class HttpAnswer:
 
     def feed(self, data: bytes) -> bytes:
         """Read bytes; return those of the body. ExecutionError if they are no HTTP."""
+        if self._part is _Part.SIZE and not self._held:
+            line, _, rest = data.partition(b"\r\n")
+            if line.isalnum() and len(rest) > 2 and len(rest) == _size(line) + 2:
+                return rest[:-2]  # one chunk, as most portions are
         data = self._held + data if self._held else data
         self._held = b""
         body: list[bytes] = []
@@ -126,10 +130,15 @@ class HttpAnswer:
         if self._part is _Part.TRAILER:
             self._part = self._part if line else _Part.DONE
             return rest
-        try:
-            size = int(line.partition(b";")[0], 16)
-        except ValueError:
-            raise ExecutionError(f"the server sends a chunk of no size: {line[:40]!r}") from None
+        size = _size(line)
         self._left = size + 2
         self._part = _Part.CHUNK if size else _Part.TRAILER
         return rest
+
+
+def _size(line: bytes) -> int:
+    """Return the size before a chunk; ExecutionError if there is none."""
+    try:
+        return int(line.partition(b";")[0], 16)
+    except ValueError:
+        raise ExecutionError(f"the server sends a chunk of no size: {line[:40]!r}") from None

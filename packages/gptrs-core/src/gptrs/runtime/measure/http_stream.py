@@ -157,12 +157,15 @@ class _Pipe(asyncio.Protocol):
             self._ended.set_exception(ExecutionError(problem))
 
     def _read(self, data: bytes, now: float) -> None:
+        begins = not self._answer.status
         body = self._answer.feed(data)
         if self._answer.status not in (0, 200):
             self._refusal += body
-        elif body:
-            self._require_events()
-            self._events.feed(body, now)
+        else:
+            if begins and self._answer.status:
+                self._require_events()
+            if body:
+                self._events.feed(body, now)
         closes = self._answer.ends_with_connection and self._events.done
         if self._answer.complete or closes or len(self._refusal) > _MOST_TOLD:
             self._end()
