@@ -7,9 +7,11 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gptrs.runtime.serving.answers import Piece
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.answers import Envelope
 from gptrs_serve.chunks import Chunks
+from gptrs_serve.events import QuickEvents
 from gptrs_serve.token_counts import TokenCounts
 from runtime.serving_models import eventually
 
@@ -27,6 +29,75 @@ def test_pieces_that_wait_come_together(model):
         mine = [piece for piece in pieces if piece.index == index]
         assert [token for piece in mine for token in piece.tokens] == text.tokens
         assert [piece.finish_reason for piece in mine] == [None] * 4 + ["length"]
+
+
+def _read_taking(engine, take):
+    """Return the pieces that `take` and the task of a stream got, and its text."""
+    taken, left = [], []
+
+    def noted(pieces):
+        if take(len(taken) + len(left)):
+            taken.extend(pieces)
+            return True
+        return False
+
+    async def read():
+        stream = engine.submit("the cat", max_tokens=8, ignore_eos=True)
+        while pieces := await stream.grown(noted):
+            left.extend(pieces)
+        return stream.texts[0]
+
+    text = asyncio.run(read())
+    return taken, left, text
+
+
+def test_pieces_are_taken_before_the_task_wakes(model):
+    with Engine(model) as engine:
+        taken, left, text = _read_taking(engine, lambda _: True)
+    assert taken
+    assert [token for piece in [*taken, *left] for token in piece.tokens] == text.tokens
+
+
+def test_what_is_not_taken_is_left_to_the_task_in_order(model):
+    with Engine(model) as engine:
+        taken, left, text = _read_taking(engine, lambda _: False)
+    assert not taken
+    assert [token for piece in left for token in piece.tokens] == text.tokens
+
+
+def test_an_error_of_who_takes_ends_its_stream_alone(model):
+    def fail(_):
+        raise RuntimeError("no")
+
+    async def read(engine):
+        other = engine.submit("the dog", max_tokens=20, ignore_eos=True)
+        with pytest.raises(RuntimeError, match="no"):
+            await engine.submit("the cat", max_tokens=20, ignore_eos=True).grown(fail)
+        return await other.aresult()
+
+    with Engine(model) as engine:
+        (found,) = asyncio.run(read(engine))
+    assert len(found.token_ids) == 20
+
+
+class _Writer:
+    def __init__(self, ready):
+        self.ready = ready
+        self.written = []
+
+    def write(self, body):
+        self.written.append(body)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_events_are_written_by_connections_that_are_ready(ready):
+    writer = _Writer(ready)
+    quick = QuickEvents(lambda pieces: b"".join(piece.text.encode() for piece in pieces))
+    pieces = [Piece(0, text, (1,), (), None) for text in ("a", "", "b")]
+    assert not quick(pieces)
+    quick.writer = writer
+    assert quick(pieces) is ready
+    assert writer.written == ([b"ab"] if ready else [])
 
 
 @pytest.mark.parametrize("text", ['"\\ \n', "für 🐈", "</script>\x00\u2028"])

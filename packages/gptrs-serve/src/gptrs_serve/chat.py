@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,7 +13,7 @@ from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import ChatBody
 from gptrs_serve.chunks import Chunks
-from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
+from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
 from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import chat_logprobs, chat_max_tokens, chat_messages, options_of
@@ -53,7 +53,9 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     )
     begun = _Chat(name, stream, tools, served.texts_of(name), metrics)
     if body.stream:
-        return EventStream(_events(body, begun), stream.cancel)
+        made = _Events(body, begun)
+        quick = QuickEvents(made.of)
+        return EventStream(_events(made, begun, quick), stream.cancel, quick)
     return await _whole(request, begun)
 
 
@@ -83,43 +85,63 @@ def _choice(index: int, made: Generation, begun: _Chat) -> dict[str, object]:
     }
 
 
-async def _events(body: ChatBody, begun: _Chat) -> AsyncGenerator[bytes]:
-    """Yield the chunks of all answers: the role first, then texts, then the reason of the end."""
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    more: dict[str, object] = {"usage": None} if with_usage else {}
-    envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
-    chunks = Chunks(envelope, lambda index, text: _delta(index, {"content": text}), **more)
-    answers: Sequence[AnswerDeltas] = [AnswerDeltas(begun.tools) for _ in range(body.n)]
-    for index in range(body.n):
-        yield chunks.of([_delta(index, {"role": "assistant", "content": ""})])
-    async for pieces in begun.metrics.measured(begun.stream):
-        events = [
-            event
-            for piece in pieces
-            for event in _piece_events(piece, answers[piece.index], chunks, body, begun)
-        ]
-        if events:
-            yield b"".join(events)
-    if with_usage:
-        yield chunks.of([], usage=usage([begun.stream]))
+class _Events:
+    """Encodes the pieces of all answers as events."""
 
+    def __init__(self, body: ChatBody, begun: _Chat) -> None:
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        more: dict[str, object] = {"usage": None} if self._with_usage else {}
+        envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
+        self._chunks = Chunks(
+            envelope, lambda index, text: _delta(index, {"content": text}), **more
+        )
+        self._answers = [AnswerDeltas(begun.tools) for _ in range(body.n)]
+        self._begun = begun
+        self._with_scores = body.logprobs
 
-def _piece_events(
-    piece: Piece, answer: AnswerDeltas, chunks: Chunks, body: ChatBody, begun: _Chat
-) -> Generator[bytes]:
-    """Yield the chunks that a piece is."""
-    if begun.tools is None and not body.logprobs and piece.finish_reason is None:
-        if piece.text:
-            yield chunks.text(piece.index, piece.text)
-        return
-    scores = {"content": begun.texts.chat(piece.scores)} if body.logprobs else None
-    empty: list[dict[str, object]] = [{"content": ""}] if scores else []
-    for delta in answer.of(piece) or empty:
-        yield chunks.of([_delta(piece.index, delta, scores=scores)])
+    def roles(self) -> bytes:
+        """Return the events that come first."""
+        role: dict[str, object] = {"role": "assistant", "content": ""}
+        indices = range(len(self._answers))
+        return b"".join([self._chunks.of([_delta(index, role)]) for index in indices])
+
+    def of(self, pieces: Sequence[Piece]) -> bytes:
+        """Return the events of pieces, empty if they have no text."""
+        return b"".join([event for piece in pieces for event in self._of(piece)])
+
+    def usage(self) -> bytes:
+        """Return the event that tells how many tokens there were, empty unless asked for."""
+        told = usage([self._begun.stream]) if self._with_usage else None
+        return b"" if told is None else self._chunks.of([], usage=told)
+
+    def _of(self, piece: Piece) -> Iterator[bytes]:
+        """Yield the chunks that a piece is."""
+        chunks, tools = self._chunks, self._begun.tools
+        if tools is None and not self._with_scores and piece.finish_reason is None:
+            if piece.text:
+                yield chunks.text(piece.index, piece.text)
+            return
+        answer = self._answers[piece.index]
         scores = None
-    if piece.finish_reason is not None:
-        reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
-        yield chunks.of([_delta(piece.index, {}, reason)])
+        if self._with_scores:
+            scores = {"content": self._begun.texts.chat(piece.scores)}
+        empty: list[dict[str, object]] = [{"content": ""}] if scores else []
+        for delta in answer.of(piece) or empty:
+            yield chunks.of([_delta(piece.index, delta, scores=scores)])
+            scores = None
+        if piece.finish_reason is not None:
+            reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
+            yield chunks.of([_delta(piece.index, {}, reason)])
+
+
+async def _events(made: _Events, begun: _Chat, quick: QuickEvents) -> AsyncGenerator[bytes]:
+    """Yield the chunks of all answers, but for those that `quick` writes."""
+    yield made.roles()
+    async for pieces in begun.metrics.measured(begun.stream, quick):
+        if events := made.of(pieces):
+            yield events
+    if told := made.usage():
+        yield told
 
 
 def _delta(

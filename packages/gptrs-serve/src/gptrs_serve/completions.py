@@ -16,7 +16,7 @@ from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.chunks import Chunks
-from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
+from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
 from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import options_of, prompts_of, require_fitting
@@ -55,7 +55,9 @@ async def completions(
         raise
     texts = served.texts_of(name)
     if body.stream:
-        return EventStream(_events(body, name, prompts, metrics, texts), cancel)
+        made = _Events(body, name, prompts, texts)
+        quick = QuickEvents(lambda pieces: made.of(0, pieces))
+        return EventStream(_events(made, prompts, metrics, quick), cancel, quick)
     return await _whole(request, body, name, prompts, metrics, texts)
 
 
@@ -203,17 +205,15 @@ class _Events:
 
 
 async def _events(
-    body: CompletionBody,
-    name: str,
-    prompts: Sequence[_Prompt],
-    metrics: Metrics,
-    texts: TokenTexts,
+    made: _Events, prompts: Sequence[_Prompt], metrics: Metrics, quick: QuickEvents
 ) -> AsyncGenerator[bytes]:
-    """Yield the chunks of all prompts as they come: what is echoed first."""
-    made = _Events(body, name, prompts, texts)
+    """Yield the chunks of all prompts as they come, but for those that `quick` writes.
+
+    What is echoed comes first.
+    """
     if echoed := made.echoed():
         yield echoed
-    async for number, pieces in _merged(prompts, metrics):
+    async for number, pieces in _merged(prompts, metrics, quick):
         if events := made.of(number, pieces):
             yield events
     if told := made.usage():
@@ -221,12 +221,15 @@ async def _events(
 
 
 async def _merged(
-    prompts: Sequence[_Prompt], metrics: Metrics
+    prompts: Sequence[_Prompt], metrics: Metrics, quick: QuickEvents
 ) -> AsyncGenerator[tuple[int, list[Piece]]]:
-    """Yield the pieces of all prompts as they come, with the number of the prompt."""
+    """Yield the pieces of all prompts as they come, with the number of the prompt.
+
+    Those of a prompt alone may be left to `quick`.
+    """
     first = prompts[0].stream
-    if len(prompts) == 1 and first is not None:  # no task stands between: one switch a token
-        async for pieces in metrics.measured(first):
+    if len(prompts) == 1 and first is not None:
+        async for pieces in metrics.measured(first, quick):
             yield 0, pieces
         return
     arrived: asyncio.Queue[tuple[int, list[Piece]] | None] = asyncio.Queue()

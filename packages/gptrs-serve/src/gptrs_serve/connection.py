@@ -11,12 +11,38 @@ from typing import Any, Final
 
 from starlette.types import Message, Send
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from gptrs_serve.events import WRITER
 
 MOST_BYTES: Final = 65_536
 """Bytes that are neither body nor the end of a head: heads, trailers and sizes of chunks."""
 MOST_SECONDS: Final = 30.0
 """How long a head may take."""
+
+
+class DirectWriter:
+    """Writes parts of an answer that is sent in chunks and has begun; a `PartWriter`."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def ready(self) -> bool:
+        """Whether the connection takes more bytes now."""
+        cycle = self._cycle
+        open_ = bool(cycle.chunked_encoding) and not (
+            cycle.response_complete or cycle.disconnected or cycle.scope["method"] == "HEAD"
+        )
+        return open_ and not cycle.flow.write_paused
+
+    def write(self, body: bytes) -> None:
+        """Write a part that is not empty."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
 class Connection(HttpToolsProtocol):
@@ -59,6 +85,8 @@ class Connection(HttpToolsProtocol):
         self._counts = False
         self._take_deadline()
         super().on_headers_complete()
+        extensions: dict[str, Any] = {WRITER: DirectWriter(self.cycle)}
+        self.scope["extensions"] = extensions
         if self.scope["http_version"] == "1.0":
             cycle: Any = self.cycle
             cycle.send = partial(_send_unframed, cycle, cycle.send)

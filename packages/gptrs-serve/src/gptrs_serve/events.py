@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gptrs.api import EngineClosedError
+from gptrs.runtime.serving.answers import Piece
 from gptrs_serve.problems import problem_of
 
 _DONE = b"data: [DONE]\n\n"
@@ -21,7 +22,42 @@ CLOSED_BY_CLIENT = 499
 ENDING: Final = "the server ends before the answer does"
 _LAST_S: Final = 0.5
 """How long the last event may take where the server ends a stream."""
+WRITER: Final = "gptrs.writer"
+"""The extension of a request that is a `PartWriter`."""
 Whole = TypeVar("Whole")
+
+
+class PartWriter(Protocol):
+    """Writes parts of an answer without a coroutine; `send` begins and ends it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the connection takes more bytes now."""
+        ...
+
+    def write(self, body: bytes) -> None:
+        """Write a part that is not empty."""
+        ...
+
+
+class QuickEvents:
+    """Writes the events of pieces in the callback that tells of them: no task has to wake.
+
+    `encode` returns them as the generator of an `EventStream` would, which must wait meanwhile.
+    """
+
+    def __init__(self, encode: Callable[[Sequence[Piece]], bytes]) -> None:
+        self._encode = encode
+        self.writer: PartWriter | None = None
+        """None where the connection has no such way."""
+
+    def __call__(self, pieces: Sequence[Piece]) -> bool:
+        """Return whether the pieces are written; else they are left to the task."""
+        if self.writer is None or not self.writer.ready:
+            return False
+        if events := self._encode(pieces):
+            self.writer.write(events)
+        return True
 
 
 def event_of(data: object) -> bytes:
@@ -32,7 +68,8 @@ def event_of(data: object) -> bytes:
 class EventStream(Response):
     """Sends events as they come, several at once or one, and `[DONE]`; an error is an event, too.
 
-    `events` is closed when the client goes away, which it is to take as a cancellation.
+    `events` is closed when the client goes away, which it is to take as a cancellation. While it
+    waits for pieces, `quick` may write them.
     """
 
     media_type = "text/event-stream"
@@ -41,15 +78,19 @@ class EventStream(Response):
         self,
         events: AsyncGenerator[bytes],
         ended: Callable[[], None],
+        quick: QuickEvents | None = None,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._ended = ended
+        self._quick = quick
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events while the client listens."""
+        if self._quick is not None:
+            self._quick.writer = cast("PartWriter | None", scope.get("extensions", {}).get(WRITER))
         sending = asyncio.ensure_future(self._send(send))
         gone = asyncio.ensure_future(_disconnected(receive))
         cut = False

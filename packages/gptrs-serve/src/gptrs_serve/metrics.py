@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from gptrs.runtime.serving.answers import AnswerStream, Piece
+from gptrs.runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.answers import guesses_of
 from gptrs_serve.text_calls import TextCalls
@@ -58,20 +58,24 @@ class Metrics:
         """Count a request."""
         self._requests.labels(path, str(status)).inc()
 
-    async def measured(self, stream: AnswerStream) -> AsyncGenerator[list[Piece]]:
-        """Yield the pieces of a stream that have come, and note when they come."""
+    async def measured(
+        self, stream: AnswerStream, take: TakeNow | None = None
+    ) -> AsyncGenerator[list[Piece]]:
+        """Yield the pieces of a stream that have come, and note when they come.
+
+        Those that `take` takes are noted, too, as `AnswerStream.grown` has it.
+        """
         last: dict[int, float] = {}
-        new = self._new
+
+        def noted(pieces: Sequence[Piece]) -> bool:
+            taken = take is not None and take(pieces)
+            if taken:
+                self._note(pieces, last, stream)
+            return taken
+
         try:
-            while pieces := await stream.grown():
-                now = time.perf_counter()
-                if not last:
-                    new.first.add(now - stream.submitted)
-                for piece in pieces:
-                    if piece.index in last:
-                        new.gap.add(now - last[piece.index])
-                    last[piece.index] = now
-                    new.tokens += len(piece.tokens)
+            while pieces := await stream.grown(take and noted):
+                self._note(pieces, last, stream)
                 yield pieces
         finally:
             stream.cancel()
@@ -81,6 +85,17 @@ class Metrics:
             if guesses is not None:
                 self._guessed.labels("accepted").inc(guesses.accepted)
                 self._guessed.labels("rejected").inc(guesses.proposed - guesses.accepted)
+
+    def _note(self, pieces: Sequence[Piece], last: dict[int, float], stream: AnswerStream) -> None:
+        """Note that pieces came now; `last` is when those before came, by answer."""
+        now, new = time.perf_counter(), self._new
+        if not last:
+            new.first.add(now - stream.submitted)
+        for piece in pieces:
+            if piece.index in last:
+                new.gap.add(now - last[piece.index])
+            last[piece.index] = now
+            new.tokens += len(piece.tokens)
 
     def text(self) -> bytes:
         """Return all in the text form of Prometheus."""

@@ -14,6 +14,9 @@ from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.options import FinishReason, Generation
 from gptrs.runtime.generation.token_scores import TokenScores
 
+TakeNow = Callable[[Sequence["Piece"]], bool]
+"""Takes pieces in the callback that tells of them; False leaves them to the task that waits."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -54,6 +57,8 @@ class AnswerStream:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the task that reads."""
         self._waiter: asyncio.Future[None] | None = None
+        self._take: TakeNow | None = None
+        """Asked before the task that waits is woken."""
 
     def __repr__(self) -> str:
         tokens = sum(len(text.tokens) for text in self.texts)
@@ -120,11 +125,13 @@ class AnswerStream:
             raise StopAsyncIteration
         return piece
 
-    async def grown(self) -> list[Piece]:
+    async def grown(self, take: TakeNow | None = None) -> list[Piece]:
         """Wait for a piece, and return all that have come; none after the last one.
 
-        In an event loop that is busy, a task reads so what several steps added at once.
+        In an event loop that is busy, a task reads so what several steps added at once. While it
+        waits, `take` may take pieces before the last ones, which is cheaper than to wake the task.
         """
+        self._take = take
         await self._wait()
         if self._pieces:
             return [self._pieces.popleft() for _ in range(len(self._pieces))]
@@ -187,5 +194,22 @@ class AnswerStream:
 
     def wake_task(self) -> None:
         """Wake the task that waits; called in its event loop."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is None or self._waiter.done():
+            return
+        try:
+            taken = self._taken()
+        except Exception as error:  # an answer ends by its own errors, not by those of others
+            self._waiter.set_exception(error)
+        else:
+            if not taken:
+                self._waiter.set_result(None)
+
+    def _taken(self) -> bool:
+        """Return whether there were pieces, which are taken, and more will come."""
+        if self._take is None or self.done or not self._pieces:
+            return False
+        pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
+        if self._take(pieces):
+            return True
+        self._pieces.extendleft(reversed(pieces))
+        return False
