@@ -112,6 +112,12 @@ def save_variant(folder: Path, name: str) -> Path:
 
 def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
     """Save a model with random weights, large enough that greedy choices have clear gaps."""
+    made_llama(folder, kind, **settings)
+    return folder
+
+
+def made_llama(folder: Path, kind: str = "Llama", **settings: object) -> Any:
+    """`save_llama`, which returns the model of transformers: reading it again takes as long."""
     torch = pytest.importorskip("torch", reason="parity needs torch")
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     saved_as = settings.pop("saved_as", f"{kind}ForCausalLM")
@@ -147,7 +153,7 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.add_(torch.randn_like(buffer) * 0.3)
     model.to(getattr(torch, str(dtype))).save_pretrained(folder, max_shard_size=shard)
-    return folder
+    return model.eval()
 
 
 def edit_config(folder: Path, **settings: object) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+Logits = Callable[[np.ndarray], np.ndarray]
+"""Tokens si64 [B, T] -> logits f32 [B, T, V]."""
+TIE = 1e-5
+"""Gap of two logits, relative to the largest, below which either may be chosen."""
 
 
 def save_gpt2(folder: Path, **settings: object) -> Path:
@@ -45,6 +51,30 @@ def torch_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
 
     with torch.no_grad():
         return _load(folder)(torch.from_numpy(tokens)).logits.numpy()
+
+
+def whole_logits(model: Any, tokens: np.ndarray) -> np.ndarray:
+    """Logits that a model of transformers computes of texts alone."""
+    import torch
+
+    given = torch.from_numpy(tokens)
+    with torch.no_grad():
+        return model(input_ids=given, attention_mask=torch.ones_like(given)).logits.numpy()
+
+
+def assert_greedy(
+    logits: Logits, prompt: Sequence[int], written: Sequence[int], count: int
+) -> np.ndarray:
+    """Each of `count` tokens is the one that `logits` are highest for after those before.
+
+    One forward pass tells, where generating takes one for each token. Return its logits [T, V].
+    """
+    assert len(written) == count
+    text = np.array([[*prompt, *written[:-1]]])
+    scores = logits(text)[0, len(prompt) - 1 :]
+    gaps = scores.max(-1) - scores[np.arange(count), list(written)]
+    assert (gaps <= TIE * np.abs(scores).max(-1)).all(), gaps
+    return scores
 
 
 def greedy_tokens(folder: Path, prompt: list[int], count: int) -> list[int]:

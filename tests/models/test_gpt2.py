@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.nn import CausalLMModule, PagedTexts
-from models.models_support import greedy_tokens, save_gpt2, torch_logits
+from models.models_support import assert_greedy, greedy_tokens, save_gpt2, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -57,7 +58,7 @@ def test_greedy_tokens(gpt2_directory, backend_name):
     ours = gptrs.generate(
         model, prompt, max_tokens=64, sampling=gptrs.Sampling(temperature=0), ignore_eos=True
     )
-    assert list(ours.token_ids) == greedy_tokens(gpt2_directory, prompt, 64)
+    assert_greedy(partial(torch_logits, gpt2_directory), prompt, ours.token_ids, 64)
 
 
 def test_cached_equals_uncached(tiny):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from models.llama_support import (
     save_variant,
     some_tokens,
 )
+from models.models_support import assert_greedy, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -45,7 +47,10 @@ def test_logits_and_greedy_tokens(llama_directory, backend_name):
     if llama_directory.name not in ONLY_LOGITS:
         prompt = tokens[0, :9].tolist()
         ours = gptrs.generate(model, prompt, max_tokens=64, sampling=GREEDY, ignore_eos=True)
-        assert list(ours.token_ids) == greedy_of(llama_directory, prompt, 64)
+        if llama_directory.name == "dynamic":  # what a long text becomes depends on its steps
+            assert list(ours.token_ids) == greedy_of(llama_directory, prompt, 64)
+        else:
+            assert_greedy(partial(torch_logits, llama_directory), prompt, ours.token_ids, 64)
 
 
 @pytest.mark.parametrize("name", ["plain", "qwen3_switches"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from models.llama_support import (
     save_llama,
     some_tokens,
 )
-from models.models_support import greedy_tokens, torch_logits
+from models.models_support import assert_greedy, torch_logits
 from models.more_decoders import CASES as MORE
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -327,7 +328,7 @@ def test_logits_and_greedy_tokens(directory, backend_name):
     assert_close(model.forward(tokens), torch_logits(directory, tokens))
     prompt = tokens[0, :9].tolist()
     ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
-    assert list(ours.token_ids) == greedy_tokens(directory, prompt, 48)
+    assert_greedy(partial(torch_logits, directory), prompt, ours.token_ids, 48)
 
 
 def test_longrope_reads_texts_of_the_original_context(tmp_path, backend_name):

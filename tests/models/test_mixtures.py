@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import gptrs
 from gptrs_models.llama_experts import Mixture
 from models.llama_support import assert_close, save_llama, some_tokens
-from models.models_support import greedy_tokens, torch_logits
+from models.models_support import assert_greedy, torch_logits
 
 pytest.importorskip("transformers", reason="parity needs transformers")
 pytest.importorskip("torch", reason="parity needs torch")
@@ -45,7 +47,7 @@ def test_experts_keep_their_stored_type(tmp_path, backend_name, name, dtype):
     assert_close(model.forward(tokens), torch_logits(folder, tokens))
     prompt = tokens[0, :9].tolist()
     ours = gptrs.generate(model, prompt, max_tokens=16, sampling=GREEDY, ignore_eos=True)
-    assert list(ours.token_ids) == greedy_tokens(folder, prompt, 16)
+    assert_greedy(partial(torch_logits, folder), prompt, ours.token_ids, 16)
 
 
 def test_joined_experts_have_the_stored_type(tmp_path, backend_name):

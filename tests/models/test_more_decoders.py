@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import gptrs
 from gptrs.errors import ModelError
 from gptrs_models.llama_kinds import read_config
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
-from models.models_support import greedy_tokens, torch_logits
+from models.models_support import assert_greedy, torch_logits
 from models.more_decoders import CASES, COMPILED_CASES
 
 pytest.importorskip("transformers", reason="parity needs transformers")
@@ -32,7 +34,7 @@ def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
         return
     prompt = tokens[0, :9].tolist()
     ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
-    assert list(ours.token_ids) == greedy_tokens(folder, prompt, 48)
+    assert_greedy(partial(torch_logits, folder), prompt, ours.token_ids, 48)
 
 
 def test_the_words_and_names_of_older_files_of_granite(tmp_path):

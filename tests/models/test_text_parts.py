@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import gptrs
 from gptrs.errors import ModelError
 from gptrs_models.text_parts import TEXT_KINDS
 from models.llama_support import assert_close, edit_config
+from models.models_support import assert_greedy, whole_logits
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -195,24 +197,12 @@ def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
     theirs = save(tmp_path / "m", name)
     tokens = np.random.default_rng(1).integers(0, 90, (2, 30))
     model = gptrs.load_model(tmp_path / "m", backend=backend_name)
-    given = torch.from_numpy(tokens)
-    with torch.no_grad():
-        wanted = theirs(input_ids=given, attention_mask=torch.ones_like(given)).logits
-    assert_close(model.forward(tokens), wanted.numpy())
+    assert_close(model.forward(tokens), whole_logits(theirs, tokens))
     if name not in WRITTEN:
         return
-    ours = gptrs.generate(
-        model, tokens[0, :9].tolist(), max_tokens=48, sampling=GREEDY, ignore_eos=True
-    )
-    prompt = given[:1, :9]
-    with torch.no_grad():
-        found = theirs.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            **{"max_new_tokens": 48, "min_new_tokens": 48, "do_sample": False},
-            **{"eos_token_id": None, "pad_token_id": 0},
-        )
-    assert list(ours.token_ids) == found[0, 9:].tolist()
+    prompt = tokens[0, :9].tolist()
+    ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
+    assert_greedy(partial(whole_logits, theirs), prompt, ours.token_ids, 48)
 
 
 def test_settings_of_texts_beside_those_of_other_parts(tmp_path, caplog):
