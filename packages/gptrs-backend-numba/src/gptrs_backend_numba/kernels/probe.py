@@ -18,15 +18,18 @@ OPERATIONS = 2 * _CHAINS * WIDTH
 
 @intrinsic
 def multiply_adds(typing_context, steps):
-    """Return the total of chains of `steps` multiply-adds each; no chain can be optimized away."""
+    """Return the total of chains of `steps` multiply-adds each; no chain can be optimized away.
+
+    They read three registers, as those of a product do: with two, a Zen 4 makes 1.09 times as many.
+    """
 
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)
-        factor = emit.splat(ir.Constant(F32, 0.5))
+        left, right = (emit.splat(ir.Constant(F32, factor)) for factor in (0.5, 0.25))
         starts = [ir.Constant(VECTOR, [float(chain)] * WIDTH) for chain in range(_CHAINS)]
 
         def body(k, sums):
-            return [emit.multiply_add(value, factor, factor) for value in sums]
+            return [emit.multiply_add(left, right, value) for value in sums]
 
         total, *others = emit.loop(arguments[0], 1, starts, body)
         for value in others:
