@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import platform
 from pathlib import Path
 
 from goals import goal_text
@@ -71,3 +72,13 @@ def _figure(value: object, unit: object) -> str:
 
 def _rounded(value: object) -> str:
     return "" if value is None else f"{value:.1f}"
+
+
+def processor() -> str:
+    """Return the name of the processor and its widest vectors."""
+    text = Path("/proc/cpuinfo").read_text("utf-8")
+    pairs = [line.partition(":") for line in text.splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    flags = fields.get("flags", "").split()
+    wide = next((each for each in ("amx_tile", "avx512f", "avx2") if each in flags), "")
+    return f"{fields.get('model name', platform.machine())} ({wide})"

@@ -26,6 +26,7 @@ from typing import Any, cast
 import numba
 import torch
 import transformers
+from report import processor
 from torch import nn
 from torch_models import MODELS
 
@@ -150,16 +151,6 @@ def keep(path: Path, found: Mapping[int, Mapping[str, Mapping[str, float]]]) -> 
     }
     path.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
     path.with_suffix(".md").write_text(table(kept), "utf-8")
-
-
-def processor() -> str:
-    """Return the name of the processor and its widest vectors."""
-    text = Path("/proc/cpuinfo").read_text("utf-8")
-    pairs = [line.partition(":") for line in text.splitlines()]
-    fields = {name.strip(): value.strip() for name, _, value in pairs}
-    flags = fields.get("flags", "").split()
-    wide = next((each for each in ("amx_tile", "avx512f", "avx2") if each in flags), "")
-    return f"{fields.get('model name', platform.machine())} ({wide})"
 
 
 def table(kept: Mapping[str, Any]) -> str:
