@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from gptrs import generate, load_model
+from gptrs.checkpoint.quantizing import tensor_rounding
 from gptrs.checkpoint.quantizing.threads import in_threads
 
 
@@ -45,3 +47,19 @@ def test_the_first_error_is_raised_and_all_threads_end() -> None:
         found.extend(in_threads(work, range(20), 4))
     names = [thread.name for thread in threading.enumerate()]
     assert not any(name.startswith("gptrs-rounding") for name in names)
+
+
+@pytest.mark.parametrize(("given", "variable", "expected"), [(3, "2", 3), (None, "2", 2)])
+def test_weights_are_rounded_by_the_threads_of_the_load(
+    monkeypatch: pytest.MonkeyPatch, given: int | None, variable: str, expected: int
+) -> None:
+    counts: set[int] = set()
+
+    def counted(work, items, threads):
+        counts.add(threads)
+        return in_threads(work, items, threads)
+
+    monkeypatch.setattr(tensor_rounding, "in_threads", counted)
+    monkeypatch.setenv("GPTRS_NUM_THREADS", variable)
+    generate(load_model(None, "ref", given, weights="q8"), "a", max_tokens=1)
+    assert counts == {expected}

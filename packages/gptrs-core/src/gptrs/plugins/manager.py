@@ -58,6 +58,13 @@ class PluginManager(PluginRegistry):
                 return self.record(BackendPlugin, name)
         return None
 
+    def threads_of(self, backend: Backend) -> int | None:
+        """Return the threads that `backend` was asked for; None if they were left to it."""
+        for (_, settings), made in list(self._backends.items()):
+            if made is backend:
+                return settings.threads
+        return None
+
     def get_backend(
         self,
         name: str | None = None,

@@ -25,7 +25,7 @@ from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.importers import importer_of
-from gptrs.plugins.manager import backend_of
+from gptrs.plugins.manager import backend_of, manager
 from gptrs.quoting import quoted
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import model_choices
@@ -60,13 +60,13 @@ def load_model(
 
     `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. Without
     it the one in `GPTRS_BACKEND` or the installed one of highest priority is taken; `threads` None
-    leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
-    loaded; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that of
-    products; None is `f32`, and for quantized weights the one that the backend prefers. UsageError
-    if it does not have it. `adapter` is the folder of a LoRA adapter: weights of f32 that stay in
-    memory are merged with it; see `LoadedModel.with_adapter` for several. Raises ModelError (no
-    such model, unknown kind, unsupported setting), CheckpointError (damaged or missing weights) or
-    PluginError (backend).
+    leaves their number to it. `weights` "q8" or "q4" quantizes them when they are loaded, with as
+    many threads; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is
+    that of products; None is `f32`, and for quantized weights the one that the backend prefers.
+    UsageError if it does not have it. `adapter` is the folder of a LoRA adapter: weights of f32
+    that stay in memory are merged with it; see `LoadedModel.with_adapter` for several. Raises
+    ModelError (no such model, unknown kind, unsupported setting), CheckpointError (damaged or
+    missing weights) or PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
@@ -76,13 +76,17 @@ def load_model(
     with span("load model"):
         source = _source(path)
         factory = model_factory(source.model_type)
-        engine = with_precision(backend_of(backend, threads), precision)
+        made = backend_of(backend, threads)
+        engine = with_precision(made, precision)
         if precision is None and (weights or isinstance(source.weights, QuantizedSource)):
             engine = with_quantized_precision(engine)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
-            quantization.quantize_at_load(source, engine, weights, streamed=streamer is not None)
+            quantization.quantize_at_load(
+                source, engine, weights,
+                streamed=streamer is not None, threads=manager().threads_of(made),
+            )  # fmt: skip
         added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)

@@ -36,11 +36,19 @@ def vocab_size_of(source: ModelSource) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def quantize_at_load(source: ModelSource, backend: Backend, type: str, *, streamed: bool) -> None:
+def quantize_at_load(
+    source: ModelSource,
+    backend: Backend,
+    type: str,
+    *,
+    streamed: bool,
+    threads: int | None = None,
+) -> None:
     """Let the weights of `source` be quantized when they are loaded, q8 or q4.
 
-    Heads and tables of tokens get 8 bits. UsageError for another type, for weights that are
-    quantized already, and for `streamed` ones, which would be quantized in each step.
+    So many threads do it; without a number those of `GPTRS_NUM_THREADS`, else one for each
+    processor. Heads and tables of tokens get 8 bits. UsageError for another type, for weights that
+    are quantized already, and for `streamed` ones, which would be quantized in each step.
     """
     wanted = weight_type(type, LOADED_TYPES)
     if streamed:
@@ -60,4 +68,4 @@ def quantize_at_load(source: ModelSource, backend: Backend, type: str, *, stream
     uses = weight_uses(source, backend)
     vocab_size = vocab_size_of(source)
     plan = planned(stored, uses, wanted, heads="q8", vocab_size=vocab_size, experts=True)
-    source.weights = QuantizingSource(stored, plan, uses)
+    source.weights = QuantizingSource(stored, plan, uses, threads=threads)

@@ -34,12 +34,13 @@ class QuantizingSource(FileSource):
         plan: Mapping[str, WeightType],
         uses: Mapping[str, WeightUse],
         rounding: Rounding = "search",
+        threads: int | None = None,
     ) -> None:
         names = dict.fromkeys(stored.names(), "")
         super().__init__(names, lambda _: stored.open_files()[0], stored.origin)
         self._stored = stored
         self._rounded = {
-            name: rounded_tensor(stored, name, uses[name], type, rounding)
+            name: rounded_tensor(stored, name, uses[name], type, rounding, threads)
             for name, type in plan.items()
         }
         self._made: dict[str, dict[Part, np.ndarray]] = {}
@@ -130,13 +131,19 @@ class QuantizingSource(FileSource):
 
 
 def rounded_tensor(
-    stored: FileSource, name: str, use: WeightUse, type: WeightType, rounding: Rounding
+    stored: FileSource,
+    name: str,
+    use: WeightUse,
+    type: WeightType,
+    rounding: Rounding,
+    threads: int | None = None,
 ) -> RoundedTensor:
-    """Return a weight of `stored` on its way to `type`."""
+    """Return a weight of `stored` on its way to `type`, rounded by so many threads."""
     rows, columns = stored.type_of(name).shape
     turned = use == "turned"
     shape = (columns, rows) if turned else (rows, columns)
-    return RoundedTensor(name, partial(stored.load, name), shape, type, rounding, turned=turned)
+    load = partial(stored.load, name)
+    return RoundedTensor(name, load, shape, type, rounding, turned=turned, threads=threads)
 
 
 def made_parts(rounded: RoundedTensor) -> dict[Part, np.ndarray]:

@@ -45,7 +45,10 @@ class TensorError:
 
 
 class RoundedTensor:
-    """A matrix [O, I] that `load` gives, quantized to `type`; [I, O] there if it is `turned`."""
+    """A matrix [O, I] that `load` gives, quantized to `type`; [I, O] there if it is `turned`.
+
+    `threads` round it; None stands for `GPTRS_NUM_THREADS`, else for one on each processor.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class RoundedTensor:
         rounding: Rounding,
         *,
         turned: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.name = name
         self.shape = shape
@@ -63,6 +67,7 @@ class RoundedTensor:
         self.turned = turned
         self._load = load
         self._rounding: Rounding = rounding
+        self._threads = threads
         self._squares = self._errors = self._largest = 0.0
 
     def described(self) -> QuantizedTensor:
@@ -96,7 +101,7 @@ class RoundedTensor:
         step = max(1, _ELEMENTS // columns)
         self._squares = self._errors = self._largest = 0.0
         parts_of_rows = (matrix[start : start + step] for start in range(0, rows, step))
-        threads = requested_threads(None) or granted_cpus()
+        threads = requested_threads(self._threads) or granted_cpus()
         for block, found in in_threads(self._round, parts_of_rows, threads):
             values = found.values.reshape(block.shape)
             self._count(block, values)
