@@ -58,15 +58,14 @@ def load_model(
     (`demo`) or one of the Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library
     `huggingface_hub` is needed.
 
-    `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. Without
-    it the one in `GPTRS_BACKEND` or the installed one of highest priority is taken; `threads` None
-    leaves their number to it. `weights` "q8" or "q4" quantizes them when they are loaded, with as
-    many threads; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is
-    that of products; None is `f32`, and for quantized weights the one that the backend prefers.
-    UsageError if it does not have it. `adapter` is the folder of a LoRA adapter: weights of f32
-    that stay in memory are merged with it; see `LoadedModel.with_adapter` for several. Raises
-    ModelError (no such model, unknown kind, unsupported setting), CheckpointError (damaged or
-    missing weights) or PluginError (backend).
+    `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. Without it the
+    one in `GPTRS_BACKEND` or the installed one of highest priority is taken; `threads` None leaves
+    their number to it. `weights` "q8" or "q4" quantizes them when they are loaded, with as many
+    threads; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that
+    of products; None is `f32`, for quantized weights what the backend prefers. UsageError where it
+    lacks that. `adapter` is the folder of a LoRA adapter: weights of f32 that stay in memory are
+    merged with it; see `LoadedModel.with_adapter` for several. Raises ModelError (no such model,
+    unknown kind or setting), CheckpointError (damaged or missing weights) or PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
@@ -77,16 +76,13 @@ def load_model(
         source = _source(path)
         factory = model_factory(source.model_type)
         made = backend_of(backend, threads)
-        engine = with_precision(made, precision)
-        if precision is None and (weights or isinstance(source.weights, QuantizedSource)):
-            engine = with_quantized_precision(engine)
+        quantized = weights is not None or isinstance(source.weights, QuantizedSource)
+        engine = _with_precision(made, precision, quantized)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
-            quantization.quantize_at_load(
-                source, engine, weights,
-                streamed=streamer is not None, threads=manager().threads_of(made),
-            )  # fmt: skip
+            asked = manager().threads_of(made)
+            quantization.quantize_at_load(source, engine, weights, streamer is not None, asked)
         added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)
@@ -97,6 +93,11 @@ def load_model(
     _warn_if_whole(params, source.name)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
+
+
+def _with_precision(made: Backend, precision: Precision | None, quantized: bool) -> Backend:
+    engine = with_precision(made, precision)
+    return with_quantized_precision(engine) if precision is None and quantized else engine
 
 
 def _source(path: str | Path | None) -> ModelSource:

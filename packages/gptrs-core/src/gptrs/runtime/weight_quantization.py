@@ -37,12 +37,7 @@ def vocab_size_of(source: ModelSource) -> int | None:
 
 
 def quantize_at_load(
-    source: ModelSource,
-    backend: Backend,
-    type: str,
-    *,
-    streamed: bool,
-    threads: int | None = None,
+    source: ModelSource, backend: Backend, type: str, streamed: bool, threads: int | None = None
 ) -> None:
     """Let the weights of `source` be quantized when they are loaded, q8 or q4.
 
