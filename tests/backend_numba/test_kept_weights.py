@@ -30,6 +30,7 @@ from gptrs_backend_numba.kept_weights import weight_store as weight_store_module
 from gptrs_backend_numba.kept_weights.weight_store import WeightStore, weight_store
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
 from runtime import tiny_resnet
+from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 TOKENS = np.array([[5, 1, 7, 7, 3]])
@@ -167,6 +168,29 @@ def test_deferred_weights_are_read_by_whoever_asks(store, tmp_path):
     again = backend.weight_to_device(identity, type_, read, "read")
     np.testing.assert_array_equal(backend.to_host(again), stored)
     assert loads == [1], "it is on disk"
+
+
+def test_a_deferred_weight_may_be_a_small_argument(store):
+    """What programs derive of weights takes these as arguments, and copies the small ones."""
+    backend = create(1)
+    stored = np.arange(6, dtype=np.float32)
+    identity = WeightIdentity.of(b"w", WeightFile(bytes(16), "/made/up", lambda: True))
+    type_ = TensorType(dtypes.f32, stored.shape)
+    program = gptrs.ir.parse_program(
+        "ptir.v0.5\nfunc @main(%w: f32[6]) -> f32[6] {\n  %0 = neg %w : f32[6]\n  return %0\n}\n"
+    )
+    weight = backend.weight_to_device(identity, type_, lambda: stored, "read")
+    (found,) = backend.compile(program, [InputRole.ARGUMENT]).run([weight])
+    np.testing.assert_array_equal(np.asarray(found), -stored)
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
+def test_small_weights_of_bf16_that_programs_derive_from_are_read(store, tmp_path, kind):
+    """Decays are `-exp(A_log)`; the file counts as old, so that its weights are deferred."""
+    folder = save_tiny_lm(tmp_path / "m", kind, dtypes.bf16)
+    expected = gptrs.load_model(folder, "ref").forward(TOKENS)
+    for _ in range(2):
+        np.testing.assert_allclose(load(folder).forward(TOKENS), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_changed_file_is_packed_again(store, folder, monkeypatch):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self, cast
+from typing import Literal, Self, cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.backend.protocol import Buffer
 from gptrs.backend.weight_identity import WeightIdentity
@@ -39,6 +40,11 @@ class DeferredWeight(np.ndarray):
         if self._elements is None:
             self._elements = kept_array(self._identity, TensorType.of(self), self._load)
         return self._elements
+
+    @override
+    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
+        """Return the bytes of the elements: small arguments of programs are copied so."""
+        return self.elements().tobytes(order)
 
     def passing_elements(self) -> np.ndarray:
         """Return the elements for one who makes another form of them: they are not kept."""
