@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, class_head
-from gptrs_models.efficientnet_timm import EfficientNetBase, TimmConfig, TimmEfficientNet
+from gptrs_models.efficientnet_timm import TimmConfig, TimmEfficientNet
 from gptrs_models.regnet import SqueezeExcite
+from gptrs_models.stem_and_blocks import StemAndBlocks
 
 STEM, HEAD = 32, 1280
 """Channels of the first and of the last convolution, at a width of 1."""
@@ -155,7 +156,7 @@ class Block(Module):
         return F.add(x, y) if self._adds else y
 
 
-class EfficientNet(EfficientNetBase):
+class EfficientNet(StemAndBlocks):
     """The model under transformers' names."""
 
     def __init__(

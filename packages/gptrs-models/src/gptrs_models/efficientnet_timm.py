@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Literal
 
-from typing_extensions import override
-
 from gptrs import functionals as F
 from gptrs.api import CheckpointError, ConfigFields, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head, output_channels
+from gptrs.nn import ACTIVATIONS, ConvNorm, class_head, output_channels
 from gptrs_models.regnet import SqueezeExcite
+from gptrs_models.stem_and_blocks import StemAndBlocks
 
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 """Of the first block of each stage, in all versions; the second one may end before the last."""
@@ -95,27 +94,7 @@ class Block(Module):
         return F.add(x, y) if self._adds else y
 
 
-class EfficientNetBase(ImageClassifierModule):
-    """The image model: a stem, blocks, and a classifier of the mean over positions."""
-
-    stem: ConvNorm
-    blocks: Sequence[Callable[[Tensor], Tensor]]
-    top: ConvNorm
-
-    @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.stem(x)
-        yield "embeddings", x
-        for number, block in enumerate(self.blocks):
-            x = block(x)
-            yield f"layer.{number}", x
-
-    @override
-    def body(self, x: Tensor) -> Tensor:
-        return self.top(x)
-
-
-class TimmEfficientNet(EfficientNetBase):
+class TimmEfficientNet(StemAndBlocks):
     """The model under timm's names."""
 
     def __init__(self, config: TimmConfig, settings: Mapping[str, object], params: Params) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from typing_extensions import override
-
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
-from gptrs.nn import Conv2d, ConvNorm, ImageClassifierModule, class_head, output_channels
+from gptrs.nn import Conv2d, ConvNorm, class_head, output_channels
+from gptrs_models.stem_and_blocks import StemAndBlocks
 
 STRIDES = {
     11: (2, 2, 1, 2, 1, 1, 1, 1, 2, 1, 1),
@@ -180,7 +179,7 @@ class Head(Module):
         return self.classifier(F.hard_swish(F.linear(x, weight, self.bias)))
 
 
-class MobileNetV3(ImageClassifierModule):
+class MobileNetV3(StemAndBlocks):
     """The image model: a stem, blocks, and a classifier of the mean over positions."""
 
     def __init__(
@@ -199,26 +198,15 @@ class MobileNetV3(ImageClassifierModule):
             names.stem, (config.num_channels, width), 3, F.hard_swish, stride=2,
             padding=config.padding, epsilon=epsilon,
         )  # fmt: skip
-        self.blocks: list[Block] = []
+        made: list[Block] = []
         for number, (scopes, stride) in enumerate(zip(names.blocks, STRIDES[blocks], strict=True)):
             plain = number < PLAIN[blocks]
-            self.blocks.append(Block(config, scopes, width, stride, plain=plain))
-            width = self.blocks[-1].outputs
+            made.append(Block(config, scopes, width, stride, plain=plain))
+            width = made[-1].outputs
+        self.blocks = made
         last = output_channels(names.last[0])
-        self.last = ConvNorm(names.last, (width, last), 1, F.hard_swish, epsilon=epsilon)
+        self.top = ConvNorm(names.last, (width, last), 1, F.hard_swish, epsilon=epsilon)
         self.classifier = Head(settings, names, last)
-
-    @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.stem(x)
-        yield "embeddings", x
-        for number, block in enumerate(self.blocks):
-            x = block(x)
-            yield f"layer.{number}", x
-
-    @override
-    def body(self, x: Tensor) -> Tensor:
-        return self.last(x)
 
 
 def load(settings: Mapping[str, object], params: Params) -> MobileNetV3:
