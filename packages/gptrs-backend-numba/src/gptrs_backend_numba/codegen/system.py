@@ -15,7 +15,7 @@ _LINUX = platform.machine() if platform.system() == "Linux" else ""
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(_LINUX)
 FUTEX_WAIT, FUTEX_WAKE = 128, 129
 _NAP_US = 200
-"""How long an idle worker sleeps where it cannot be woken: under 1 % of a processor is lost."""
+"""How long an idle worker sleeps where it cannot be woken; 4 to 9 % of a processor are lost."""
 
 
 def _pointer(builder, address):

@@ -182,12 +182,16 @@ def await_others(state, count):
 
 @register_jitable
 def sleep(state, worker):
-    """Sleep until a job is published, unless there is one already."""
+    """Sleep until a job is published, unless there is one already; return whether there was one.
+
+    Where the system cannot wake a thread, False says that a moment has passed without a job.
+    """
     atomic_add(state + _SLEEPERS, 1)
     wake = atomic_load(state + _WAKE)
     if not (has_task(state, worker) or stopped(state)):
         futex(state + _WAKE, FUTEX_WAIT, wake & 0xFFFFFFFF)
     atomic_add(state + _SLEEPERS, -1)
+    return has_task(state, worker) or atomic_load(state + _WAKE) != wake
 
 
 @register_jitable
@@ -222,8 +226,7 @@ def worker_kernel(state, worker):
         elif idle < _IDLE_SPINS:
             idle += 1
             pause()
-        else:
-            sleep(state, worker)
+        elif sleep(state, worker):
             idle = 0
     return 0
 
