@@ -34,7 +34,7 @@ POPULAR = {
     "Images": (
         *("resnet", "mobilenet_v1", "mobilenet_v2", "mobilenet_v3", "convnext", "convnextv2"),
         *("efficientnet", "regnet", "bit", "swin", "vit", "deit", "dinov2"),
-        *("dinov2_with_registers", "dinov3_vit", "clip", "siglip"),
+        *("dinov2_with_registers", "dinov3_vit", "beit", "data2vec-vision", "clip", "siglip"),
     ),
     "Texts about texts, speech, pictures in texts": (
         *("t5", "bart", "marian", "whisper", "moonshine", "wav2vec2", "idefics3"),

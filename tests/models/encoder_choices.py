@@ -159,6 +159,15 @@ PATCHES: Choices = [
     each("qkv_bias", True, False),
     [{"image_size": 20, "patch_size": 6}, {"image_size": 21, "patch_size": 7}],
 ]
+OF_BEIT: Choices = [
+    *PATCHES[:-2],
+    PATCHES[-1],
+    each("use_absolute_position_embeddings", False, True),
+    each("use_relative_position_bias", True, False),
+    each("use_shared_relative_position_bias", False, True),
+    each("layer_scale_init_value", 0.1, 0.0),
+    each("use_mean_pooling", True, False),
+]
 CLASSIFIERS: dict[str, Choices] = {
     "ViT": PATCHES,
     "DeiT": PATCHES,
@@ -174,6 +183,8 @@ CLASSIFIERS: dict[str, Choices] = {
         each("use_swiglu_ffn", False, True),
         each("num_register_tokens", 0, 3),
     ],
+    "Beit": OF_BEIT,
+    "Data2VecVision": OF_BEIT,
     "Swin": [
         [
             {"image_size": 30, "patch_size": 2, "window_size": 4},
@@ -286,6 +297,8 @@ BODIES: dict[str, Choices] = {
         each("mlp_bias", True, False),
     ],
     "Swin": CLASSIFIERS["Swin"],
+    "Beit": CLASSIFIERS["Beit"],
+    "Data2VecVision": CLASSIFIERS["Data2VecVision"],
 }
 """Kinds of encoders of images."""
 PAIRS: dict[str, Choices] = {

@@ -100,6 +100,18 @@ def module_logits(module, pixels: np.ndarray) -> np.ndarray:
     return getattr(output, "logits", output).numpy()
 
 
+def torch_vectors(theirs, pixels: np.ndarray) -> np.ndarray:
+    """Vectors [B, E] of an encoder of transformers; `Data2VecVisionModel` has no pooler."""
+    import torch
+
+    with torch.no_grad():
+        output = theirs(torch.from_numpy(pixels))
+    if output.pooler_output is not None:
+        return output.pooler_output.numpy()
+    states = output.last_hidden_state
+    return (states[:, 1:].mean(1) if theirs.config.use_mean_pooling else states[:, 0]).numpy()
+
+
 def torch_states(folder: Path, pixels: np.ndarray) -> list[np.ndarray]:
     """The hidden states [B, C, H, W] of transformers."""
     import torch

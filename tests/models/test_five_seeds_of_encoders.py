@@ -33,6 +33,7 @@ from models.image_models import (
     save_image_model,
     save_random_model,
     torch_logits,
+    torch_vectors,
 )
 from models.models_support import assert_greedy
 from models.seq2seq_models import reference, save_seq2seq_of
@@ -114,9 +115,7 @@ def test_encoders_of_images(tmp_path, backend_name, name):
         )
         side = int(str(settings["image_size"]))
         pixels = images(2, side, side)
-        with torch.no_grad():
-            theirs = transformers.AutoModel.from_pretrained(folder).eval()
-            wanted = theirs(torch.from_numpy(pixels)).pooler_output.numpy()
+        wanted = torch_vectors(transformers.AutoModel.from_pretrained(folder).eval(), pixels)
         model = gptrs.load_model(folder, backend=backend_name)
         assert_close(model.image_embedder().embed_images(pixels), wanted)
 

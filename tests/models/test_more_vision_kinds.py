@@ -1,4 +1,4 @@
-"""BiT, DINOv3 and Swin agree with transformers on the same directories."""
+"""BEiT, BiT, DINOv3 and Swin agree with transformers on the same directories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError
 from gptrs.runtime.images.settings import image_processor_of
-from models.image_models import assert_close, images, save_random_model, torch_logits, torch_states
+from gptrs_models.beit import read_config as read_beit
+from models.image_models import (
+    assert_close,
+    images,
+    save_random_model,
+    torch_logits,
+    torch_states,
+    torch_vectors,
+)
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -34,7 +42,28 @@ DINO = {
     "image_size": 20,
     "patch_size": 6,
 }
+PLACES = {"use_relative_position_bias": True, "use_mask_token": True}
+BEIT = {**DINO, "patch_size": 5, **PLACES}
 CLASSIFIERS: dict[str, tuple[str, dict[str, object]]] = {
+    "beit": ("Beit", BEIT),
+    "beit of shared places": (
+        "Beit",
+        {
+            **{**BEIT, "use_shared_relative_position_bias": True, "layer_norm_eps": 1e-2},
+            **{"use_absolute_position_embeddings": True, "hidden_act": "relu"},
+        },
+    ),
+    "data2vec-vision": (
+        "Data2VecVision",
+        {
+            **{**BEIT, "use_relative_position_bias": False, "use_mean_pooling": False},
+            "use_shared_relative_position_bias": True,
+        },
+    ),
+    "data2vec-vision without places": (
+        "Data2VecVision",
+        {**DINO, "layer_scale_init_value": 0.0, "use_absolute_position_embeddings": True},
+    ),
     "bit": ("Bit", BIT),
     "bit padded dynamically": (
         "Bit",
@@ -58,6 +87,12 @@ CLASSIFIERS: dict[str, tuple[str, dict[str, object]]] = {
     "swin of small windows": ("Swin", {**SWIN, "window_size": 3, "hidden_act": "relu"}),
 }
 ENCODERS: dict[str, tuple[str, dict[str, object]]] = {
+    "beit": ("Beit", {**BEIT, "use_absolute_position_embeddings": True}),
+    "data2vec-vision": ("Data2VecVision", BEIT),
+    "data2vec-vision of first tokens": (
+        "Data2VecVision",
+        {**BEIT, "use_shared_relative_position_bias": True, "use_mean_pooling": False},
+    ),
     "dinov3": ("DINOv3ViT", {**DINO, "num_register_tokens": 3, "rope_theta": 50.0}),
     "dinov3 with gates": (
         "DINOv3ViT",
@@ -111,10 +146,32 @@ def test_hidden_states_are_those_of_transformers(classifier):
 def test_vectors_are_those_of_transformers(encoder, backend_name, size):
     folder, theirs = encoder
     pixels = images(2, *size)
-    with torch.no_grad():
-        expected = theirs(torch.from_numpy(pixels)).pooler_output.numpy()
     model = gptrs.load_model(folder, backend=backend_name)
-    assert_close(model.image_embedder().embed_images(pixels), expected)
+    assert_close(model.image_embedder().embed_images(pixels), torch_vectors(theirs, pixels))
+
+
+@pytest.mark.parametrize("head", ["MaskedImageModeling", "SemanticSegmentation"])
+def test_other_heads_of_beit_are_refused(tmp_path, head):
+    folder = save_random_model(tmp_path / "m", "Beit", "BeitModel", **BEIT)
+    _change(folder, architectures=[f"BeitFor{head}"])
+    with pytest.raises(ModelError, match=f"for classes of images, or without one; .*{head}'"):
+        gptrs.load_model(folder, backend="ref")
+
+
+def test_vectors_of_a_beit_with_a_head_are_those_of_its_pooler(tmp_path):
+    folder = tmp_path / "m"
+    save_random_model(folder, "Data2VecVision", "Data2VecVisionForImageClassification", **BEIT)
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    pixels = images(2, 20, 20)
+    model = gptrs.load_model(folder, backend="ref")
+    wanted = torch_vectors(theirs.data2vec_vision, pixels)
+    assert_close(model.image_embedder().embed_images(pixels), wanted)
+
+
+@pytest.mark.parametrize("kind", ["beit", "data2vec-vision"])
+def test_defaults_of_beit_are_those_of_transformers(kind):
+    theirs = transformers.CONFIG_MAPPING[kind]().to_dict()
+    assert read_beit({"model_type": kind}) == read_beit({**theirs, "model_type": kind})
 
 
 def test_an_image_below_the_windows_of_swin_is_refused(tmp_path):

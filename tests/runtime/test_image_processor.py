@@ -102,6 +102,11 @@ OTHERS: dict[str, tuple[str, dict]] = {
     "clip": ("CLIP", {}),
     "clip on the hub": ("CLIP", {"size": 60, "crop_size": 48, "do_convert_rgb": True}),
     "siglip": ("Siglip", {"size": {"height": 50, "width": 40}}),
+    "beit": ("Beit", {}),
+    "beit on the hub": (
+        "Beit",
+        {"size": 64, "crop_size": 48, "do_center_crop": True, "do_reduce_labels": True},
+    ),
     "bit": ("Bit", {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}}),
 }
 """Processors by the name that their classes begin with, and settings."""
@@ -217,8 +222,8 @@ def test_center_crop_equals_transformers(size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_processor_type": "BeitImageProcessor"}, "`'BeitImageProcessor'`, which is not "),
-        ({"image_processor_type": 7}, "supported are `BitImageProcessor`"),
+        ({"image_processor_type": "YolosImageProcessor"}, "`'YolosImageProcessor'`, which is not "),
+        ({"image_processor_type": 7}, "supported are `BeitImageProcessor`"),
         ({"size": 0}, r"`size` of an image processor must have .* from 1 to 16384, found `0`"),
         ({"size": 10**9}, "`size`.*from 1 to 16384"),
         ({"size": {"shortest_edge": True}}, "`size`"),

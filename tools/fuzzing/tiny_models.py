@@ -75,6 +75,8 @@ CONFIGS: Mapping[str, dict[str, object]] = {
     "moonshine": {**_TEXT, "partial_rotary_factor": 0.5, "decoder_start_token_id": 3,
                   **{f"{part}_num_{name}": value for part in ("encoder", "decoder")
                      for name, value in (("hidden_layers", 1), ("attention_heads", 2))}},
+    "beit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS,
+             "use_relative_position_bias": True},
     "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
     "wav2vec2": {**_TEXT, "conv_dim": [4, 6], "conv_kernel": [4, 2], "conv_stride": [3, 2],
                  "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},

@@ -26,10 +26,7 @@ GPT2 = ("ctrl", "imagegpt", "openai-gpt")
 """Language models with learned positions."""
 RESNET = ("van",)
 MOBILENET_V2 = ("mobilevit", "mobilevitv2")
-VIT = (
-    *("beit", "data2vec-vision", "hiera", "ijepa"),
-    *("swinv2", "vit_mae", "vit_msn"),
-)
+VIT = ("hiera", "ijepa", "swinv2", "vit_mae", "vit_msn")
 """Vision transformers."""
 WAV2VEC2 = (*("data2vec-audio", "sew", "sew-d", "wav2vec2-bert", "wav2vec2-conformer", "wavlm"),)
 """Encoders of raw sound, or of its features, with a head of CTC."""

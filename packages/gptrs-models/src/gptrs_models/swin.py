@@ -137,19 +137,19 @@ class Attention(Module):
             F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
             for layer in (self.query, self.key, self.value)
         )  # each (N, H, T, D)
-        bias = F.take(self.table, tensor(relative_places(self._window)))  # (T, T, H)
+        bias = F.take(self.table, tensor(relative_places(self._window, self._window)))  # (T, T, H)
         bias = F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
         added = bias if mask is None else bias + mask
         mixed = F.attention(query, key, value, mask=added)
         return self.dense(merge_heads(F.swap_axes(mixed, 1, 2)))
 
 
-def relative_places(window: int) -> np.ndarray:
-    """Return the row of the table of biases for each pair of tokens, si64 [T, T]."""
-    rows, columns = (places.ravel() for places in np.indices((window, window)))
-    down = rows[:, np.newaxis] - rows + window - 1
-    right = columns[:, np.newaxis] - columns + window - 1
-    return (down * (2 * window - 1) + right).astype(np.int64)
+def relative_places(height: int, width: int) -> np.ndarray:
+    """Return the row of the table of biases for each pair of tokens of a grid, si64 [T, T]."""
+    rows, columns = (places.ravel() for places in np.indices((height, width)))
+    down = rows[:, np.newaxis] - rows + height - 1
+    right = columns[:, np.newaxis] - columns + width - 1
+    return (down * (2 * width - 1) + right).astype(np.int64)
 
 
 def shift_mask(height: int, width: int, window: int, shift: int) -> np.ndarray:

@@ -17,3 +17,5 @@ MOBILENET_V3 = kind(
     "MobileNetV3 classifiers, as torchvision and timm save them",
     "mobilenet_v3",
 )
+BEIT = kind("beit", "BEiT image classifiers and embedders", "beit")
+DATA2VEC_VISION = kind("data2vec-vision", "data2vec image classifiers and embedders", "beit")

@@ -33,7 +33,8 @@ class ViTConfig:
 
     `special` tokens precede the patches, `registers` without positions stand between. With `scales`
     the halves of a block are multiplied by weights before they are added (DINOv2), and `swiglu`
-    gives its MLP a gate. `resizes` are models that take images of any size.
+    gives its MLP a gate. `lambdas` are such weights by BEiT's names, which need not be `absolute`:
+    patches without embeddings of positions. `resizes` are models that take images of any size.
     """
 
     kind: str
@@ -52,6 +53,9 @@ class ViTConfig:
     scales: bool = False
     swiglu: bool = False
     resizes: bool = False
+    absolute: bool = True
+    key_bias: bool = True
+    lambdas: bool = False
 
 
 def read_config(settings: Mapping[str, object]) -> ViTConfig:
@@ -99,11 +103,15 @@ class Embeddings(Module):
         self.tokens = [params.tensor(name, (1, 1, width)) for name in names]
         self._grid = config.image_size // size
         rows = config.special + self._grid**2
-        self.position_embeddings = params.tensor("position_embeddings", (1, rows, width))
+        self.position_embeddings = (
+            params.tensor("position_embeddings", (1, rows, width)) if config.absolute else None
+        )
         self._size, self._special = size, config.special
         shape = (1, config.registers, width)
         self.registers = params.tensor("register_tokens", shape) if config.registers else None
-        self._weights = cubic_weights if config.kind == "dinov2" else mean_cubic_weights
+        self._weights = (
+            mean_cubic_weights if config.kind == "dinov2_with_registers" else cubic_weights
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         """[B, channels, H, W] -> [B, T, C], for whole patches; others are cut off."""
@@ -113,7 +121,9 @@ class Embeddings(Module):
         weight = F.reshape(self.weight, (dim, patches.shape[2]))
         x = F.linear(patches, weight, self.bias)
         tokens = [F.broadcast_to(token, (images.shape[0], 1, dim)) for token in self.tokens]
-        x = F.concat([*tokens, x], axis=1) + self._positions(rows, columns)
+        x = F.concat([*tokens, x], axis=1)
+        if self.position_embeddings is not None:
+            x = x + self._positions(self.position_embeddings, rows, columns)
         if self.registers is None:
             return x
         registers = F.broadcast_to(self.registers, (images.shape[0], *self.registers.shape[1:]))
@@ -121,12 +131,12 @@ class Embeddings(Module):
         patches = F.slice_axis(x, 1, self._special, rows * columns)
         return F.concat([first, registers, patches], axis=1)
 
-    def _positions(self, rows: int, columns: int) -> Tensor:
+    def _positions(self, known: Tensor, rows: int, columns: int) -> Tensor:
         grid, special = self._grid, self._special
         if (rows, columns) == (grid, grid):
-            return self.position_embeddings
-        first = F.slice_axis(self.position_embeddings, 1, 0, special)
-        patches = F.slice_axis(self.position_embeddings, 1, special, grid * grid)
+            return known
+        first = F.slice_axis(known, 1, 0, special)
+        patches = F.slice_axis(known, 1, special, grid * grid)
         resized = resized_positions(patches, grid, (rows, columns), self._weights)
         return F.concat([first, resized], axis=1)
 
@@ -166,19 +176,20 @@ class Attention(Module):
         width, own = config.hidden_size, params / "attention"
         heads = Axis("heads", config.heads)
         self.query, self.key, self.value = (
-            Linear(own / name, width, width, config.qkv_bias, axes=("embed", heads))
-            for name in ("query", "key", "value")
+            Linear(own / name, width, width, config.qkv_bias and bias, axes=("embed", heads))
+            for name, bias in (("query", True), ("key", config.key_bias), ("value", True))
         )
         self.dense = Linear(params / "output" / "dense", width, width, axes=(heads, "embed"))
         self.n_heads = config.heads
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[B, T, C], addends of scores [1, H, T, T] -> [B, T, C]."""
         query, key, value = (
             F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
             for layer in (self.query, self.key, self.value)
         )  # each (B, H, T, D)
-        return self.dense(merge_heads(F.swap_axes(F.attention(query, key, value), 1, 2)))
+        mixed = F.attention(query, key, value, mask=bias)
+        return self.dense(merge_heads(F.swap_axes(mixed, 1, 2)))
 
 
 class MLP(Module):
@@ -218,15 +229,14 @@ class Layer(Module):
         )
         self.attention = Attention(config, params / "attention")
         self.mlp = MLP(config, params)
-        self.scales = [
-            (params / name).tensor("lambda1", (width,))
-            for name in (("layer_scale1", "layer_scale2") if config.scales else ())
-        ]
+        names = ("lambda_1", "lambda_2") if config.lambdas else ()
+        names = ("layer_scale1.lambda1", "layer_scale2.lambda1") if config.scales else names
+        self.scales = [params.tensor(name, (width,)) for name in names]
 
     @captured_once
-    def __call__(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
-        attended = self.attention(self.before(x))
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[B, T, C], addends of scores [1, H, T, T] -> [B, T, C]."""
+        attended = self.attention(self.before(x), bias)
         x = x + (attended * self.scales[0] if self.scales else attended)
         change = self.mlp(self.after(x))
         return x + (change * self.scales[1] if self.scales else change)

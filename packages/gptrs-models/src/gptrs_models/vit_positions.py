@@ -53,6 +53,13 @@ def cubic_weights(before: int, after: int) -> np.ndarray:
     return weights.astype(np.float32)
 
 
+def near_weights(before: int, after: int) -> np.ndarray:
+    """Return the weights f32 [after, before] of a linear interpolation of two neighbours."""
+    places = (np.arange(after)[:, np.newaxis] + 0.5) * before / after - 0.5
+    distances = np.abs(np.arange(before) - np.clip(places, 0, before - 1))
+    return np.maximum(0.0, 1 - distances).astype(np.float32)
+
+
 def linear_weights(before: int, after: int) -> np.ndarray:
     """Return the weights f32 [after, before] of a linear interpolation with `antialias`.
 

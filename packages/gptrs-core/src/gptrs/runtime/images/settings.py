@@ -61,6 +61,7 @@ _DINOV3 = _Recipe(
     _BILINEAR, _SQUARE_224, None, None, IMAGENET_MEAN, IMAGENET_STD, square=True, scales_first=True
 )
 _RECIPES = {
+    "BeitImageProcessor": _Recipe(_BICUBIC, _SQUARE_224, square=True),
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
     "ConvNextImageProcessor": _CONVNEXT,
