@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Literal
@@ -21,6 +22,8 @@ from gptrs.api import BackendError, UsageError
 _IDLE_S: Final = 30
 _LOST_S: Final = 2
 """Time that answers have to tell that they failed, once nothing can be answered."""
+_TOLD_S: Final = 1
+"""Time that answers have to tell that they were cut short."""
 _ABANDON_S: Final = 60
 """Time that the engine has to end after that."""
 _BACKLOG: Final = 2048
@@ -48,7 +51,11 @@ def new_listener(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends, too, when `lost` says why nothing can be answered any more."""
+    """Ends, too, when `lost` says why nothing can be answered any more.
+
+    Signals are handed on when the loop has ended: one that ends the process from within leaves
+    answers that were not told so, and what Ctrl-C raises there is logged as an error.
+    """
 
     def __init__(self, config: uvicorn.Config, lost: Callable[[], str | None]) -> None:
         super().__init__(config)
@@ -59,10 +66,30 @@ class _Server(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer until the end; a process that came to it goes on."""
         try:
-            super().run(sockets)
+            with super().capture_signals():
+                super().run(sockets)
         finally:
             if self._abandon is not None:
                 self._abandon.cancel()
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to `run`, which the loop is within."""
+        yield
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close everything, after a second Ctrl-C at once; what is cut short is told so."""
+        await super().shutdown(sockets)
+        tasks = list(self.server_state.tasks)
+        if self.force_exit:
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TOLD_S)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end; asked ten times a second."""

@@ -1,0 +1,45 @@
+"""What is told, to clients and to the terminal, by a process that serves and is ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
+LONG = {"prompt": "the cat", "max_tokens": 240, "ignore_eos": True, "n": 16, "stream": True}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("signals", "drain", "told"), [(["SIGTERM"], "0", ""), (["SIGINT", "SIGINT"], "30", "inter")]
+)
+def test_a_process_that_ends_tells_its_answers_and_no_traceback(model, signals, drain, told):
+    command = [sys.executable, "-m", "gptrs_cli", "serve", f"tiny={model.files.path}"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--backend", "ref", "--drain-seconds", drain],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            address = process.stderr.readline().split()[-1]
+            url = f"{address}/v1/completions"
+            with httpx.stream("POST", url, json=LONG, timeout=60) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                for each in signals:
+                    process.send_signal(signal.Signals[each])
+                    time.sleep(0.05)  # else the system joins them
+                *_, last, done = (line for line in lines if line)
+            assert "the server ends before the answer does" in last
+            assert done == "data: [DONE]"
+            assert process.wait(60) in (-signal.SIGTERM, 130)
+            said = process.stderr.read()
+            assert "Traceback" not in said
+            assert told in said
+        finally:
+            process.kill()
