@@ -180,6 +180,7 @@ def test_a_deferred_weight_may_be_a_small_argument(store):
         "ptir.v0.5\nfunc @main(%w: f32[6]) -> f32[6] {\n  %0 = neg %w : f32[6]\n  return %0\n}\n"
     )
     weight = backend.weight_to_device(identity, type_, lambda: stored, "read")
+    assert np.isnan(np.asarray(weight)).all(), "whoever does not ask for its elements notices"
     (found,) = backend.compile(program, [InputRole.ARGUMENT]).run([weight])
     np.testing.assert_array_equal(np.asarray(found), -stored)
 

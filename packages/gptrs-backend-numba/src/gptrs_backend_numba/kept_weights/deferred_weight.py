@@ -31,7 +31,7 @@ class DeferredWeight(np.ndarray):
     @classmethod
     def of(cls, identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray]) -> Self:
         """Return the weight that is in the store, or that `load` gives when it is needed."""
-        made = np.broadcast_to(np.empty((), type.dtype.numpy), type.shape).view(cls)
+        made = np.broadcast_to(_nothing(type.dtype.numpy), type.shape).view(cls)
         made._identity, made._load, made._elements = identity, load, None
         return made
 
@@ -56,6 +56,11 @@ class DeferredWeight(np.ndarray):
     def known(self) -> np.ndarray | None:
         """The elements, None if nothing has needed them yet."""
         return self._elements
+
+
+def _nothing(dtype: np.dtype[np.generic]) -> np.ndarray:
+    """Return what shows in results if somebody does not ask for the elements: NaN, or -1."""
+    return np.full(dtype.itemsize, 255, np.uint8).view(dtype).reshape(())
 
 
 def kept_array(
