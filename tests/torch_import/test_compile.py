@@ -118,6 +118,17 @@ def test_programs_are_dumped_where_the_option_says(tmp_path: Path) -> None:
     assert list((tmp_path / "dump").rglob("*.ptir"))
 
 
+def test_weights_of_inference_mode_are_read_in_each_call() -> None:
+    with torch.inference_mode():
+        model = mlp()
+        fast = compiled(model)
+        x = torch.randn(2, 8)
+        with pytest.warns(UserWarning, match="make or load the model outside of it"):
+            torch.testing.assert_close(fast(x), model(x))
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(fast(x), model(x))
+
+
 def test_weights_are_used_where_they_are_and_read_anew_when_torch_changes_them() -> None:
     model = mlp()
     fast = compiled(model)

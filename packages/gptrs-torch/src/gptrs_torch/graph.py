@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from operator import attrgetter, is_
 from typing import Any, Final, Protocol, TypeAlias, cast
@@ -32,6 +33,10 @@ from gptrs_torch.weights import TensorSource
 _VERSION = attrgetter("_version")
 """How often torch has changed a tensor in place."""
 Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
+_UNTRACKED: Final = (
+    "the weights were made under `torch.inference_mode()`, where torch does not tell that they have"
+    " changed: each call reads them anew, which takes longer; make or load the model outside of it"
+)
 MAX_STEPS: Final = 16
 """Ways in which free sizes were equal that are kept."""
 MAX_PINNED: Final = 64
@@ -174,6 +179,7 @@ class GraphFunction:
         equal = self._equal(values) if self._is_merged else ()
         if not self._steps or self._changed(weights):
             self._steps.clear()
+            weights = self._tracked(weights)
         step = self._steps.get(equal)
         if step is None:
             if len(self._steps) == MAX_STEPS:
@@ -187,6 +193,19 @@ class GraphFunction:
     def _changed(self, weights: list[torch.Tensor]) -> bool:
         same = all(map(is_, weights, self._weights))
         return not same or list(map(_VERSION, weights)) != self._versions
+
+    def _tracked(self, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the weights whose changes torch counts.
+
+        Others, which were made under `torch.inference_mode()`, are inputs from here on.
+        """
+        pairs = list(zip(self._static, weights, strict=True))
+        untracked = [i for i, weight in pairs if weight.is_inference()]
+        if untracked:
+            warnings.warn(_UNTRACKED, stacklevel=2)
+            self._static = [i for i in self._static if i not in untracked]
+            self._tensors = sorted([*self._tensors, *untracked])
+        return [weight for i, weight in pairs if i not in untracked]
 
     def _equal(self, values: Sequence[object]) -> Sizes:
         """Return the free sizes that are the size of an earlier one in this call, with that one."""
