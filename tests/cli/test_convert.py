@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -104,14 +105,30 @@ def test_a_folder_that_is_no_model_is_never_replaced(gptrs, model_directory, tmp
     assert os.listdir(tmp_path) == ["letter.txt"]
 
 
+def test_folders_of_others_beside_a_model_are_not_removed(gptrs, model_directory, tmp_path):
+    out = tmp_path / "project"
+    assert gptrs("convert", model_directory, out).code == 0
+    for name in ("src", "1_Pooling"):
+        (out / name).mkdir()
+        (out / name / "file").write_text("mine")
+    result = gptrs("convert", model_directory, out, "--force")
+    assert result.code == 2
+    assert "holds more than a model, which replacing it would remove: the folder `src`" in (
+        result.err
+    )
+    assert (out / "src" / "file").read_text() == "mine"
+    shutil.rmtree(out / "src")
+    assert gptrs("convert", model_directory, out, "--force").code == 0
+
+
 def test_the_source_is_never_replaced_with_the_folder_around_it(gptrs, model_directory, tmp_path):
     outer = tmp_path / "outer"
     gptrs("convert", model_directory, outer)
-    gptrs("convert", model_directory, outer / "inner")
-    result = gptrs("convert", outer / "inner", outer, "--force")
+    gptrs("convert", model_directory, outer / "1_inner")
+    result = gptrs("convert", outer / "1_inner", outer, "--force")
     assert result.code == 2
     assert "which is to be written anew" in result.err
-    assert (outer / "inner" / "config.json").exists()
+    assert (outer / "1_inner" / "config.json").exists()
 
 
 @pytest.mark.parametrize(

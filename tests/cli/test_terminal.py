@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -98,15 +99,44 @@ def test_a_pipe_that_closes_ends_it_quietly(long_winded):
     assert err == b""
 
 
-def test_a_full_disk_is_one_line(model_directory):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered):
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
-            [*GPTRS, "list", "plugins"], stdout=full, stderr=subprocess.PIPE, check=False
+            [*GPTRS, "list", "plugins"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert result.returncode == 1
-    assert result.stderr == b"error: No space left on device\n"
+    assert result.stderr == b"error: cannot write to standard output: No space left on device\n"
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    line = f"rmdir {tmp_path} && {shlex.join(GPTRS)} inspect ."
+    result = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr == "error: the current folder was removed; change to another one\n"
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "told"),
+    [("<&-", 0, ""), (">&-", 1, "standard output: Bad file descriptor"), ("2>&-", 0, ""),
+     ("<&- >&- 2>&-", 1, "")],
+)  # fmt: skip
+@pytest.mark.parametrize("words", ["list backends", "--help", "nonsense"])
+def test_standard_streams_may_be_closed(closed, code, told, words):
+    """No traceback, and no file of a model in their place."""
+    line = f"{shlex.join(GPTRS)} {words} {closed}"
+    result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert result.returncode == (2 if words == "nonsense" else code)
+    assert "Traceback" not in result.stderr
+    assert (told if words != "nonsense" else "") in result.stderr
 
 
 def test_characters_that_the_encoding_lacks_become_question_marks(gptrs_process, model_directory):

@@ -14,6 +14,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 from gptrs_cli.terminal.json_result import as_line
 from gptrs_cli.terminal.stderr import complain, note
+from gptrs_cli.terminal.stdout import is_of_stdout
 
 USAGE = 2
 INTERRUPTED = 130
@@ -84,8 +85,7 @@ def _failure(error: BaseException) -> Failure:
     if isinstance(error, MemoryError):
         return Failure(1, "memory", "out of memory", "close other programs or use a smaller model")
     if isinstance(error, OSError):
-        where = f" `{error.filename}`" if error.filename else ""
-        return Failure(1, "system", f"{error.strerror or error}{where}", None)
+        return _system_failure(error)
     kind, text = type(error).__name__, " ".join(str(error).split())
     return Failure(
         1,
@@ -93,6 +93,26 @@ def _failure(error: BaseException) -> Failure:
         f"this is a bug in gptrs or a plugin: {kind}: {text}",
         "run it again with --debug and report what that shows",
     )
+
+
+def _system_failure(error: OSError) -> Failure:
+    """Return the failure of a call of the system, with what it was for where that is known."""
+    reason = error.strerror or str(error)
+    if error.filename:
+        return Failure(1, "system", f"{reason} `{error.filename}`", None)
+    if is_of_stdout(error):
+        return Failure(1, "system", f"cannot write to standard output: {reason}", None)
+    if isinstance(error, FileNotFoundError) and not _has_folder():
+        return Failure(1, "system", "the current folder was removed", "change to another one")
+    return Failure(1, "system", reason, None)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _usage_failure(error: typer.BadParameter) -> Failure:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -27,10 +28,14 @@ from gptrs.checkpoint.models.model_source import CONFIG
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import quoted
+from gptrs.quoting import listed, quoted
 
 Form = Literal["hf", "gptrschk", "tensors"]
 """A folder as Hugging Face libraries save it, one file for all, or tensors alone."""
+
+
+_OF_MODELS: Final = re.compile(r"\d+_\w+|additional_chat_templates")
+"""Folders in those of models: of the modules of sentence-transformers, and of chat templates."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,18 @@ def require_free(path: Path, form: Form, force: bool) -> None:
     if names and CONFIG not in names:
         raise UsageError(
             f"the folder {shown} holds no model that could be replaced: it has no `{CONFIG}`",
+            hint="choose another folder, or remove it yourself",
+        )
+    _require_no_others(path, names)
+
+
+def _require_no_others(path: Path, names: Sequence[str]) -> None:
+    """UsageError if a folder of a model holds folders of something else: they would be lost."""
+    folders = (name for name in names if (path / name).is_dir() and not _OF_MODELS.fullmatch(name))
+    if found := sorted(folders):
+        raise UsageError(
+            f"the folder {quoted(str(path), 200)} holds more than a model, which replacing it would"
+            f" remove: the {'folders' if found[1:] else 'folder'} {listed(found, 4)}",
             hint="choose another folder, or remove it yourself",
         )
 
