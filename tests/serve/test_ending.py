@@ -1,8 +1,11 @@
-"""What is told, to clients and to the terminal, by a process that serves and is ended."""
+"""What a process that serves tells, clients and the terminal, when it is ended or out of files."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,3 +46,31 @@ def test_a_process_that_ends_tells_its_answers_and_no_traceback(model, signals, 
             assert told in said
         finally:
             process.kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("hard", "warned"), [(48, True), (4096, False)])
+def test_more_connections_than_open_files_are_told_of_once(model, hard, warned):
+    """And the limit is raised as far as it may be."""
+    command = [sys.executable, "-m", "gptrs_cli", "serve", f"tiny={model.files.path}"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--backend", "ref"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (48, hard)),
+    )
+    with process:
+        try:
+            address = process.stderr.readline().split()[-1]
+            port = int(address.rpartition(":")[2])
+            with contextlib.ExitStack() as stack:
+                for _ in range(60):
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                time.sleep(2.5)  # in which asyncio tries again, twice
+            assert httpx.get(f"{address}/health", timeout=60).json() == {"status": "ok"}
+            process.terminate()
+            said = process.stderr.read()
+        finally:
+            process.kill()
+    warning = "warning: connections wait: Too many open files; `ulimit -n` allows more files\n"
+    assert said == warning * warned

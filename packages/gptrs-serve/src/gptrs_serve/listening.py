@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import math
 import os
 import socket
 import sys
@@ -11,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,6 +26,9 @@ _LOST_S: Final = 2
 """Time that answers have to tell that they failed, once nothing can be answered."""
 _TOLD_S: Final = 1
 """Time that answers have to tell that they were cut short."""
+_AGAIN_S: Final = 60
+"""How often a lack is told of."""
+_LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
 """Time that the engine has to end after that."""
 _BACKLOG: Final = 2048
@@ -79,6 +84,12 @@ class _Server(uvicorn.Server):
         yield
 
     @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; a lack of open files is told in one line a minute."""
+        asyncio.get_running_loop().set_exception_handler(_LoopErrors().told)
+        await super().startup(sockets)
+
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close everything, after a second Ctrl-C at once; what is cut short is told so."""
         await super().shutdown(sockets)
@@ -102,6 +113,42 @@ class _Server(uvicorn.Server):
         self._abandon.daemon = True
         self._abandon.start()
         return True
+
+
+class _LoopErrors:
+    """Tells what goes wrong in the event loop.
+
+    Of connections that cannot be taken for a lack of open files asyncio tells up to 2,048 times a
+    second, with a traceback each.
+    """
+
+    def __init__(self) -> None:
+        self._told_at = -math.inf
+
+    def told(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell of an error; what is no lack of files or memory as asyncio does."""
+        error = context.get("exception")
+        if "._start_serving(" in context["message"]:  # it tries again, on a socket closed meanwhile
+            return
+        if not (isinstance(error, OSError) and error.errno in _LACKS):
+            loop.default_exception_handler(context)
+            return
+        now = loop.time()
+        if now - self._told_at >= _AGAIN_S:
+            self._told_at = now
+            text = f"warning: connections wait: {error.strerror}; `ulimit -n` allows more files"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _allow_files() -> None:
+    """Let this process open as many files, and so connections, as the system lets it."""
+    try:
+        resource = import_module("resource")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ImportError, OSError, ValueError):  # none there, or the limit of macOS is lower yet
+        return
 
 
 def _abandon(reason: str) -> None:
@@ -131,6 +178,7 @@ def run_app(
         ws="none",
     )
     sys.setswitchinterval(_SWITCH_S)
+    _allow_files()
     _Server(config, lost).run(sockets=[listener])
     reason = lost()
     if reason is not None:
