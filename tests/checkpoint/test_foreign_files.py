@@ -11,7 +11,8 @@ import pytest
 from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.checkpoint.models.find_model import find_model
-from gptrs.errors import CheckpointError, ModelError, UsageError
+from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
+from gptrs.runtime.programs.file import read_program
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
@@ -58,9 +59,30 @@ def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["copy.gguf", "copy.onnx", "copy.bin", "copy.PT"])
 def test_a_copy_is_not_called_like_a_foreign_file(tmp_path: Path, name: str) -> None:
     folder = save_tiny_gpt2(tmp_path / "tiny")
-    who = "another command writes" if name == "copy.gguf" else "gptrs does not write"
+    by_command = name in ("copy.gguf", "copy.onnx")
+    who = "another command writes" if by_command else "gptrs does not write"
     with pytest.raises(UsageError, match=rf"would be an? [^,]*, which {who}") as refused:
         convert(folder, tmp_path / name)
     assert ("gptrs quantize SRC FILE.gguf" in str(refused.value.hint)) == (name == "copy.gguf")
     assert not (tmp_path / name).exists()
     assert convert(folder, tmp_path / name, to="hf").form == "hf"
+
+
+@pytest.mark.parametrize(("name", "package"), [("m.onnx", "gptrs-onnx"), ("m.pt2", "gptrs-torch")])
+def test_a_format_of_a_package_that_is_missing_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    monkeypatch.setattr("gptrs.checkpoint.formats.foreign_files.find_spec", lambda _: None)
+    (tmp_path / name).write_bytes(b"\x08\x07\x12\x04\xff" + bytes(40))
+    for read in (find_model, read_program, open_archive):
+        with pytest.raises(GptrsError, match=r"is (an ONNX model|a program of torch.export)") as no:
+            read(tmp_path / name)
+        assert f"`{package}` is for such files: run `" in str(no.value.hint)
+
+
+def test_a_copy_in_the_format_of_a_package_that_is_missing_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gptrs.checkpoint.formats.foreign_files.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="which `gptrs-onnx` writes"):
+        convert(save_tiny_gpt2(tmp_path / "tiny"), tmp_path / "copy.onnx")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gptrs.plugins.manager import PluginManager
 from gptrs_cli.terminal.failures import report
 
 WEIGHTS = "model.safetensors"
@@ -219,3 +220,13 @@ def test_a_text_as_an_argument_is_told_where_it_stands(gptrs, command):
     assert refused.code == 2
     assert "(good); a text stands after `--text`, see `gptrs " in refused.err
     assert "`--text`" not in gptrs("list", "models", "extra").err
+
+
+def test_a_command_of_a_package_that_is_missing_names_it(gptrs, monkeypatch):
+    monkeypatch.setattr("gptrs_cli.command_group._foreign", dict)
+    monkeypatch.setattr(PluginManager, "installed", lambda *_: [])
+    result = gptrs("serve", "--port", "1")
+    assert result.code == 2
+    assert "the command `serve` comes with `gptrs-serve`, which is not installed; run `" in (
+        result.err
+    )

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from gptrs.errors import GptrsError, PluginError
+from gptrs.errors import GptrsError, PluginError, UsageError
 from gptrs.install_hints import install_own
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
@@ -29,6 +29,8 @@ HELP_GROUPS = {
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
     "Write plugins": ("conformance", "plugins"),
 }
+_OF_PACKAGES = {"batch": "gptrs-ray", "new": "gptrs-new", "serve": "gptrs-serve"}
+"""Commands of other distributions of gptrs."""
 HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
 """The built-in commands as the help lists them: what runs models first."""
 
@@ -60,6 +62,12 @@ class CommandGroup(TyperGroup):
             # DISTRIBUTION:NAME; for any other one this raises the reason why it is not usable.
             summary = manager().find(CommandPlugin, cmd_name).summary
             return LazyCommand(cmd_name, summary, functools.partial(_load, manager(), cmd_name))
+        if cmd_name in _OF_PACKAGES:
+            package = _OF_PACKAGES[cmd_name]
+            raise UsageError(
+                f"the command `{cmd_name}` comes with `{package}`, which is not installed",
+                hint=install_own(package),
+            )
         self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
         return None
 

@@ -135,6 +135,11 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
 def _not_written_here(path: str | os.PathLike[str], found: ForeignFormat) -> UsageError:
     what = found.name.partition(",")[0]  # without what reading one would mean
     command = found.written_by
+    if command is not None and found.missing:
+        return UsageError(
+            f"{quoted(str(path), 200)} would be {what}, which `{found.package}` writes",
+            hint=found.missing,
+        )
     if command is not None:
         return UsageError(
             f"{quoted(str(path), 200)} would be {what}, which another command writes",

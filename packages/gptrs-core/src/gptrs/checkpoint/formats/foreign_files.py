@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from gptrs.errors import GptrsError
+from gptrs.install_hints import install_own
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
@@ -22,12 +24,26 @@ FIRST_BYTES: Final = 16
 class ForeignFormat:
     """A format that tensors are not read from or written to, and what to do about it.
 
-    `written_by` is the command that writes models in it, None without any.
+    `written_by` is the command that writes models in it, None without any; `package` is the
+    distribution of gptrs for it.
     """
 
     name: str
-    hint: str | None = None
+    otherwise: str | None = None
     written_by: str | None = None
+    package: str | None = None
+
+    @property
+    def hint(self) -> str | None:
+        """The advice of an error: get the package, where it is not installed, else another way."""
+        return self.missing or self.otherwise
+
+    @property
+    def missing(self) -> str | None:
+        """How to install the package, None where there is none or it is installed."""
+        if self.package is None or find_spec(self.package.replace("-", "_")) is not None:
+            return None
+        return f"`{self.package}` is for such files: {install_own(self.package)}"
 
 
 _PICKLE: Final = ForeignFormat(
@@ -41,7 +57,10 @@ _GGUF: Final = ForeignFormat(
     "as a model it is read: `gptrs generate --model FILE.gguf`",
     written_by="gptrs quantize SRC FILE.gguf --type f16",
 )
-_ONNX: Final = ForeignFormat("an ONNX model", _FOLDER)
+_ONNX: Final = ForeignFormat(
+    "an ONNX model", _FOLDER, written_by="gptrs convert SRC FILE.onnx", package="gptrs-onnx"
+)
+_EXPORTED: Final = ForeignFormat("a program of torch.export", _FOLDER, package="gptrs-torch")
 _HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
 _TFLITE: Final = ForeignFormat("a TensorFlow Lite model", _FOLDER)
 
@@ -63,6 +82,7 @@ _BY_START: Final[Mapping[bytes, ForeignFormat]] = {
 _BY_SUFFIX: Final[Mapping[str, ForeignFormat]] = {
     ".gguf": _GGUF,
     ".onnx": _ONNX,
+    ".pt2": _EXPORTED,
     ".h5": _HDF5,
     ".tflite": _TFLITE,
     ".bin": _PICKLE,

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, read_whole
+from gptrs.checkpoint.formats.foreign_files import FIRST_BYTES, foreign_format
 from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir import parse_json, parse_program
 from gptrs.ir.program import Program
@@ -24,6 +25,10 @@ def read_program(path: str | os.PathLike[str]) -> Program:
     UTF-8; ParseError or ProgramError, with the place, if it is no program.
     """
     data = read_whole(_resolved(path), MAX_PROGRAM_BYTES, ProgramError)
+    foreign = foreign_format(path, data[:FIRST_BYTES])
+    if foreign is not None and foreign.package is not None:
+        shown = quoted(str(path), 200)
+        raise ProgramError(f"{shown} is {foreign.name}, no program of PTIR", hint=foreign.hint)
     if data.lstrip()[:1] == b"{":
         return parse_json(data)
     try:
