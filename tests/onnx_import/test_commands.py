@@ -81,6 +81,22 @@ def test_inspect_tells_interface_program_and_what_is_refused(run):
     assert (code, found["hint"]) == (2, "it has batch, height, width")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run net.onnx --random-seed 1 --symbol batch=1 --symbol depth=8", "no free size `depth`"),
+        ("forward --model net.onnx --symbol depth=8", "no free size `depth`"),
+        ("bench forward --model net.onnx --symbol depth=8", "no free size `depth`"),
+        ("forward --model net.onnx --input x.npz --symbol batch=77", "`batch=77` is asked for"),
+        ("run net.onnx --input x.npz --symbol batch=77", "`batch=77` is asked for"),
+    ],
+)
+def test_sizes_that_would_be_ignored_are_refused(run, words, message):
+    code, found = run(*words.split(), *REF)
+    assert code == 2
+    assert message in found["message"]
+
+
 def test_bench_measures_a_run(run):
     more = ("--rounds", "1", "--batch", "2", "--symbol", "height=4", *REF)
     code, found = run("bench", "forward", "--model", "net.onnx", *more)

@@ -16,7 +16,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.imported.images import ImageFiles
 from gptrs.runtime.imported.input_roles import COMPANIONS, is_token_input, token_inputs
-from gptrs.runtime.imported.sizes import made_up, usual_sizes
+from gptrs.runtime.imported.sizes import made_up, require_free_sizes, sizes_of, usual_sizes
 from gptrs.runtime.model_inputs import ARCHIVES, InputChoice
 
 _GIVE: Final = "give it in a file of tensors with --input, by its name"
@@ -56,6 +56,7 @@ def imported_batch(
         return ImportedBatch(arrays, (f"random input {choice.seed}",))
     if choice.tokens is not None:
         found = _tokens(model, choice.tokens)
+        sizes_of(model.inputs, found, sizes)
         return ImportedBatch(_complete(model, found), ("tokens",))
     tensors = [path for path in choice.files if path.suffix.lower() in ARCHIVES]
     pictures = [path for path in choice.files if path not in tensors]
@@ -65,6 +66,7 @@ def imported_batch(
         if slot.name in arrays:
             raise UsageError(f"`{slot}` is given twice, as an image and as a tensor")
         arrays[slot.name] = images.read(slot, pictures)
+    sizes_of(model.inputs, arrays, sizes)
     names = tuple(map(str, choice.files))
     return ImportedBatch(_complete(model, arrays), names, tuple(map(str, pictures)))
 
@@ -73,6 +75,7 @@ def random_batch(
     model: ImportedModel, seed: int, sizes: Mapping[str, int], batch: int = 1, length: int = 8
 ) -> dict[str, np.ndarray]:
     """Return made-up inputs; texts are without padding. UsageError for sizes that nobody says."""
+    require_free_sizes(model.inputs, sizes)
     known = usual_sizes(model.inputs, sizes, batch, length)
     needed = {name: each for name, each in model.inputs.items() if not each.optional}
     arrays: dict[str, np.ndarray] = {}

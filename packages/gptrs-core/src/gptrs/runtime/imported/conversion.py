@@ -7,14 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.errors import UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol, specialize, symbols
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.imported.batch import random_batch
 from gptrs.runtime.imported.loaded_import import LoadedImport
-from gptrs.runtime.imported.sizes import usual_sizes
+from gptrs.runtime.imported.sizes import free_sizes, require_free_sizes, usual_sizes
 
 _EXAMPLE: Final = 8
 """A size for each free one about which nothing is known."""
@@ -34,14 +33,9 @@ def converted(loaded: LoadedImport, given: Mapping[str, int]) -> Converted:
     UsageError for a size that the model does not leave free; UnsupportedError where it cannot be
     converted.
     """
-    names = _free_sizes(loaded)
-    unknown = [name for name in given if name not in names]
-    if unknown:
-        raise UsageError(
-            f"the model has no free size `{unknown[0]}`",
-            hint=f"it has {', '.join(names) or 'none'}",
-        )
     inputs = loaded.model.inputs
+    require_free_sizes(inputs, given)
+    names = free_sizes(inputs)
     sizes = {name: _EXAMPLE for name in names} | usual_sizes(inputs, given, 1, _EXAMPLE)
     arrays = random_batch(loaded.model, 0, sizes)
     program = loaded.program(arrays)
@@ -73,8 +67,3 @@ def _fits(sizes: Sequence[int], shape: Sequence[object]) -> bool:
     return len(sizes) == len(shape) and all(
         isinstance(dim, SymbolicDim) or dim == size for size, dim in zip(sizes, shape, strict=True)
     )
-
-
-def _free_sizes(loaded: LoadedImport) -> list[str]:
-    shapes = [each.shape or () for each in loaded.model.inputs.values()]
-    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))

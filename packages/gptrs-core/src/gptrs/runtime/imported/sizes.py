@@ -28,13 +28,39 @@ def named_sizes(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
+def free_sizes(inputs: Mapping[str, ModelInput]) -> list[str]:
+    """Return the names of the sizes that a model leaves free."""
+    shapes = [each.shape or () for each in inputs.values()]
+    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))
+
+
+def require_free_sizes(inputs: Mapping[str, ModelInput], given: Mapping[str, int]) -> None:
+    """UsageError for a size that the model does not leave free."""
+    names = free_sizes(inputs)
+    for name in given:
+        if name not in names:
+            raise UsageError(
+                f"the model has no free size {quoted(name)}",
+                hint=f"it has {', '.join(names) or 'none'}",
+            )
+
+
 def sizes_of(
     inputs: Mapping[str, ModelInput], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the sizes that are `given`, and those that arrays for the inputs have."""
+    """Return the sizes that are `given`, and those that arrays for the inputs have.
+
+    UsageError for one that is given and no model's, or another one than that of an array.
+    """
+    require_free_sizes(inputs, given)
     known = dict(given)
     for name, array in arrays.items():
         for size, stated in zip(array.shape, inputs[name].shape or (), strict=False):
+            if isinstance(stated, str) and given.get(stated, size) != size:
+                raise UsageError(
+                    f"`{stated}={given[stated]}` is asked for, the input {quoted(name)} has {size}",
+                    hint="leave out `--symbol`: inputs that are given say their sizes",
+                )
             if isinstance(stated, str):
                 known.setdefault(stated, size)
     return known
