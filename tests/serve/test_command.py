@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 
-from gptrs.errors import ModelError
+from gptrs.errors import CheckpointError, ModelError
 from gptrs.plugins.manager import configure
 from gptrs.runtime.load import load_model
 from gptrs_cli.main import main
 from gptrs_serve.command import _keys
 from gptrs_serve.loading import load_models
+from gptrs_serve.problems import problem_of
 
 
 def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
@@ -52,3 +53,11 @@ def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):
         with pytest.raises(ModelError, match="`nothere` does not exist"):
             load_models(asked, partial(load_model, backend=model.backend))
         assert capsys.readouterr().err == shown
+
+
+def test_weights_that_changed_are_no_fault_of_who_asks(caplog):
+    changed = CheckpointError("`model.safetensors` was changed while the model was in use")
+    problem = problem_of(changed)
+    assert (problem.status, problem.body()["error"]["type"]) == (500, "server_error")
+    assert "was changed" in caplog.text
+    assert problem_of(ModelError("`m` has no tokenizer.json")).status == 400

@@ -16,6 +16,7 @@ from gptrs.api import (
     ModelError,
     UsageError,
 )
+from gptrs.errors import CheckpointError
 
 _logger = logging.getLogger("gptrs")
 
@@ -63,7 +64,9 @@ def problem_of(error: Exception) -> RequestError:
         return RequestError(error.message, code="context_length_exceeded", param="max_tokens")
     if isinstance(error, CacheBudgetError):
         return RequestError(error.message, code="cache_budget", param="max_tokens")
-    if isinstance(error, UsageError | ModelError):
+    of_the_request = isinstance(error, UsageError | ModelError)
+    # A file of weights that changed under the server is no fault of the one who asks.
+    if of_the_request and not isinstance(error, CheckpointError):
         return RequestError(error.message, code=error.code)
     if not isinstance(error, GptrsError):
         _logger.error("a request failed", exc_info=error)
