@@ -104,6 +104,11 @@ def test_what_cannot_be_heard_is_refused(gptrs, folder):
     result = gptrs("transcribe", str(folder / "ear" / "config.json"), *asked)
     assert result.code == 2
     assert "cannot be read as a WAV file" in result.err
+    result = gptrs("transcribe", str(folder / "nothing.wav"), *asked)
+    assert result.code == 3
+    assert (
+        result.err == f"error: cannot open `{folder / 'nothing.wav'}`: No such file or directory\n"
+    )
     result = gptrs("transcribe", str(folder / "talk.wav"), *asked, "--language", "xx")
     assert result.code == 2
     assert "`xx` is no language" in result.err

@@ -7,6 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import PluginError, ProgramError, UnsupportedError, UsageError
+from gptrs.runtime.programs.file import read_program
 
 TEXT = """
 ptir.v0.5
@@ -81,3 +82,10 @@ class Picky:
 def test_what_a_backend_lacks_is_refused_before_anything_runs():
     with pytest.raises(UnsupportedError, match="backend `picky` does not support `dot_general`"):
         gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X, "w": W}, Picky())
+
+
+def test_the_settings_of_a_model_are_no_program(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": []}', encoding="utf-8")
+    with pytest.raises(ProgramError, match="is the settings of a model, no program") as refused:
+        read_program(tmp_path / "config.json")
+    assert str(tmp_path) in refused.value.hint

@@ -160,8 +160,9 @@ def _no_archive(path: Path, start: bytes) -> CheckpointError:
     foreign = foreign_format(path, start)
     if foreign is not None:
         return CheckpointError(f"{quoted(str(path), 200)} is {foreign.name}", hint=foreign.hint)
+    found = f"it starts with {start[:8]!r}" if start else "it is empty"
     return CheckpointError(
-        f"{quoted(str(path), 200)} is no file of tensors: it starts with {start[:8]!r}",
+        f"{quoted(str(path), 200)} is no file of tensors: {found}",
         hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, read_whole
 from gptrs.checkpoint.formats.foreign_files import FIRST_BYTES, foreign_format
+from gptrs.checkpoint.models.model_source import CONFIG
 from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir import parse_json, parse_program
 from gptrs.ir.program import Program
@@ -29,6 +30,11 @@ def read_program(path: str | os.PathLike[str]) -> Program:
     if foreign is not None and foreign.package is not None:
         shown = quoted(str(path), 200)
         raise ProgramError(f"{shown} is {foreign.name}, no program of PTIR", hint=foreign.hint)
+    if Path(path).name == CONFIG:
+        raise ProgramError(
+            f"{quoted(str(path), 200)} is the settings of a model, no program",
+            hint=f"name the model's folder, {quoted(str(Path(path).parent), 200)}",
+        )
     if data.lstrip()[:1] == b"{":
         return parse_json(data)
     try:

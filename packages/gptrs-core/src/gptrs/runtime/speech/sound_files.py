@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import wave
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from gptrs.checkpoint.files.open_file import open_regular, resolved
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted
 
@@ -22,14 +24,17 @@ _BETA: Final = 5.0
 def read_sound(path: str | Path, rate: int) -> np.ndarray:
     """Return the sound of a WAV file in [-1, 1] at `rate`, f32 [N], the mean of its channels.
 
-    UsageError for a file that is missing, damaged, empty, or of another format: WAV files hold
-    integers of 8, 16, 24 or 32 bits.
+    ModelError for a file that cannot be opened; UsageError for one that is damaged, empty, or of
+    another format: WAV files hold integers of 8, 16, 24 or 32 bits.
     """
     shown = quoted(str(path), 200)
     if Path(path).suffix.lower() in _OTHERS:
         raise UsageError(f"{shown} is no WAV file, and no other is read", hint=_CONVERT)
     try:
-        with wave.open(str(path), "rb") as file:
+        with (
+            os.fdopen(open_regular(resolved(path)), "rb") as opened,
+            wave.open(opened, "rb") as file,
+        ):
             channels, width, own_rate = (
                 file.getnchannels(),
                 file.getsampwidth(),
