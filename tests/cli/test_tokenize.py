@@ -64,3 +64,13 @@ def test_without_a_tokenizer_the_error_says_how_to_get_one(gptrs, tmp_path, file
     result = gptrs("tokenize", "a", "--model", folder)
     assert result.code == 3
     assert text in result.err
+
+
+def test_a_text_that_is_the_name_of_a_file_is_told_of(gptrs, model_directory, tmp_path):
+    file = tmp_path / "text.txt"
+    asked = ("tokenize", str(file), "--model", model_directory)
+    assert "name of a file" not in gptrs(*asked).err
+    file.write_text("the cat", encoding="utf-8")
+    result = gptrs(*asked)
+    assert result.code == 0
+    assert f"the text is the name of a file; `--file {file}` reads what it holds" in result.err

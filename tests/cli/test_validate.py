@@ -199,7 +199,7 @@ class TestBesideTorch:
         assert gptrs("convert", gpt2, file).code == 0
         result = gptrs("validate", "--model", file)
         assert result.code == 3
-        assert "is a file that transformers does not read" in result.err
+        assert f"`{file}` is a file that transformers does not read" in result.err
 
     @pytest.mark.parametrize(
         ("options", "message"),

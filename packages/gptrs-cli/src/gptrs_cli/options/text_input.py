@@ -14,6 +14,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import InputFileError
+from gptrs_cli.terminal.stderr import note
 
 LARGEST_TEXT = 256 << 20
 """Bytes: a file without an end, such as a device, must not fill the memory."""
@@ -43,10 +44,15 @@ class TextInput:
         return self.text is not None or self.file is not None
 
     def read(self) -> str:
-        """Return the text; UsageError for none or two, InputFileError for an unreadable file."""
+        """Return the text; UsageError for none or two, InputFileError for an unreadable file.
+
+        A note tells of a text that is the name of a file.
+        """
         if self.text is not None and self.file is not None:
             raise UsageError("a text and `--file` exclude each other", hint="give one")
         if self.text is not None:
+            if os.path.isfile(self.text):
+                note(f"the text is the name of a file; `--file {self.text}` reads what it holds")
             return self.text
         if self.file is not None:
             return read_text(self.file, "the text")

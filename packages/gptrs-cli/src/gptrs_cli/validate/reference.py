@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
+from gptrs.quoting import quoted
 from gptrs.runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def require_folder(model: LoadedModel) -> None:
     """Raise ModelError for a model that is no folder."""
     if not isinstance(model.files, HfDirectory):
         raise ModelError(
-            f"`{model.name}` is a file that transformers does not read",
+            f"{quoted(str(model.files.path), 200)} is a file that transformers does not read",
             hint="compare the folder it was made of, or make one with `gptrs convert`",
         )
 
