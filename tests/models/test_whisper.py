@@ -178,7 +178,7 @@ def test_other_files_are_refused_with_what_to_do(tmp_path):
         with pytest.raises(UsageError, match="WAV file") as caught:
             read_sound(tmp_path / name, 16000)
         assert "ffmpeg" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot open"):
         read_sound(tmp_path / "none.wav", 16000)
     with pytest.raises(UsageError, match="holds no sound"):
         read_sound(save_wav(tmp_path / "c.wav", np.zeros(0), 16000), 16000)
