@@ -55,9 +55,8 @@ def imported_batch(
         arrays = random_batch(model, choice.seed, sizes, choice.count, choice.length)
         return ImportedBatch(arrays, (f"random input {choice.seed}",))
     if choice.tokens is not None:
-        found = _tokens(model, choice.tokens)
-        sizes_of(model.inputs, found, sizes)
-        return ImportedBatch(_complete(model, found), ("tokens",))
+        found = _complete(model, _tokens(model, choice.tokens), sizes)
+        return ImportedBatch(found, ("tokens",))
     tensors = [path for path in choice.files if path.suffix.lower() in ARCHIVES]
     pictures = [path for path in choice.files if path not in tensors]
     arrays = _stored(model, tensors, choice.key)
@@ -66,9 +65,8 @@ def imported_batch(
         if slot.name in arrays:
             raise UsageError(f"`{slot}` is given twice, as an image and as a tensor")
         arrays[slot.name] = images.read(slot, pictures)
-    sizes_of(model.inputs, arrays, sizes)
     names = tuple(map(str, choice.files))
-    return ImportedBatch(_complete(model, arrays), names, tuple(map(str, pictures)))
+    return ImportedBatch(_complete(model, arrays, sizes), names, tuple(map(str, pictures)))
 
 
 def random_batch(
@@ -97,8 +95,14 @@ def _tokens(model: ImportedModel, tokens: Sequence[int]) -> dict[str, np.ndarray
     return {slot.name: np.array([tokens], slot.dtype.numpy)}
 
 
-def _complete(model: ImportedModel, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the inputs with what goes with tokens; UsageError for another one that is missing."""
+def _complete(
+    model: ImportedModel, arrays: dict[str, np.ndarray], sizes: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Return the inputs with what goes with tokens.
+
+    UsageError for another one that is missing, and for `sizes` that are not theirs.
+    """
+    sizes_of(model.inputs, arrays, sizes)
     texts = next(
         (arrays[each.name] for each in token_inputs(model.inputs) if each.name in arrays), None
     )

@@ -13,7 +13,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.imported.batch import random_batch
 from gptrs.runtime.imported.loaded_import import LoadedImport
-from gptrs.runtime.imported.sizes import free_sizes, require_free_sizes, usual_sizes
+from gptrs.runtime.imported.sizes import free_sizes, usual_sizes
 
 _EXAMPLE: Final = 8
 """A size for each free one about which nothing is known."""
@@ -34,7 +34,6 @@ def converted(loaded: LoadedImport, given: Mapping[str, int]) -> Converted:
     converted.
     """
     inputs = loaded.model.inputs
-    require_free_sizes(inputs, given)
     names = free_sizes(inputs)
     sizes = {name: _EXAMPLE for name in names} | usual_sizes(inputs, given, 1, _EXAMPLE)
     arrays = random_batch(loaded.model, 0, sizes)
