@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 import gptrs
+from checkpoint.model_folders import sharded
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import CheckpointError
-from runtime.tiny_gpt2 import save_tiny_gpt2
+from runtime.tiny_gpt2 import save_tiny_gpt2, train_tokenizer
 
 
 def cut_in_page(path: Path) -> None:
@@ -53,3 +56,49 @@ def test_a_file_that_is_replaced_by_renaming_does_no_harm(tmp_path) -> None:
     new.write_bytes(b"another")
     new.rename(path)
     assert model.forward(np.array([[1, 2]])).tobytes() == before.tobytes()
+
+
+def replace_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("old"))
+    save_tiny_gpt2(folder, n_positions=128)
+
+
+def write_settings(folder: Path) -> None:
+    (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
+
+
+def replace_tokenizer(folder: Path) -> None:
+    new = folder / "new"
+    new.write_bytes((folder / "tokenizer.json").read_bytes())
+    new.rename(folder / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "change", [replace_folder, write_settings, replace_tokenizer, shutil.rmtree]
+)
+def test_a_tokenizer_of_a_folder_that_changed_is_not_read(
+    tmp_path, change: Callable[[Path], None]
+) -> None:
+    folder = save_tiny_gpt2(tmp_path / "model", n_positions=128)
+    model = gptrs.load_model(folder)
+    change(folder)
+    with pytest.raises(CheckpointError, match=r"was changed since the model was loaded.*again$"):
+        gptrs.generate(model, "the cat", max_tokens=2)
+
+
+def test_files_that_are_added_to_a_folder_are_read(tmp_path) -> None:
+    folder = save_tiny_gpt2(tmp_path / "model", tokenizer=False)
+    model = gptrs.load_model(folder)
+    train_tokenizer().save(str(folder / "tokenizer.json"))
+    assert gptrs.generate(model, "the cat", max_tokens=2).text
+
+
+def test_shards_of_a_folder_that_changed_are_not_read(tmp_path) -> None:
+    source = HfDirectory.open(sharded(tmp_path / "model"))
+    weights = source.weights
+    weights.load("wte.weight")
+    replace = tmp_path / "model" / "two.safetensors"
+    replace.rename(tmp_path / "old")
+    replace.write_bytes((tmp_path / "old").read_bytes())
+    with pytest.raises(CheckpointError, match=r"two\.safetensors` was changed since"):
+        weights.load("h.0.bias")

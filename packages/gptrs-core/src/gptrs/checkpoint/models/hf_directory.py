@@ -125,6 +125,7 @@ class HfDirectory(ModelSource):
         found = self._folder.find(name, subfolder)
         if found is not None:
             data = read_whole(found, limit)
+            self._folder.require_unchanged(subfolder or name)
             require_no_pointer(self.path / subfolder / name, data, ModelError)
             return data
         if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
@@ -150,8 +151,7 @@ class HfDirectory(ModelSource):
         return None if kind is None else partial(byte_bpe_files.tokenizer_json, kind=kind)
 
     def _tokenizer_file(self, name: str) -> bytes | None:
-        found = self._folder.find(name)
-        return None if found is None else read_whole(found, MAX_TOKENIZER_BYTES)
+        return self.read_bytes(name, limit=MAX_TOKENIZER_BYTES)
 
     @override
     def file_names(self) -> Sequence[str]:

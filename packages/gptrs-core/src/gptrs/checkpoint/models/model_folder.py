@@ -4,19 +4,25 @@ Links are followed only to a target in the folder itself or, where the folder is
 Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
 entry. The same rule holds for files of fixed names, for shards that an index names, and for files
 of the folders directly inside.
+
+Files are found when they are read, some long after the folder was opened: one that was replaced
+meanwhile is refused, as a tokenizer of one model would serve the weights of another.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from gptrs.checkpoint.files.open_file import is_plain
-from gptrs.errors import ModelError
+from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted
 
 _ADAPTER = "adapter_config.json"
+_SETTINGS = "config.json"
+"""The file that every model has, and a new one has anew."""
 
 
 class ModelFolder:
@@ -46,12 +52,14 @@ class ModelFolder:
             )
         self.names: tuple[str, ...] = tuple(names)
         self._roots = (self._real, *_hub_blobs(self._real))
+        self._opened = {name: _identity(self._real / name) for name in names}
 
     def find(self, name: str, subfolder: str = "") -> Path | None:
         """Return the resolved path of the file `name`, None if the folder has none.
 
         With a `subfolder`, that of the file in the folder of this name directly inside. ModelError
-        if either is more than a plain name, or a link that leads out or nowhere.
+        if either is more than a plain name, or a link that leads out or nowhere; CheckpointError if
+        the file or that of the settings is not the one that was there when the folder was opened.
         """
         for part in (name, subfolder) if subfolder else (name,):
             if not is_plain(part):
@@ -59,6 +67,7 @@ class ModelFolder:
                     f"{quoted(part)} is not a plain file name: files outside the model folder"
                     f" {quoted(str(self.path), 200)} are never opened"
                 )
+        self.require_unchanged(subfolder or name)
         inside = self._real / subfolder / name
         if not os.path.lexists(inside):
             return None
@@ -76,6 +85,18 @@ class ModelFolder:
                 hint="download the model again",
             )
         return resolved
+
+    def require_unchanged(self, name: str) -> None:
+        """CheckpointError if `name` or the settings were changed since the folder was opened."""
+        for each in (_SETTINGS, name):
+            before = self._opened.get(each)
+            if before is not None and _identity(self._real / each) != before:
+                other = "" if each == name else f": {quoted(name)} may be of another model"
+                raise CheckpointError(
+                    f"{quoted(str(self.path / each), 200)} was changed since the model was"
+                    f" loaded{other}",
+                    hint="load the model again",
+                )
 
     def walk(self) -> Sequence[str]:
         """`NAME` or `FOLDER/NAME` of each file, but for names that begin with a dot."""
@@ -115,6 +136,17 @@ class ModelFolder:
         if "params.json" in self.names:
             return "it is in a form of its makers: download the one of transformers"
         return None
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what a file that was replaced or written to has anew, None without the file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return (found.st_dev, found.st_ino)
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _hub_blobs(folder: Path) -> tuple[Path, ...]:
