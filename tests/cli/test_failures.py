@@ -131,6 +131,8 @@ def test_a_mistake_is_one_line(gptrs, arguments, code, words):
         (["inspect"], "missing argument"),
         (["--unknown"], "no such option: --unknown"),
         (["generate", "--model", "tiny"], "there is no prompt"),
+        (["serve", "--model", "tiny"], "the model stands there without it, as in `gptrs serve m"),
+        (["inspect", "--model", "tiny"], "without it, as in `gptrs inspect model`"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_exits_with_2(gptrs, arguments, words):

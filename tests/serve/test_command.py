@@ -11,7 +11,7 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.plugins.manager import configure
 from gptrs.runtime.load import load_model
 from gptrs_cli.main import main
-from gptrs_serve.command import _keys
+from gptrs_serve.command import _access, _keys
 from gptrs_serve.loading import load_models
 from gptrs_serve.problems import problem_of
 
@@ -35,6 +35,15 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
         (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
         (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
         (["--backend-option", "x=1"], "`ref`"),
+        (["a="], "`a=` names no model; write NAME=MODEL"),
+        ([""], "`` names no model"),
+        (["demo", "--draft", "demo="], "the name of a model is empty"),
+        (["--cors", "nonsense"], "`nonsense` is no origin; write https://HOST[:PORT]"),
+        (["--cors", "https://a.example/page"], "`https://a.example/page` is no origin"),
+        (["--cors", "https://a.example/"], "`https://a.example/` is no origin"),
+        (["--cors", "https://a.example:port"], "is no origin"),
+        (["--cors", "https://[::1"], "is no origin"),
+        (["--cors", ""], "`` is no origin"),
         (["--weights", "q5"], "q5"),
         (["--precision", "f8"], "f8"),
         (["--weight-budget", "lots"], "lots"),
@@ -44,6 +53,13 @@ def test_refused_commands(capsys, words, message):
     configure()
     assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "http://localhost:3000", "https://[::1]:8080", "chrome-extension://abc"]
+)
+def test_origins(origin):
+    assert _access("localhost", None, [origin]).origins == [origin]
 
 
 def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):

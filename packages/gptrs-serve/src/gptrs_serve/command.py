@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
@@ -26,6 +27,10 @@ from gptrs_serve.loading import load_drafts, load_models, with_adapters
 from gptrs_serve.served import Served
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
+_ORIGIN: Final = re.compile(
+    r"\*|null|[a-z][a-z0-9+.-]*://([^\s/:@?#*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+)
+"""What browsers send as the origin of a page; `null` is that of a local file."""
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -224,9 +229,16 @@ def _backend(
 
 
 def _access(host: str, api_key_file: Path | None, origins: Sequence[str] | None) -> Access:
-    """Return who may ask; UsageError for a file without keys."""
+    """Return who may ask; UsageError for a file without keys, and for what is no origin."""
     hosts = LOCAL_HOSTS if host in _LOCAL else ()
-    return Access(keys=_keys(api_key_file), hosts=hosts, origins=origins or ())
+    sites = [origin.lower() for origin in origins or ()]  # as browsers send them
+    for site in sites:
+        if not _ORIGIN.fullmatch(site):
+            raise UsageError(
+                f"--cors: `{site}` is no origin",
+                hint="write https://HOST[:PORT], without a path, or * for the pages of all sites",
+            )
+    return Access(keys=_keys(api_key_file), hosts=hosts, origins=sites)
 
 
 def _engine(

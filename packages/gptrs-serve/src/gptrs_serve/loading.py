@@ -21,6 +21,10 @@ def load_models(
     loaded: dict[str, LoadedModel] = {}
     for given in models:
         name, separator, path = given.partition("=")
+        if not (path if separator else given):
+            raise UsageError(
+                f"`{given}` names no model", hint="write NAME=MODEL, with a path or id"
+            )
         if sys.stderr.isatty():  # large ones take a while
             print(f"loading {path if separator else given}", file=sys.stderr, flush=True)
         model = load(path if separator else given)

@@ -126,12 +126,22 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
     hint = f"see `{command} --help`"
     if "extra argument" in clause and _takes_texts(error.ctx):
         hint = f"a text stands after `--text`, {hint}"
+    if getattr(error, "option_name", None) == "--model" and _takes_arguments(error.ctx):
+        clause = "no such option: --model"
+        hint = f"the model stands there without it, as in `{command} MODEL`, {hint}"
     return Failure(USAGE, "usage", clause, hint)
 
 
 def _takes_texts(context: Any) -> bool:
     """Return whether a command has its texts in an option, and not as its arguments."""
     return context is not None and any("--text" in each.opts for each in context.command.params)
+
+
+def _takes_arguments(context: Any) -> bool:
+    """Return whether a command has arguments besides its options."""
+    return context is not None and any(
+        each.param_type_name == "argument" for each in context.command.params
+    )
 
 
 def _of_environment(context: Any, parameter: Any) -> bool:
