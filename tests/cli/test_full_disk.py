@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import Run
+
 LIMIT = 700
 """Bytes of a file, less than any of these commands writes."""
+LITTLE = 10
+"""Less than what marks a folder as a dump."""
 PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[2]) -> f32[2] {\n  %0 = neg %x : f32[2]\n  return %0\n}\n"
 COMMANDS = (
     "convert {model} {out}.gptrschk",
@@ -22,8 +26,20 @@ COMMANDS = (
 )
 
 
-def limit_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+def limit_files(most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def run_limited(words: list[str], most: int) -> subprocess.CompletedProcess[str]:
+    """Run the command with files of `most` bytes at most."""
+    return subprocess.run(
+        [sys.executable, "-m", "gptrs_cli", *words],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: limit_files(most),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python's own files would be torn
+        timeout=120,
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of files there")
@@ -32,20 +48,36 @@ def test_a_full_disk_is_said(tmp_path: Path, model_directory: Path, command: str
     program = tmp_path / "x.ptir"
     program.write_text(PROGRAM, encoding="utf-8")
     words = command.format(model=model_directory, program=program, out=tmp_path / "out")
-    done = subprocess.run(
-        [sys.executable, "-m", "gptrs_cli", *words.split()],
-        capture_output=True,
-        text=True,
-        preexec_fn=limit_files,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python's own files would be torn
-        timeout=120,
-    )
+    done = run_limited(words.split(), LIMIT)
     assert done.returncode in (1, 2, 3), done
     assert "Traceback" not in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert "File too large" in line
-    left = [path for path in tmp_path.rglob("out*") if path.is_file()]
-    assert [path.name for path in left] == []
+    assert not list(tmp_path.rglob("out*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of files there")
+@pytest.mark.parametrize("most", [LITTLE, 60, 300, LIMIT])
+def test_a_dump_has_whole_files_only(tmp_path: Path, most: int):
+    (tmp_path / "x.ptir").write_text(PROGRAM, encoding="utf-8")
+    out = tmp_path / "out"
+    words = f"run {tmp_path}/x.ptir --random-seed 0 --backend ref --dump-dir {out}"
+    done = run_limited(words.split(), most)
+    assert (done.returncode, "cannot write the dump" in done.stderr) == (1, True), done
+    assert "File too large" in done.stderr
+    for path in out.rglob("*"):
+        assert not path.is_file() or path.read_bytes().endswith(b"\n"), path
+        assert not path.is_dir() or any(path.iterdir()), path
+    assert out.exists() == (most > LITTLE)
+
+
+def test_a_profile_of_nothing_leaves_no_folder(tmp_path: Path, gptrs: Run):
+    out = tmp_path / "new" / "out"
+    assert gptrs("forward", "--model", "/nowhere", "--profile-out", str(out)).code == 3
+    assert not list(tmp_path.iterdir())
+    out.mkdir(parents=True)
+    assert gptrs("forward", "--model", "/nowhere", "--profile-out", str(out)).code == 3
+    assert out.is_dir()
 
 
 def test_unbuffered_output_keeps_nothing_back():

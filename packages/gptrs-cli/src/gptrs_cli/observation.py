@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from gptrs.errors import UsageError
@@ -31,9 +31,7 @@ def observed(settings: Settings) -> Generator[Profile | None]:
     The options are checked first. Yields the profile that is being made, for results as JSON;
     otherwise the profile is shown, or written, in the end.
     """
-    if settings.profile_out is not None:
-        profile_files.make_folder(settings.profile_out, OutputFileError)
-    with _dumped(settings), command_line_overrides(settings.overrides):
+    with _profile_folder(settings), _dumped(settings), command_line_overrides(settings.overrides):
         if not settings.profile and settings.profile_out is None:
             yield None
             return
@@ -48,6 +46,13 @@ def observed(settings: Settings) -> Generator[Profile | None]:
 def profile_fields(profile: Profile | None) -> dict[str, object]:
     """Return the fields of a JSON result about the profile, none where there is no profile."""
     return {} if profile is None else {"profile": profile_document.profile_document(profile)}
+
+
+def _profile_folder(settings: Settings) -> AbstractContextManager[None]:
+    """Return the scope that has the folder of `--profile-out`, if there is one."""
+    if settings.profile_out is None:
+        return nullcontext()
+    return profile_files.folder_made(settings.profile_out, OutputFileError)
 
 
 @contextmanager

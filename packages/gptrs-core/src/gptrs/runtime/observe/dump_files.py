@@ -8,7 +8,8 @@ import json
 import os
 import re
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from gptrs.errors import GptrsError, UsageError
@@ -42,8 +43,15 @@ class DumpFolder:
                     f"a dump needs a folder, {quoted(str(path), 200)} is a file", hint=_CHOOSE
                 )
             self._root.parent.mkdir(parents=True, exist_ok=True)
+            made = not self._root.exists()
             self._root.mkdir(mode=0o700, exist_ok=True)  # programs may hold private literals
-            self._claim()
+            try:
+                self._claim()
+            except OSError:
+                if made:
+                    with suppress(OSError):  # another process may have begun a dump there
+                        self._root.rmdir()
+                raise
 
     def new_program(self, origin: str) -> tuple[int, str]:
         """Make the folder of a program; return its number, larger than any before, and its name."""
@@ -55,18 +63,24 @@ class DumpFolder:
         return number, name
 
     def write(self, folder: str, name: str, text: str) -> None:
-        """Write the file `name` of the program folder `folder`."""
+        """Write the file `name` of the program folder `folder`, whole or not at all."""
+        path = self._root / folder / name
         with self._reported(folder, name):
-            path = self._root / folder / name
-            path.write_text(text, encoding="utf-8", errors="replace")
+            try:
+                path.write_text(text, encoding="utf-8", errors="replace")
+            except OSError:
+                with suppress(OSError):
+                    if path.is_file():
+                        path.unlink()
+                    path.parent.rmdir()  # it stays if it has other files
+                raise
 
     def append(self, name: str, fields: Mapping[str, object]) -> None:
         """Add a JSON object as a line to the file `name`."""
         line = f"{json.dumps(fields)}\n".encode()
         # One system call for the line, so that those of several processes do not mix.
         with self._reported(name), (self._root / name).open("ab", buffering=0) as file:
-            if file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_whole(file, line)
 
     def _claim(self) -> None:
         """Mark an empty folder as a dump; UsageError unless it is empty or one already."""
@@ -75,12 +89,16 @@ class DumpFolder:
         if not empty and not (self._root / MARKER).exists():
             problem = "is neither empty nor an earlier dump, nothing was written"
             raise UsageError(f"{shown} {problem}", hint=_CHOOSE)
-        with (self._root / MARKER).open("a+b") as marker:
+        with (self._root / MARKER).open("a+b", buffering=0) as marker:
             fcntl.flock(marker, fcntl.LOCK_EX)  # another process may be starting a dump here
             marker.seek(0)
             found = marker.read()
             if not found:
-                marker.write(_MARK)
+                try:
+                    _write_whole(marker, _MARK)
+                except OSError:
+                    (self._root / MARKER).unlink()
+                    raise
             elif found != _MARK:
                 raise UsageError(f"{shown} is no dump of version {VERSION}", hint=_CHOOSE)
 
@@ -97,6 +115,19 @@ class DumpFolder:
                 if code in (errno.ENOSPC, errno.EDQUOT)
                 else None,
             ) from problem
+
+
+def _write_whole(file: FileIO, data: bytes) -> None:
+    """Write `data` at the end of a file without a buffer, all of it or nothing, with an OSError."""
+    written = 0
+    try:
+        while written < len(data):
+            written += file.write(data[written:])
+    except OSError:
+        size = os.fstat(file.fileno()).st_size
+        if written and file.tell() == size:  # no other process wrote behind it
+            file.truncate(size - written)
+        raise
 
 
 def _number_of(name: str) -> int:

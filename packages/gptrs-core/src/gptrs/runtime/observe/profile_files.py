@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -26,26 +26,37 @@ def profiling(folder: str | Path | None = None, title: str = "") -> Generator[Pr
     written where no program ran. `title` says what is run. UsageError for a folder that cannot be
     made or written to.
     """
-    if folder is not None:
-        make_folder(Path(folder))
-    profile = Profile()
-    try:
-        with recording(profile):
-            yield profile
-    finally:
-        if folder is not None and profile.programs:
-            write_profile(profile, Path(folder), title)
+    with nullcontext() if folder is None else folder_made(Path(folder)):
+        profile = Profile()
+        try:
+            with recording(profile):
+                yield profile
+        finally:
+            if folder is not None and profile.programs:
+                write_profile(profile, Path(folder), title)
 
 
-def make_folder(folder: Path, error: type[GptrsError] = UsageError) -> None:
-    """Make the folder of a profile; raise `error` if that is not possible."""
+@contextmanager
+def folder_made(folder: Path, error: type[GptrsError] = UsageError) -> Generator[None]:
+    """Scope that begins by making the folder of a profile; `error` if that is not possible.
+
+    A folder that it made and that is empty at the end is removed.
+    """
+    made: list[Path] = []
     try:
+        made += [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise error(
             f"cannot make the folder `{folder}` for the profile: {problem.strerror}",
             hint="name another one",
         ) from problem
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # one that has files stays, and what it lies in
+            for each in made:
+                each.rmdir()
 
 
 def write_profile(
@@ -57,7 +68,7 @@ def write_profile(
 ) -> None:
     """Measure the machine, and write the files; `threads` are those that the backend was given.
 
-    Each file is written whole or not at all; `error` if one cannot be written.
+    All files are written, or none is: `error` if one cannot be written.
     """
     limits = _limits(profile, threads)
     contents = {
@@ -67,9 +78,11 @@ def write_profile(
         "profile.speedscope.json": json.dumps(speedscope(profile)),
         "report.html": report_page(profile, limits, title),
     }
-    for name, text in contents.items():
-        with atomic_file(folder / name, error) as file:
+    with ExitStack() as staged:  # they get their names once all of them lie on the disk
+        for name, text in contents.items():
+            file = staged.enter_context(atomic_file(folder / name, error))
             file.write(f"{text.rstrip()}\n".encode())
+            file.flush()
 
 
 def _limits(profile: Profile, threads: int | None) -> MachineLimits | None:
