@@ -8,6 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.literal import Literal, Scalar
 from gptrs.ir.ops import layout as ops
 from gptrs.ir.ops.reduction import Reduce
+from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator import layout
@@ -214,6 +215,28 @@ def pad_of_nothing(draft: Draft) -> None:
     draft.emit(ops.Pad(zeros, zeros, interior), x, facts=draft.facts[x])
 
 
+def patches_of_pad(draft: Draft) -> None:
+    """Of a border around spatial axes, which may move or be split before there are patches."""
+    x = any_value(draft, least_rank=3)
+    rank = x.type.rank
+    sides = [[0, *(draft.dice.pick((0, 1, 2)) for _ in range(rank - 2)), 0] for _ in range(2)]
+    if draft.dice.chance(0.1):
+        sides[0][draft.dice.pick((0, -1))] = 1
+    value = draft.dice.pick((None, None, Scalar(Literal.full(1, x.type.dtype))))
+    pad = ops.Pad(tuple(sides[0]), tuple(sides[1]), None, value)
+    made = draft.emit(pad, x, facts=joined(draft.facts[x], Facts(1.0)))
+    if draft.dice.chance(0.3):
+        order = tuple(draft.dice.shuffled(range(rank)))
+        made = draft.emit(ops.Transpose(order), made, facts=draft.facts[made])
+    if draft.dice.chance(0.3):
+        split = (1, *made.type.shape) if draft.dice.chance(0.5) else (*made.type.shape, 1)
+        made = draft.emit(ops.Reshape(split), made, facts=draft.facts[made])
+    window = tuple(draft.dice.pick((1, 1, 2)) for _ in made.type.shape[1:-1])
+    padding = tuple(draft.dice.pick((0, 0, 1)) for _ in (*window, *window))
+    op = ExtractPatches(window, None, padding if draft.dice.chance(0.5) else None)
+    draft.emit(op, made, facts=draft.facts[made])
+
+
 def reduced_broadcast(draft: Draft) -> None:
     """Over axes that were repeated, and sometimes over others."""
     dtype = draft.dice.pick([d for d in draft.palette if not d.is_complex] or [dtypes.i1])
@@ -260,6 +283,7 @@ BAIT: Sequence[ExtraStep] = (
     tile_once,
     *[trimming_pad] * 2,
     pad_of_nothing,
+    *[patches_of_pad] * 6,
     *[reduced_broadcast] * 4,
     *[twice(layout.slice_)] * 5,
     *[twice(layout.tile)] * 7,

@@ -20,6 +20,7 @@ from gptrs.optimizer.passes.late_broadcasts import LATE_BROADCASTS
 from gptrs.optimizer.passes.late_casts import LATE_CASTS
 from gptrs.optimizer.passes.loop_invariants import LOOP_INVARIANTS
 from gptrs.optimizer.passes.pad_folding import PAD_FOLDING
+from gptrs.optimizer.passes.patch_folding import PATCH_FOLDING
 from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
 from gptrs.optimizer.passes.reshape_folding import RESHAPE_FOLDING
 from gptrs.optimizer.passes.reverse_folding import REVERSE_FOLDING
@@ -41,6 +42,7 @@ FOLDINGS: tuple[RewritePass, ...] = (
     SLICE_FOLDING,
     CONCAT_FOLDING,
     PAD_FOLDING,
+    PATCH_FOLDING,
     TILE_FOLDING,
     REVERSE_FOLDING,
     CAST_FOLDING,

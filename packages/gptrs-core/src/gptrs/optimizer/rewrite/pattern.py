@@ -146,6 +146,10 @@ class Match:
         """Return the nodes that read a result of the instruction that the whole pattern matched."""
         return [user for result in self.root.results for user in self._rewriter.users(result)]
 
+    def is_read_once(self, value: Value) -> bool:
+        """Return whether one node alone reads `value`, once, and the region does not return it."""
+        return self._rewriter.reads(value) == 1
+
     def definition(self, value: Value) -> InstructionNode | None:
         """Return the node that defines `value`, None for a parameter of the region."""
         return self._rewriter.definition(value)

@@ -82,9 +82,13 @@ class Rewriter:
         """
         return list(dict.fromkeys(node for node, _ in self._uses.get(value, ()) if node))
 
+    def reads(self, value: Value) -> int:
+        """Return how often nodes read `value`, and the region returns it."""
+        return len(self._uses.get(value, ()))
+
     def used(self, value: Value) -> bool:
         """Return whether a node reads `value` or the region returns it."""
-        return bool(self._uses.get(value))
+        return self.reads(value) > 0
 
     def insert(self, op: Op, operands: Sequence[Value], before: InstructionNode) -> InstructionNode:
         """Add an instruction in front of `before`; ProgramError if the operands do not fit."""
