@@ -67,10 +67,10 @@ def test_results_are_the_bits_of_vector_registers(
         assert found[~spoilt].tobytes() == wanted[~spoilt].tobytes(), (rows, threads)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5, 24])
-@pytest.mark.parametrize("rows", [32, 40, 49, 64])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 16, 17, 24, 33])
+@pytest.mark.parametrize("rows", [32, 40, 48, 49, 64])
 def test_sizes(rows: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks come in pairs, tiles in heights up to 16, columns in panels of 32."""
+    """Blocks come in pairs, 16 at a time; tiles in heights up to 32, columns in panels of 32."""
     random, k, n = np.random.default_rng(rows), 32 * blocks, 1100
     given = f"%x: f32[{rows}, {k}], %codes: ui8[{n}, {k // 2}], %s: f32[{n}, {blocks}]"
     text = f"""ptir.v0.5

@@ -24,8 +24,12 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.amx.quantized import amx_quantized_product
-from gptrs_backend_numba.kernels.amx.quantized_ir import AMX_QUANTIZED_ROWS, BLOCKS_AHEAD
+from gptrs_backend_numba.kernels.amx.quantized import (
+    amx_left_rounding,
+    amx_quantized_product,
+    left_bytes,
+)
+from gptrs_backend_numba.kernels.amx.quantized_ir import AMX_QUANTIZED_ROWS
 from gptrs_backend_numba.kernels.matmul import quantized as kernels
 from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import chunks_together
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
@@ -226,9 +230,9 @@ def _multiply(
     form, rows = weight.form, product.lhs.rows
     on_amx = weight.fits_bytes and amx_quantized.suits(product)
     tall = AMX_QUANTIZED_ROWS if on_amx else QUANTIZED_ROWS
-    behind = (BLOCKS_AHEAD + 1) * tall * form.record if on_amx else 0
     tiles = -(-rows // tall)
     row_bytes = product.k // form.block * form.record
+    size = left_bytes(form, rows, product.k) if on_amx else rows * row_bytes
     most = max(1, _LEFT_BYTES // (tall * row_bytes))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads)
@@ -238,9 +242,9 @@ def _multiply(
     geometry = [*numbers(fields), *weight.numbers]
 
     def rounded() -> View:
-        left = builder.fresh(dtypes.ui8, (rows * row_bytes + behind,))
+        left = builder.fresh(dtypes.ui8, (size,))
         builder.call_tasks(
-            compiled_task(kernels.left_rounding(form)),
+            compiled_task((amx_left_rounding if on_amx else kernels.left_rounding)(form)),
             fields[TILES],
             (product.lhs.view, product.lhs.view),
             left,

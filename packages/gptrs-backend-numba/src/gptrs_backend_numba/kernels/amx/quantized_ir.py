@@ -1,8 +1,11 @@
-"""Products with quantized weights on AMX: 16 rows times 16 columns, a block of codes at a time.
+"""Products with quantized weights on AMX: 32 rows times a panel, a block of codes at a time.
 
 AMX multiplies signed bytes and adds them up exactly, in integers. Each block has a scale of its own
 on both sides, so its sums leave the tile registers, and are scaled and added in f32 block by block:
 the same operations in the same order as in `matmul.quantized_ir`, with the same bits.
+
+The left side is records, of `REGISTER_ROWS` rows and a block: the codes of the rows one after
+another, si8; their scales, f32; and the sums of their rounded values, f32.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from gptrs_backend_numba.codegen.vector_ir import (
     I32,
     VECTOR,
     WIDTH,
-    ZERO,
     VectorEmitter,
     number,
 )
@@ -28,19 +30,33 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import (
     codes_of_four,
-    prefetch_codes,
+    rounded_block,
     scale_and_offset,
+    store_bytes,
 )
 
-AMX_QUANTIZED_ROWS = 16
-"""Rows of the left side in a tile."""
-BLOCKS_AHEAD = 2
-"""Blocks behind the last one that a tile reads, for nothing."""
+REGISTER_ROWS = 16
+"""Rows of a register for tiles."""
+AMX_QUANTIZED_ROWS = 2 * REGISTER_ROWS
+"""Rows of a tile, two registers high."""
+VALUES_BYTES = 8 * PANEL
+"""Bytes of the scales and offsets of a block of a panel."""
+BATCH = 2
+"""Blocks that are multiplied before their sums are scaled. Four take a tenth longer."""
+INTEGER_BYTES = 4 * BATCH * AMX_QUANTIZED_ROWS * PANEL
+"""Bytes of the integer sums of as many blocks."""
+_TOGETHER = 8
+"""Rows whose sums are in registers at a time."""
 _LEFT, _RIGHT = 4, 6
 """The first of the two registers for tiles of a side; those before hold sums."""
 _LINE = 64
 _BYTES = ir.VectorType(I8, 4 * WIDTH)
 _WORDS = ir.VectorType(I32, WIDTH)
+
+
+def record_bytes(form: Form) -> int:
+    """Return the bytes of a record of the left side."""
+    return REGISTER_ROWS * (form.block + 8)
 
 
 @cache
@@ -68,123 +84,202 @@ def configure_for_blocks(block: int):
 
 
 @cache
-def signed_codes(form: Form):
-    """Intrinsic: the codes of a panel minus their zero, a signed byte each.
+def round_to_record(form: Form):
+    """Intrinsic: put a block of a row into its record.
 
-    Arguments: the addresses of the codes and of the bytes; the number of blocks; the zero.
+    Arguments: the addresses of the values, f32, of the record, and the row in it.
+    A block with infinities or NaN has a scale of NaN.
     """
 
-    @named_intrinsic(f"signed_codes_{form.name}")
-    def widen(typing_context, codes, target, blocks, zero):
+    @named_intrinsic(f"round_to_record_{form.block}")
+    def round_block(typing_context, x, record, row):
         def generate(context, builder, signature, arguments):
-            codes, target, blocks, zero = arguments
+            x, record, row = arguments
             emit = VectorEmitter(builder)
-            byte = builder.trunc(zero, I8)
-            single = builder.insert_element(
-                ir.Constant(_BYTES, ir.Undefined), byte, ir.Constant(I32, 0)
-            )
-            lanes = ir.Constant(ir.VectorType(I32, 4 * WIDTH), [0] * (4 * WIDTH))
-            zeros = builder.shuffle_vector(single, ir.Constant(_BYTES, ir.Undefined), lanes)
-
-            def body(block, state):
-                source, target = state
-                prefetch_codes(emit, form, source)
-                for four in range(form.block // 4):
-                    for v in range(VECTORS):
-                        found = codes_of_four(emit, form, source, four, v)
-                        value = builder.sub(builder.bitcast(found, _BYTES), zeros)
-                        place = emit.moved(target, (four * VECTORS + v) * _LINE)
-                        emit.store(builder.bitcast(value, VECTOR), place)
-                return [
-                    emit.moved(source, form.panel_bytes(PANEL)),
-                    emit.moved(target, form.block * PANEL),
-                ]
-
-            emit.loop(blocks, 1, [emit.pointer(codes), emit.pointer(target)], body)
+            codes, scale, total = rounded_block(emit, emit.pointer(x), form.block)
+            target = emit.pointer(record)
+            for at, code in zip(range(0, form.block, WIDTH), codes, strict=True):
+                store_bytes(emit, code, emit.moved(target, (row, form.block), at))
+            values = emit.moved(target, REGISTER_ROWS * form.block, (row, 4))
+            emit.store(scale, values)
+            rounded = builder.fmul(scale, builder.sitofp(total, F32))
+            emit.store(rounded, emit.moved(values, 4 * REGISTER_ROWS))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 4), generate
+        return types.void(*[types.int64] * 3), generate
 
-    return widen
+    return round_block
 
 
 @cache
-def amx_quantized_tile(form: Form):
-    """Intrinsic: `AMX_QUANTIZED_ROWS` rows times a panel of quantized weights of a form.
+def prepare_blocks(form: Form):
+    """Intrinsic: the codes of blocks of a panel minus their zero, and their values as f32.
 
-    Arguments: the address of the records of the rows and the bytes from those of one block to those
-    of the next; of the signed codes of the panel, and of its scales, their scales, offsets, and
-    their scales; the number of blocks; the logarithms of the blocks that share a scale or offset,
-    and a scale of these; the address of the sums, f32, rows of `PANEL`, and of
-    memory for the integer sums of a block, as many.
-
-    Sums of a block are stored while those of the next two are multiplied: 1.3 times as fast as one
-    after the other. So `BLOCKS_AHEAD` blocks behind the last one of both sides are read, too.
+    Arguments: the addresses of the codes, and of the scales of the panel, their scales, offsets,
+    and their scales; the logarithms of the blocks that share a scale or offset, and a scale of
+    these; the first block and how many; the zero; the addresses of the bytes, and of the
+    `VALUES_BYTES` of each block: scales, then offsets.
     """
 
-    @named_intrinsic(f"amx_quantized_tile_{form.name}")
-    def micro_kernel(
-        typing_context, left, left_step, codes, scale, super_scale, offset, super_offset, blocks,
-        shift, super_shift, out, integers,
+    @named_intrinsic(f"prepare_blocks_{form.name}")
+    def prepare(
+        typing_context, codes, scale, super_scale, offset, super_offset, shift, super_shift,
+        first, count, zero, target, values,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
+            codes, *parameters, shift, super_shift, first, count, zero, target, values = arguments
             emit = VectorEmitter(builder)
-            for v in range(VECTORS):
-                _emit_half(emit, arguments, form, v)
+            addresses = [emit.pointer(address) for address in parameters]
+            zeros = _zeros(builder, zero)
+
+            def body(at, state):
+                source, target, values = state
+                _emit_signed(emit, form, source, target, zeros)
+                block = builder.add(first, at)
+                groups = builder.lshr(block, shift), builder.lshr(block, super_shift)
+                for v in range(VECTORS):
+                    found = scale_and_offset(emit, form, addresses, groups, v)
+                    for kind, value in enumerate(found):
+                        if value is not None:
+                            emit.store(value, emit.moved(values, 4 * PANEL * kind + _LINE * v))
+                return [
+                    emit.moved(source, form.panel_bytes(PANEL)),
+                    emit.moved(target, form.block * PANEL),
+                    emit.moved(values, VALUES_BYTES),
+                ]
+
+            emit.loop(count, 1, [emit.pointer(x) for x in (codes, target, values)], body)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 12), generate
 
-    return micro_kernel
+    return prepare
 
 
-def _emit_half(emit, arguments, form, v):
-    """Emit the code of one vector of columns of a tile."""
-    left, left_step, codes, *parameters, blocks, shift, super_shift, out, integers = arguments
+def _zeros(builder, zero):
+    """Return a vector with the zero of the codes in every byte."""
+    undefined = ir.Constant(_BYTES, ir.Undefined)
+    single = builder.insert_element(undefined, builder.trunc(zero, I8), ir.Constant(I32, 0))
+    lanes = ir.Constant(ir.VectorType(I32, 4 * WIDTH), [0] * (4 * WIDTH))
+    return builder.shuffle_vector(single, undefined, lanes)
+
+
+def _emit_signed(emit, form, source, target, zeros):
+    """Store the codes of a block minus their zero, a signed byte each."""
     b = emit.builder
-    addresses = [emit.pointer(address) for address in parameters]
-    integers, out = emit.pointer(integers), emit.pointer(out)
+    for four in range(form.block // 4):
+        for v in range(VECTORS):
+            found = codes_of_four(emit, form, source, four, v)
+            value = b.sub(b.bitcast(found, _BYTES), zeros)
+            place = emit.moved(target, (four * VECTORS + v) * _LINE)
+            emit.store(b.bitcast(value, VECTOR), place)
 
-    def multiply(x, w, ahead, turn):
-        load_tile(emit, _LEFT + turn, emit.moved(x, (left_step, ahead)), number(form.record))
-        right = emit.moved(w, form.block * PANEL * ahead + _LINE * v)
-        load_tile(emit, _RIGHT + turn, right, number(4 * PANEL))
-        call_llvm(b, "llvm.x86.tilezero", VOID, [tile_register(turn)])
-        registers = [tile_register(each) for each in (turn, _LEFT + turn, _RIGHT + turn)]
-        call_llvm(b, "llvm.x86.tdpbssd", VOID, registers)
 
-    def add(x, block, sums):
-        groups = b.lshr(block, shift), b.lshr(block, super_shift)
-        scale, offset = scale_and_offset(emit, form, addresses, groups, v)
-        for r in range(AMX_QUANTIZED_ROWS):
-            place = emit.moved(x, r * form.record + form.block)
-            own = emit.splat(emit.load(place, F32, 4))
-            dot = b.sitofp(emit.load(emit.moved(integers, _LINE * r), _WORDS, 4), VECTOR)
-            sums[r] = emit.multiply_add(dot, b.fmul(scale, own), sums[r])
-            if offset is not None:
-                total = emit.splat(emit.load(emit.moved(place, 8), F32, 4))
-                sums[r] = emit.multiply_add(offset, total, sums[r])
+@cache
+def multiply_blocks(form: Form):
+    """Intrinsic: adds the products of blocks of 1 to `AMX_QUANTIZED_ROWS` rows and a panel to sums.
 
-    def body_of(steps):
+    Arguments: the number of rows; the address of their first record, and the bytes to that of the
+    next `REGISTER_ROWS`; of what `prepare_blocks` has made, codes and values; the number of
+    blocks; the addresses of the sums, f32, rows of `PANEL`, and of `INTEGER_BYTES` of memory; the
+    address of what is prefetched, and how many cache lines of it with each `BATCH` of blocks.
+    """
+
+    @named_intrinsic(f"multiply_blocks_{form.name}")
+    def multiply(typing_context, rows, left, left_step, codes, values, count, sums, integers,
+                 prefetch, lines):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            rows, *operands = arguments
+            emit = VectorEmitter(builder)
+            tall = builder.icmp_signed(">", rows, number(REGISTER_ROWS))
+            with builder.if_else(tall) as (two, one):
+                with two:
+                    _emit_blocks(emit, form, 2, *operands)
+                with one:
+                    _emit_blocks(emit, form, 1, *operands)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), generate
+
+    return multiply
+
+
+def _emit_blocks(
+    emit, form, high, left, left_step, codes, values, count, sums, integers, prefetch, lines
+):  # fmt: skip
+    """Emit the code for `high` registers of rows: batches of blocks, then those that are left."""
+    b = emit.builder
+    sums, integers = emit.pointer(sums), emit.pointer(integers)
+
+    def ahead(prefetch, at):
+        emit.prefetch(emit.moved(prefetch, (at, _LINE)), near=2)
+        return []
+
+    def body_of(batch):
         def body(_, state):
-            x, w, first, *sums = state
-            for turn in range(steps):
-                store_tile(emit, turn, integers, number(_LINE))
-                multiply(x, w, turn + BLOCKS_AHEAD, turn)
-                add(emit.moved(x, (left_step, turn)), b.add(first, number(turn)), sums)
+            left, codes, values, prefetch = state
+            emit.loop(lines, 1, [], lambda at, _: ahead(prefetch, at))
+            for at in range(batch):
+                place = emit.moved(integers, at * 4 * AMX_QUANTIZED_ROWS * PANEL)
+                records = emit.moved(left, at * record_bytes(form))
+                block = emit.moved(codes, at * form.block * PANEL)
+                _emit_products(emit, form, high, records, left_step, block, place)
+            for half in range(high * REGISTER_ROWS // _TOGETHER):
+                _emit_sums(emit, form, half, batch, state, left_step, sums, integers)
             return [
-                emit.moved(x, (left_step, steps)),
-                emit.moved(w, form.block * PANEL * steps),
-                b.add(first, number(steps)),
-                *sums,
+                emit.moved(left, batch * record_bytes(form)),
+                emit.moved(codes, batch * form.block * PANEL),
+                emit.moved(values, batch * VALUES_BYTES),
+                emit.moved(prefetch, (lines, _LINE)),
             ]
 
         return body
 
-    state = [emit.pointer(left), emit.pointer(codes), number(0), *[ZERO] * AMX_QUANTIZED_ROWS]
-    for turn in range(BLOCKS_AHEAD):
-        multiply(*state[:2], turn, turn)
-    for steps, count in ((2, b.lshr(blocks, number(1))), (1, b.and_(blocks, number(1)))):
-        state = emit.loop(count, 1, state, body_of(steps))
-    for r, value in enumerate(state[3:]):
-        emit.store(value, emit.moved(out, 4 * PANEL * r + _LINE * v))
+    state = [emit.pointer(x) for x in (left, codes, values, prefetch)]
+    batches, rest = b.udiv(count, number(BATCH)), b.urem(count, number(BATCH))
+    for batch, times in ((BATCH, batches), (1, rest)):
+        state = emit.loop(times, 1, state, body_of(batch))
+
+
+def _emit_products(emit, form, high, records, left_step, codes, integers):
+    """Emit the integer sums of a block: those of a register of rows and a vector of columns."""
+    for v in range(VECTORS):
+        load_tile(emit, _RIGHT + v, emit.moved(codes, _LINE * v), number(4 * PANEL))
+        for i in range(high):
+            if v == 0:
+                rows = emit.moved(records, (left_step, i))
+                load_tile(emit, _LEFT + i, rows, number(form.block))
+            call_llvm(emit.builder, "llvm.x86.tilezero", VOID, [tile_register(2 * i + v)])
+            registers = [tile_register(x) for x in (2 * i + v, _LEFT + i, _RIGHT + v)]
+            call_llvm(emit.builder, "llvm.x86.tdpbssd", VOID, registers)
+    for register in range(2 * high):
+        place = emit.moved(integers, register * _LINE * REGISTER_ROWS)
+        store_tile(emit, register, place, number(_LINE))
+
+
+def _emit_sums(emit, form, half, batch, state, left_step, sums, integers):
+    """Scale the integer sums of a batch for the rows of a half of a register, and add them."""
+    b = emit.builder
+    left, _, values, _ = state
+    register, first = divmod(half * _TOGETHER, REGISTER_ROWS)
+    lanes = [(r, v) for r in range(_TOGETHER) for v in range(VECTORS)]
+    places = [emit.moved(sums, 4 * PANEL * (half * _TOGETHER + r) + _LINE * v) for r, v in lanes]
+    totals = [emit.load(place, VECTOR, 4) for place in places]
+    for at in range(batch):
+        record = emit.moved(left, (left_step, register), at * record_bytes(form))
+        own = emit.moved(record, REGISTER_ROWS * form.block + 4 * first)
+        block = emit.moved(values, at * VALUES_BYTES)
+        dots = emit.moved(integers, at * 4 * AMX_QUANTIZED_ROWS * PANEL + _LINE * first)
+        for lane, (r, v) in enumerate(lanes):
+            tile = REGISTER_ROWS * _LINE * (VECTORS * register + v)
+            dot = b.sitofp(emit.load(emit.moved(dots, tile + _LINE * r), _WORDS, 4), VECTOR)
+            scale = emit.load(emit.moved(block, _LINE * v), VECTOR, 4)
+            factor = emit.splat(emit.load(emit.moved(own, 4 * r), F32, 4))
+            totals[lane] = emit.multiply_add(dot, b.fmul(scale, factor), totals[lane])
+            if form.offset is not None:
+                offset = emit.load(emit.moved(block, 4 * PANEL + _LINE * v), VECTOR, 4)
+                rounded = emit.moved(own, 4 * REGISTER_ROWS + 4 * r)
+                rounded = emit.splat(emit.load(rounded, F32, 4))
+                totals[lane] = emit.multiply_add(offset, rounded, totals[lane])
+    for total, place in zip(totals, places, strict=True):
+        emit.store(total, place)

@@ -247,8 +247,28 @@ def quantize_block(form: Form):
 
 def _emit_record(emit, x, record, zero, form):
     b = emit.builder
-    block = form.block
-    source, target = emit.pointer(x), emit.pointer(record)
+    target = emit.pointer(record)
+    codes, scale, total = rounded_block(emit, emit.pointer(x), form.block)
+    for at, code in zip(range(0, form.block, WIDTH), codes, strict=True):
+        if form.wide:
+            store_wide(emit, code, emit.moved(target, 2 * at))
+        else:
+            store_bytes(emit, code, emit.moved(target, at))
+    start = b.neg(b.mul(total, b.trunc(zero, I32)))
+    for at, value in enumerate((scale, start, b.fmul(scale, b.sitofp(total, F32)))):
+        emit.store(value, emit.moved(target, form.rounded + 4 * at))
+
+
+def store_bytes(emit, codes, pointer):
+    """Store codes, words, as bytes."""
+    b = emit.builder
+    narrow = b.trunc(codes, ir.VectorType(I8, WIDTH))
+    b.store(narrow, b.bitcast(pointer, ir.PointerType(narrow.type)), 1)
+
+
+def rounded_block(emit, source, block):
+    """Return the codes of a block of values, vectors of words; their scale, f32; and their sum."""
+    b = emit.builder
     values = [emit.load(emit.moved(source, 4 * at), VECTOR, 4) for at in range(0, block, WIDTH)]
     top = words(0)
     for value in values:  # as bits: a NaN is larger than all numbers
@@ -261,18 +281,9 @@ def _emit_record(emit, x, record, zero, form):
     scale = b.select(finite, b.fdiv(largest, F32(127.0)), F32(float("nan")))
     inverse = emit.splat(b.select(usable, b.fdiv(F32(127.0), largest), F32(0.0)))
     magic = ir.Constant(VECTOR, [_MAGIC] * WIDTH)
-    total = words(0)
-    for at, value in zip(range(0, block, WIDTH), values, strict=True):
+    codes, total = [], words(0)
+    for value in values:
         rounded = b.fadd(b.fmul(value, inverse), magic)
-        code = b.sub(b.bitcast(rounded, _WORDS), b.bitcast(magic, _WORDS))
-        total = b.add(total, code)
-        if form.wide:
-            store_wide(emit, code, emit.moved(target, 2 * at))
-            continue
-        narrow = b.trunc(code, ir.VectorType(I8, WIDTH))
-        place = b.bitcast(emit.moved(target, at), ir.PointerType(narrow.type))
-        b.store(narrow, place, 1)
-    total = call_llvm(b, f"llvm.vector.reduce.add.v{WIDTH}i32", I32, [total])
-    start = b.neg(b.mul(total, b.trunc(zero, I32)))
-    for at, value in enumerate((scale, start, b.fmul(scale, b.sitofp(total, F32)))):
-        emit.store(value, emit.moved(target, form.rounded + 4 * at))
+        codes.append(b.sub(b.bitcast(rounded, _WORDS), b.bitcast(magic, _WORDS)))
+        total = b.add(total, codes[-1])
+    return codes, scale, call_llvm(b, f"llvm.vector.reduce.add.v{WIDTH}i32", I32, [total])
