@@ -70,7 +70,7 @@ def prefetch_results(G, out, row, panel, height):
 
 @kernel_part
 def memory_of_task(start, *, BLOCK):
-    """Return where from `start` on a task has bytes and values of blocks, and both kinds of sums."""
+    """Return where from `start` on a task has bytes and values of blocks, and its sums."""
     signed = (start + 63) // 64 * 64
     values = signed + _BLOCKS * BLOCK * PANEL
     integers = values + _BLOCKS * VALUES_BYTES
