@@ -18,11 +18,13 @@ from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prom
 class OpenVinoModel:
     """A model with its keys and values as state, in u8; activations rounded in groups of 32."""
 
+    precision = "f32"
+
     def __init__(self, path: Path, threads: int) -> None:
         started = time.perf_counter()
         settings = {
             "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": self.precision,
             "KV_CACHE_PRECISION": "u8",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32",
             "PERFORMANCE_HINT": "LATENCY",
@@ -65,6 +67,12 @@ class OpenVinoModel:
         self._request.infer({name: inputs[name] for name in self._names}, share_inputs=True)
         logits = self._request.get_output_tensor(0).data  # [B, 1, V]
         return logits[:, -1].argmax(-1)[:, None].astype(np.int64)
+
+
+class RoundedOpenVinoModel(OpenVinoModel):
+    """The same in bf16, OpenVINO's own choice for processors that multiply it."""
+
+    precision = "bf16"
 
 
 def _keep_last_token(model: openvino.Model) -> None:

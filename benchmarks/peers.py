@@ -13,6 +13,7 @@ _PEERS = {
     "torch": ("torch_peer", "TorchModel", ("torch", "transformers")),
     "llama.cpp": ("llama_peer", "LlamaModel", ("llama_cpp", "gguf")),
     "OpenVINO": ("openvino_peer", "OpenVinoModel", ("openvino",)),
+    "OpenVINO bf16": ("openvino_peer", "RoundedOpenVinoModel", ("openvino",)),
 }
 """The module and class of each, `class(path, threads)`, and the libraries that it needs."""
 
@@ -22,10 +23,21 @@ def openvino_folder(path: Path) -> Path:
     return path.with_suffix(".openvino")
 
 
+def _is_for_openvino(path: Path) -> bool:
+    return path.suffix == ".gguf" and openvino_folder(path).is_dir()
+
+
+def _has_tiles() -> bool:
+    """Return whether the processor multiplies tiles of bf16, as far as Linux tells."""
+    told = Path("/proc/cpuinfo")
+    return told.exists() and "amx_bf16" in told.read_text(encoding="utf-8")
+
+
 _READS: dict[str, Callable[[Path], bool]] = {
     "torch": Path.is_dir,
     "llama.cpp": lambda path: True,
-    "OpenVINO": lambda path: path.suffix == ".gguf" and openvino_folder(path).is_dir(),
+    "OpenVINO": _is_for_openvino,
+    "OpenVINO bf16": lambda path: _is_for_openvino(path) and _has_tiles(),
 }
 
 
