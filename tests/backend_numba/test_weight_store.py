@@ -14,7 +14,9 @@ import pytest
 
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
 from gptrs.cache_files import Entries
-from gptrs_backend_numba.kept_weights import checked_files, weight_file
+from gptrs.capture.caching.optimized_programs import optimized_programs
+from gptrs_backend_numba.codegen.kernel_store import open_store
+from gptrs_backend_numba.kept_weights import checked_files, weight_file, weight_store
 from gptrs_backend_numba.kept_weights.checked_files import CHECKED
 from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
 from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, kept_files, kept_in
@@ -252,6 +254,22 @@ def test_what_this_process_uses_makes_no_room(
     assert caplog.text.count("do not all fit") == 1
 
 
+def test_a_cache_that_cannot_be_made_is_one_warning_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "cache"))
+    kernels = open_store("version")
+    monkeypatch.setattr(weight_store, "kernel_store", lambda: kernels)
+    with caplog.at_level(logging.INFO):
+        assert weight_store.weight_store.__wrapped__().root is None
+        assert optimized_programs.__wrapped__().report().folder is None
+    assert caplog.messages == [
+        f"nothing is kept in `{tmp_path}/cache`: File exists; set `GPTRS_CACHE_DIR` to a folder"
+        " that takes files, or every process does this anew"
+    ]
+
+
 def test_an_unwritable_folder_costs_only_time(
     store: WeightStore, weights: Weights, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +278,7 @@ def test_an_unwritable_folder_costs_only_time(
     store.keep(weights.identity("w"), "form", array)
     store.writer.finish()
     assert "packed weights cannot be kept" in caplog.text
+    assert "set `GPTRS_CACHE_DIR` to a folder" in caplog.text
     assert not store.keeps
     with caplog.at_level(logging.ERROR):
         assert store.find(weights.identity("w"), "form", array.nbytes) is None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gptrs.cache_files import keep_within
-from gptrs.private_files import private_folder, whole_file, write_all
+from gptrs.private_files import ELSEWHERE, private_folder, whole_file, write_all
 from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_entry
 from gptrs_backend_numba.codegen.kernel_inventory import NAMES, budget_bytes
 
@@ -86,7 +86,8 @@ class KernelStore:
                 self._unseen = max(free // 4, self.budget // 64)
         except OSError as error:
             self.keeps = False
-            self._warn("full", f"kernels cannot be cached in `{self.folder}`: {error.strerror}")
+            problem = f"kernels cannot be cached in `{self.folder}`: {error.strerror}"
+            self._warn("full", f"{problem}; {ELSEWHERE}")
 
     @contextmanager
     def alone(self, key: str) -> Generator[None]:
@@ -144,7 +145,8 @@ def open_store(version: str) -> KernelStore:
     try:
         folder = private_folder("numba")
     except OSError as error:
-        _LOG.warning("compiled kernels are not cached in `%s`: %s", error.filename, error.strerror)
+        problem = f"nothing is kept in `{error.filename}`: {error.strerror}"
+        _LOG.warning("%s; %s", problem, ELSEWHERE)
         return KernelStore(None, version, budget)
     return KernelStore(folder, version, budget)
 

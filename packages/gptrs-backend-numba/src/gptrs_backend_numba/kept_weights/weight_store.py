@@ -17,7 +17,7 @@ import numpy as np
 
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.cache_files import Entries
-from gptrs.private_files import make_private, private_folder
+from gptrs.private_files import ELSEWHERE, make_private, private_folder
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.codegen.kernel_inventory import bytes_setting
 from gptrs_backend_numba.codegen.read_faults import handle_read_faults
@@ -145,7 +145,8 @@ class WeightStore:
         except (StoppedError, FileNotFoundError):  # the folder was cleared meanwhile
             return
         except OSError as error:
-            self._give_up(f"packed weights cannot be kept in `{self.root}`: {error.strerror}")
+            problem = f"packed weights cannot be kept in `{self.root}`: {error.strerror}"
+            self._give_up(f"{problem}; {ELSEWHERE}")
 
     def _has_room(self, path: Path, nbytes: int) -> bool:
         """Make room for a form, but not at the cost of what was used since this process began."""
@@ -206,7 +207,9 @@ def weight_store() -> WeightStore:
         root = private_folder("numba", "weights")
         store = WeightStore(root, version, budget)
     except OSError as error:
-        _LOG.warning("packed weights are not kept in `%s`: %s", error.filename, error.strerror)
+        problem = f"packed weights are not kept in `{error.filename}`: {error.strerror}"
+        told = kernel_store().folder is None  # of the same folder
+        _LOG.log(logging.DEBUG if told else logging.WARNING, "%s; %s", problem, ELSEWHERE)
         return WeightStore(None, version)
     atexit.register(store.writer.end, _EXIT_S)
     os.register_at_fork(after_in_child=store.writer.begin_anew)

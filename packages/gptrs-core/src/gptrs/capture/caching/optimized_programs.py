@@ -145,7 +145,9 @@ class OptimizedPrograms:
             self.written += Entries(1, SEAL_BYTES + len(body))
             keep_within(self._folder, _NAMES, BUDGET)
         except OSError as error:
-            _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
+            # Backends, whose caches save more time, warn of the folder.
+            reason = error.strerror
+            _LOG.debug("optimized programs cannot be kept in `%s`: %s", self._folder, reason)
             self._folder = None
             return None
         return name
@@ -194,7 +196,7 @@ def optimized_programs() -> OptimizedPrograms:
     try:
         return OptimizedPrograms(private_folder(FOLDER))
     except OSError as error:
-        _LOG.info("optimized programs are not kept: %s", error.strerror)
+        _LOG.debug("optimized programs are not kept: %s", error.strerror)
         return OptimizedPrograms(None)
 
 
