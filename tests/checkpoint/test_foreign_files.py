@@ -46,6 +46,14 @@ def test_a_foreign_file_is_called_what_it_is(tmp_path: Path, name: str) -> None:
         find_model(tmp_path / name)
 
 
+@pytest.mark.parametrize("content", [b"", b"GGU", b"\x08\x07\x12\x04 an ONNX model"])
+def test_a_file_that_is_only_called_gguf_is_told_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    for read in (find_model, open_archive):
+        with pytest.raises(ModelError, match=r"called a GGUF file, but .*; download it again"):
+            read(tmp_path / "m.gguf")
+
+
 def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -> None:
     folder = save_tiny_gpt2(tmp_path / "tiny")
     with pytest.raises(ModelError, match="is a file of tensors") as found:

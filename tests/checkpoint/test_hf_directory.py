@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     message = _refusal(single(tmp_path) / "model.safetensors")
     assert f"is a file, a model is a folder; did you mean `{tmp_path}`?" in message
+
+
+def test_a_pipe_is_called_so(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(
+        ModelError, match=r"pipe` is a device, pipe or socket, a model is a folder$"
+    ):
+        HfDirectory.open(tmp_path / "pipe")
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

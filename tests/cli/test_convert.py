@@ -164,3 +164,12 @@ def test_a_source_that_does_not_exist(gptrs, tmp_path):
     result = gptrs("convert", tmp_path / "absent", tmp_path / "one.gptrschk")
     assert result.code == 3
     assert "does not exist" in result.err
+
+
+@pytest.mark.parametrize("words", [(), ("--symbol", "batch=2")])
+def test_a_program_is_not_what_convert_writes(gptrs, model_directory, tmp_path, words):
+    result = gptrs("convert", model_directory, tmp_path / "x.ptir", *words)
+    assert (result.code, result.out) == (2, "")
+    assert "x.ptir` is called a program" in result.err
+    assert f"`gptrs inspect {model_directory} --print text`" in result.err
+    assert not (tmp_path / "x.ptir").exists()

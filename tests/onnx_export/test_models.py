@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,16 @@ func @main(%x: ui64[2]) -> f32[3] {
     assert sorted(each.name for each in tmp_path.iterdir()) == ["p.ptir"]
     with pytest.raises(UnsupportedError, match="takes no cf32"):
         gptrs_onnx.to_proto(outgoing_program(parse_program(COMPLEX), "p"))
+
+
+def test_a_name_that_is_no_utf8_is_refused_for_files_with_weights(tmp_path, capsys) -> None:
+    named = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff.onnx")
+    assert main(["convert", "demo", named]) == 3
+    assert (
+        r"ONNX names the file of the weights in UTF-8, and `m\udcff.onnx`"
+        in capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_that_cannot_be_read_leave_the_old_model(tmp_path) -> None:

@@ -248,9 +248,17 @@ def test_files_that_are_no_programs_are_refused(tmp_path: Path) -> None:
         gptrs_torch.load(tmp_path / "none.pt2")
     file = tmp_path / "m.pt2"
     file.write_bytes(b"\x80\x04pickle")
-    with pytest.raises(ModelError, match=r"is no archive of torch\.export"):
+    with pytest.raises(ModelError, match=r"is no archive of torch\.export.*; torch\.export\.save"):
+        gptrs_torch.load(file)
+    torch.save({"a": torch.ones(2)}, file)
+    with pytest.raises(ModelError, match=r"is a pickle of torch\.save, .*; torch\.export\.save"):
         gptrs_torch.load(file)
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("m/data.pkl", b"\x80\x04")
-    with pytest.raises(UnsupportedError, match="holds 0 programs"):
+        made.writestr("m/code/__torch__.py", b"")
+    with pytest.raises(ModelError, match=r"is TorchScript of torch\.jit\.save"):
+        gptrs_torch.load(file)
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("m/version", b"1")
+    with pytest.raises(ModelError, match=r"holds no program of torch\.export; torch"):
         gptrs_torch.load(file)

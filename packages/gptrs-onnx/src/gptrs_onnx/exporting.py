@@ -35,6 +35,11 @@ def export(model: OutgoingModel, path: Path) -> list[Path]:
     written, for what ONNX cannot say; ModelError for what cannot be written. Whatever happens
     meanwhile, there is no file at `path`, or the old one with its weights, or the new one.
     """
+    if model.weights and not _is_text(path.name):
+        raise ModelError(
+            f"ONNX names the file of the weights in UTF-8, and `{ascii(path.name)[1:-1]}` is not",
+            hint="choose another name",
+        )
     made = written_model(model)
     proto, data = made.model, path.with_name(f"{path.name}.data")
     places = _places(model.weights)
@@ -68,6 +73,15 @@ def to_proto(model: OutgoingModel) -> onnx.ModelProto:
         tensor.raw_data = held.getvalue()
         made.model.graph.initializer.append(tensor)
     return made.model
+
+
+def _is_text(name: str) -> bool:
+    """Return whether the bytes of a name of a file are UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _described(name: str, weight: OutgoingTensor) -> onnx.TensorProto:

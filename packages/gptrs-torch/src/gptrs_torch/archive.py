@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -28,6 +28,7 @@ MAX_JSON: Final = 256 * 2**20
 MAX_VALUES: Final = 4_000_000
 """Most lists, objects and commas in a description, which bounds the memory of what is parsed."""
 MAX_ENTRIES: Final = 200_000
+_EXPORT: Final = "torch.export.save(torch.export.export(model, inputs), FILE) writes what is read"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
         with zipfile.ZipFile(path) as archive:
             return _read(Path(path), archive, shown)
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
-        raise ModelError(f"`{shown}` is no archive of torch.export: {_line(error)}") from error
+        problem = f"`{shown}` is no archive of torch.export: {_line(error)}"
+        raise ModelError(problem, hint=_EXPORT) from error
     except (
         LookupError,
         TypeError,
@@ -73,7 +75,9 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
         raise ModelError(f"`{shown}` has more than {MAX_ENTRIES} entries")
     entries = {name.partition("/")[2]: info for name, info in archive.NameToInfo.items()}
     programs = [name for name in entries if re.fullmatch(r"models/[^/]+\.json", name)]
-    if len(programs) != 1:
+    if not programs:
+        raise _without_program(entries, shown)
+    if len(programs) > 1:
         raise UnsupportedError(f"`{shown}` holds {len(programs)} programs of torch.export, not one")
     name = programs[0].removeprefix("models/").removesuffix(".json")
     program = _json(archive, entries, programs[0])
@@ -86,6 +90,15 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
         _json(archive, entries, f"data/constants/{name}_constants_config.json"), "data/constants/"
     )
     return Archive(program, weights, constants)
+
+
+def _without_program(entries: Iterable[str], shown: str) -> ModelError:
+    """Return what to say of an archive without a program, by what else torch writes."""
+    if "data.pkl" not in entries:
+        return ModelError(f"`{shown}` holds no program of torch.export", hint=_EXPORT)
+    scripted = any(name.startswith("code/") for name in entries)
+    wrote = "TorchScript of torch.jit.save" if scripted else "a pickle of torch.save"
+    return ModelError(f"`{shown}` is {wrote}, no program of torch.export", hint=_EXPORT)
 
 
 def _json(

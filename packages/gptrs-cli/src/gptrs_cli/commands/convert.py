@@ -16,6 +16,7 @@ from gptrs.checkpoint.converting.shards import parse_size
 from gptrs.errors import UsageError
 from gptrs.plugins.exporters import exporter_of
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.imported.sizes import named_sizes
 from gptrs.runtime.outgoing_model import export
@@ -126,6 +127,12 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
     exporter = None if options.to is not None else exporter_of(destination)
     if exporter is not None:
         return _exported(source, destination, exporter, options)
+    if options.to is None and destination.suffix == ".ptir":
+        raise UsageError(
+            f"`convert` writes models, and {quoted(str(destination), 200)} is called a program",
+            hint=f"`gptrs inspect {source} --print text` prints the program of a model that an"
+            " importer reads",
+        )
     if options.symbols:
         raise UsageError(
             "`--symbol` chooses sizes of a model in the format of a plugin",

@@ -57,6 +57,9 @@ _GGUF: Final = ForeignFormat(
     "as a model it is read: `gptrs generate --model FILE.gguf`",
     written_by="gptrs quantize SRC FILE.gguf --type f16",
 )
+_NO_GGUF: Final = ForeignFormat(
+    "called a GGUF file, but does not begin like one", "download it again, or call it what it is"
+)
 _ONNX: Final = ForeignFormat(
     "an ONNX model", _FOLDER, written_by="gptrs convert SRC FILE.onnx", package="gptrs-onnx"
 )
@@ -95,17 +98,21 @@ _BY_SUFFIX: Final[Mapping[str, ForeignFormat]] = {
 PICKLE_SUFFIXES: Final = tuple(name for name, form in _BY_SUFFIX.items() if form is _PICKLE)
 
 
-def foreign_format(path: str | os.PathLike[str], start: bytes = b"") -> ForeignFormat | None:
+def foreign_format(
+    path: str | os.PathLike[str], start: bytes | None = None
+) -> ForeignFormat | None:
     """Return the foreign format of a file that begins with `start`, else that of its suffix.
 
-    None for formats that are not known, those of gptrs among them.
+    Without `start` there is no file yet. None for formats that are not known, those of gptrs among
+    them.
     """
     for magic, form in _BY_START.items():
-        if start.startswith(magic):
+        if start is not None and start.startswith(magic):
             return form
-    if start[4:8] == b"TFL3":
+    if start is not None and start[4:8] == b"TFL3":
         return _TFLITE
-    return _BY_SUFFIX.get(Path(path).suffix.lower())
+    named = _BY_SUFFIX.get(Path(path).suffix.lower())
+    return _NO_GGUF if named is _GGUF and start is not None else named
 
 
 def require_no_pointer(path: str | os.PathLike[str], start: bytes, error: type[GptrsError]) -> None:

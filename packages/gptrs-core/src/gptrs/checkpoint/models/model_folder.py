@@ -16,7 +16,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from gptrs.checkpoint.files.open_file import is_plain
+from gptrs.checkpoint.files.open_file import is_plain, kind_of
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted
 
@@ -39,6 +39,8 @@ class ModelFolder:
                 f"{shown} does not exist", hint="name the folder that holds `config.json`"
             ) from None
         except NotADirectoryError:
+            if (mode := os.stat(self.path).st_mode) and not stat.S_ISREG(mode):
+                raise ModelError(f"{shown} is {kind_of(mode)}, a model is a folder") from None
             parent = quoted(str(self.path.parent), 200)
             raise ModelError(
                 f"{shown} is a file, a model is a folder", hint=f"did you mean {parent}?"
