@@ -15,6 +15,7 @@ from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.quantizing.quantizing_source import QuantizingSource
 from gptrs.errors import GptrsError, ModelError, UsageError
+from runtime.tiny_resnet import save_tiny_resnet
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -123,6 +124,13 @@ def test_what_cannot_be_done_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["m.gptrschk", "m.safetensors", "m.onnx", "m.ptir"])
+def test_a_folder_is_not_called_like_a_file(llama: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}` is called like a file"):
+        gptrs.quantize(llama, tmp_path / name, "q8")
+    assert not (tmp_path / name).exists()
+
+
 def test_layers_that_are_stored_turned_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="inputs, outputs"):
         gptrs.quantize("demo", tmp_path / "out")
@@ -151,6 +159,13 @@ def test_a_backend_gets_the_same_of_parts_and_of_values(
     assert isinstance(model.weights, QuantizingSource)
     decoded = gptrs.load_model(llama, backend="numba", weights="q4").forward(TOKENS)
     np.testing.assert_allclose(model.forward(TOKENS), decoded, rtol=0, atol=1e-4)
+
+
+def test_a_model_without_weights_to_quantize_is_refused(tmp_path: Path) -> None:
+    """It said of itself that it was quantized."""
+    folder = save_tiny_resnet(tmp_path / "m")
+    with pytest.raises(ModelError, match="`m` has no weights that can be quantized to `q8`"):
+        gptrs.load_model(folder, backend="ref", weights="q8")
 
 
 def test_weights_that_are_quantized_already_are_refused(llama: Path, tmp_path: Path) -> None:

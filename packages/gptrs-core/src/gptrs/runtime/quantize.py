@@ -17,6 +17,7 @@ from gptrs.checkpoint.converting.destination import (
 )
 from gptrs.checkpoint.converting.model_content import StoredModel, stored_model
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import ModelSource
@@ -24,11 +25,12 @@ from gptrs.checkpoint.models.quantization_config import KEY
 from gptrs.checkpoint.params import WeightUse
 from gptrs.checkpoint.quantizing.compressed_folder import compressed_config, compressed_tensors
 from gptrs.checkpoint.quantizing.group_rounding import ROUNDINGS, Rounding
-from gptrs.checkpoint.quantizing.plan import planned
+from gptrs.checkpoint.quantizing.plan import planned, require_some
 from gptrs.checkpoint.quantizing.quantizing_source import rounded_tensor
 from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, TensorError
 from gptrs.checkpoint.quantizing.weight_types import WeightType, weight_type
 from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.exporters import exporter_of
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
@@ -101,6 +103,8 @@ def quantize(
         require_gguf(path, type, group)
         require_free(path, "tensors", force)
         return _quantized_file(source, path, type, keep, rounding, progress)
+    if to is None:
+        _require_folder(path)
     wanted = _folder_type(type)
     wanted = wanted if group is None else wanted.grouped(group)
     require_free(path, "hf", force)
@@ -122,7 +126,7 @@ def _quantized_folder(
     uses = weight_uses(found, manager().get_backend(None))
     _require_linear(found, uses)
     plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
-    _require_some(found, plan, wanted)
+    require_some(found.name, plan, wanted)
     weights = found.weights
     rounded = [rounded_tensor(weights, name, uses[name], plan[name], rounding) for name in plan]
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
@@ -170,6 +174,16 @@ def _quantized_file(
     )
 
 
+def _require_folder(path: Path) -> None:
+    """UsageError for what is called like a file of another format: a folder would be written."""
+    if path.suffix.lower() in (".gptrschk", ".ptir", *ARCHIVE_SUFFIXES) or exporter_of(path):
+        raise UsageError(
+            f"{quoted(str(path), 200)} is called like a file of a format that quantized weights are"
+            " not written in",
+            hint=f"name a folder, or a file that ends in `{SUFFIX}`",
+        )
+
+
 def _folder_type(type: str) -> WeightType:
     if type in PLAIN_TYPES:
         raise UsageError(
@@ -195,14 +209,6 @@ def _require_linear(source: ModelSource, uses: Mapping[str, WeightUse]) -> None:
             f"layers of a `{source.model_type}` model, such as {quoted(turned[0])}, are stored as"
             " [inputs, outputs], which compressed-tensors has no name for",
             hint="`--to gguf` writes a file, `--weights` quantizes the model when it is loaded",
-        )
-
-
-def _require_some(source: ModelSource, plan: dict[str, WeightType], type: WeightType) -> None:
-    if not plan:
-        raise ModelError(
-            f"{quoted(source.name)} has no weights that can be quantized to `{type.name}`: no"
-            f" linear layer has rows of a multiple of {type.group or 8}, or all of them are kept"
         )
 
 

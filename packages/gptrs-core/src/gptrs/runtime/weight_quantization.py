@@ -8,7 +8,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.params import Params, WeightUse
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
-from gptrs.checkpoint.quantizing.plan import planned
+from gptrs.checkpoint.quantizing.plan import planned, require_some
 from gptrs.checkpoint.quantizing.quantizing_source import QuantizingSource
 from gptrs.checkpoint.quantizing.weight_types import LOADED_TYPES, weight_type
 from gptrs.errors import UsageError
@@ -43,7 +43,8 @@ def quantize_at_load(
 
     So many threads do it; without a number those of `GPTRS_NUM_THREADS`, else one for each
     processor. Heads and tables of tokens get 8 bits. UsageError for another type, for weights that
-    are quantized already, and for `streamed` ones, which would be quantized in each step.
+    are quantized already, and for `streamed` ones, which would be quantized in each step;
+    ModelError for a model without weights to quantize.
     """
     wanted = weight_type(type, LOADED_TYPES)
     if streamed:
@@ -63,4 +64,5 @@ def quantize_at_load(
     uses = weight_uses(source, backend)
     vocab_size = vocab_size_of(source)
     plan = planned(stored, uses, wanted, heads="q8", vocab_size=vocab_size, experts=True)
+    require_some(source.name, plan, wanted)
     source.weights = QuantizingSource(stored, plan, uses, threads=threads)

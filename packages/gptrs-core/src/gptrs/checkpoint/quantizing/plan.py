@@ -9,7 +9,7 @@ from typing import Literal
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import WeightUse
 from gptrs.checkpoint.quantizing.weight_types import HEAD_TYPE, WeightType
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import quoted
 
 SMALLEST = 16
@@ -64,6 +64,15 @@ def planned(
         if min(rows, columns) >= SMALLEST and columns % (wanted.group or 8) == 0:
             found[name] = wanted
     return found
+
+
+def require_some(model: str, plan: Mapping[str, WeightType], type: WeightType) -> None:
+    """ModelError if no weight of the model called `model` is to be quantized."""
+    if not plan:
+        raise ModelError(
+            f"{quoted(model)} has no weights that can be quantized to `{type.name}`: no"
+            f" linear layer has rows of a multiple of {type.group or 8}, or all of them are kept"
+        )
 
 
 def _matrix(shape: Sequence[int], use: WeightUse) -> tuple[int, int]:
