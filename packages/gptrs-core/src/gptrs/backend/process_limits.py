@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from gptrs.errors import UsageError
 
@@ -25,7 +25,8 @@ def requested_threads(threads: int | None) -> int | None:
     UsageError for a number that is not an integer from 1 to `MOST_THREADS`.
     """
     if threads is not None:
-        if isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+        is_integer = isinstance(cast("object", threads), int) and not isinstance(threads, bool)
+        if not is_integer or not 1 <= threads <= MOST_THREADS:
             raise UsageError(f"`threads` must be from 1 to {MOST_THREADS}, got `{threads!r}`")
         return threads
     text = os.environ.get(THREADS_VARIABLE, "").strip()

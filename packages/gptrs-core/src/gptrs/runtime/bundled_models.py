@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
+from gptrs.quoting import shown_value
 
 
 def model_path(name: str | os.PathLike[str] | None) -> Path | str:
@@ -15,10 +17,12 @@ def model_path(name: str | os.PathLike[str] | None) -> Path | str:
 
     What lies at that path comes first, then the bundled model of that name. None means the first
     bundled model by name. PluginError where that is broken, or there is none for None; UsageError
-    for an empty name, which as a path is the current folder.
+    for an empty name, which as a path is the current folder, and for what is no path.
     """
     if name is None:
         return manager().demo_model_path()
+    if not isinstance(cast("object", name), str | os.PathLike):
+        raise UsageError(f"a model is named by a text or a path, got {shown_value(name)}")
     given = os.fspath(name)
     if not given:
         raise UsageError("the name of a model is empty", hint="`.` is the current folder")

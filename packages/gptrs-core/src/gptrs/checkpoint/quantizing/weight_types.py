@@ -59,6 +59,7 @@ def weight_type(name: str, known: tuple[str, ...] = tuple(WEIGHT_TYPES)) -> Weig
     """Return the type of that name; UsageError for one that is not among `known`."""
     if name not in known:
         raise UsageError(
-            f"weights cannot be quantized to {quoted(name)}", hint=f"choose from {listed(known)}"
+            f"weights cannot be quantized to {quoted(str(name))}",
+            hint=f"choose from {listed(known)}",
         )
     return WEIGHT_TYPES[name]

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.guessing.counts import GuessCounts
 from gptrs.runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
+from gptrs.runtime.generation.option_types import (
+    FLAG,
+    FUNCTIONS,
+    INTEGER,
+    NUMBER,
+    PATH,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Kind,
+    having,
+    require_types,
+)
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
 
@@ -118,6 +131,7 @@ class GenerationOptions:
         return dataclasses.replace(self, steps_at_once=self.steps_at_once or 1)
 
     def __post_init__(self) -> None:
+        require_types(self, _KINDS)
         if any(not stop for stop in self.stop):
             raise UsageError("a stop string must not be empty")
         _require("max-tokens", self.max_tokens, 1)
@@ -136,6 +150,24 @@ class GenerationOptions:
             raise UsageError("a prompt cache needs a cache", hint="leave out --no-cache")
         if (self.prompt_lookup or self.draft is not None) and not self.use_cache:
             raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("max_tokens", "prefill_chunk", "logprobs", "context", "keep"), INTEGER),
+    **dict.fromkeys(("beams", "steps_at_once"), INTEGER),
+    **dict.fromkeys(("ignore_eos", "use_cache", "special", "context_shift"), FLAG),
+    "prompt_lookup": FLAG,
+    "stop": TEXTS,
+    "cache_budget": SIZE,
+    "cache_dtype": TEXT,
+    "prompt_cache": PATH,
+    "logits_processors": FUNCTIONS,
+    "form": having("new_processor", "a form such as `gptrs.Grammar`"),
+    "draft": having("causal_lm", "a model"),
+    "sampling": ("a `Sampling`", lambda value: isinstance(value, Sampling)),
+    "length_penalty": NUMBER,
+    "early_stopping": ("True, False or `never`", lambda v: v is True or v is False or v == "never"),
+}
 
 
 def _require(what: str, value: int | None, minimum: int) -> None:

@@ -12,12 +12,20 @@ import numpy as np
 
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.option_types import INTEGER, NUMBER, require_types
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
 """f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
 
 _FIRST_GUESS: Final = 256
 """How many weights are added up at first in the hope that top-p needs no more."""
+
+_KINDS: Final = {
+    **dict.fromkeys(("top_k", "seed"), INTEGER),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), NUMBER),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), NUMBER),
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), NUMBER),
+}
 
 _GROUPS_OF: Final = 64
 _BLOCK: Final = 512
@@ -54,6 +62,7 @@ class Sampling:
     eta_cutoff: float | None = None
 
     def __post_init__(self) -> None:
+        require_types(self, _KINDS)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise UsageError(f"temperature must be a finite number >= 0, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
