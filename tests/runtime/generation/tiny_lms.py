@@ -93,8 +93,11 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
 """The kind and the settings of each: what a kind has that others lack is in some of them."""
 
 
-def save_tiny_lm(folder: Path, variant: str, dtype: DType) -> Path:
-    """Save a variant with random weights of `dtype`, so large that it is not sure of a token."""
+def save_tiny_lm(folder: Path, variant: str, dtype: DType, **others: object) -> Path:
+    """Save a variant with random weights of `dtype`, so large that it is not sure of a token.
+
+    `others` replace some of its settings.
+    """
     kind, settings = VARIANTS[variant]
     random = np.random.default_rng(11)
 
@@ -102,4 +105,4 @@ def save_tiny_lm(folder: Path, variant: str, dtype: DType) -> Path:
         center, spread = (1, 0.2) if len(shape) == 1 else (0, 0.3)
         return random.normal(center, spread, shape).astype(dtype.numpy)
 
-    return save_tiny_model(folder, kind, create(), settings, weight)
+    return save_tiny_model(folder, kind, create(), {**settings, **others}, weight)
