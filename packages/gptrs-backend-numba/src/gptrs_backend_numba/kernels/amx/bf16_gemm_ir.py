@@ -19,8 +19,6 @@ _TILE_BYTES = 1024
 """Bytes of a step of the rows of a register of the left side."""
 _LEFT, _RIGHT = 4, 6
 """The first of the registers of a side; those before hold sums."""
-_AHEAD = 3
-"""Steps ahead that the left side is prefetched from the L2 cache."""
 
 
 @cache
@@ -68,9 +66,9 @@ def _emit_block(emit, high, left, right, count, start, start_step, sums, prefetc
 
         load_tile(emit, _RIGHT, right, number(PAIR_BYTES))
         for i in range(high):
-            load_tile(emit, _LEFT + i, emit.moved(left, _TILE_BYTES * i), number(64))
-            for line in range(0, _TILE_BYTES if high == 2 else 0, 64):
-                emit.prefetch(emit.moved(left, _TILE_BYTES * (i + _AHEAD * high) + line))
+            # Past the L1 cache, where the block of the panel is to stay: products take a tenth less
+            # than with the left side prefetched to L1.
+            load_tile(emit, _LEFT + i, emit.moved(left, _TILE_BYTES * i), number(64), "t1")
             _add_products(emit, 2 * i, _LEFT + i, _RIGHT)
         load_tile(emit, _RIGHT + 1, emit.moved(right, 64), number(PAIR_BYTES))
         for i in range(high):
