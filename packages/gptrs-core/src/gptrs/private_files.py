@@ -14,7 +14,7 @@ from pathlib import Path
 import platformdirs
 
 ELSEWHERE = "set `GPTRS_CACHE_DIR` to a folder that takes files, or every process does this anew"
-"""What to do where a cache cannot be kept."""
+"""Advice for a cache that cannot be kept."""
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """No link is followed, and a pipe in the place of a file does not block."""
 SEAL_BYTES = hashlib.sha256().digest_size

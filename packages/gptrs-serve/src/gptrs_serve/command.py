@@ -30,7 +30,7 @@ KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _ORIGIN: Final = re.compile(
     r"\*|null|[a-z][a-z0-9+.-]*://([^\s/:@?#*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
 )
-"""What browsers send as the origin of a page; `null` is that of a local file."""
+"""The origin of a page as browsers send it; `null` is that of a local file."""
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 

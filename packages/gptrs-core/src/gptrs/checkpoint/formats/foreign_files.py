@@ -106,10 +106,11 @@ def foreign_format(
     Without `start` there is no file yet. None for formats that are not known, those of gptrs among
     them.
     """
+    begins = start or b""
     for magic, form in _BY_START.items():
-        if start is not None and start.startswith(magic):
+        if begins.startswith(magic):
             return form
-    if start is not None and start[4:8] == b"TFL3":
+    if begins[4:8] == b"TFL3":
         return _TFLITE
     named = _BY_SUFFIX.get(Path(path).suffix.lower())
     return _NO_GGUF if named is _GGUF and start is not None else named

@@ -39,7 +39,7 @@ class ModelFolder:
                 f"{shown} does not exist", hint="name the folder that holds `config.json`"
             ) from None
         except NotADirectoryError:
-            if (mode := os.stat(self.path).st_mode) and not stat.S_ISREG(mode):
+            if not stat.S_ISREG(mode := os.stat(self.path).st_mode):
                 raise ModelError(f"{shown} is {kind_of(mode)}, a model is a folder") from None
             parent = quoted(str(self.path.parent), 200)
             raise ModelError(

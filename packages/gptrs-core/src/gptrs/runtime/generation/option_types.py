@@ -12,7 +12,7 @@ from gptrs.errors import UsageError
 from gptrs.quoting import shown_value
 
 Kind = tuple[str, Callable[[object], bool]]
-"""What values of an option are, in words, and what tells them from others."""
+"""The values of an option in words, and a check that tells them from others."""
 
 
 def _is_list(value: object, is_entry: Callable[[object], bool]) -> bool:
