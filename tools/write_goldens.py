@@ -34,19 +34,24 @@ SPECIAL = 3
 
 def main() -> None:
     """Write a file for each graph and each family of ops."""
-    families: dict[str, list[type[Op]]] = {}
-    for op_class in OPS.values():
-        families.setdefault(op_class.__module__.rpartition(".")[2], []).append(op_class)
-    files = {name: make() for name, make in GRAPHS.items()}
-    files.update((family, golden(op_classes)) for family, op_classes in families.items())
     total = 0
-    for name, file in files.items():
+    for name, file in goldens().items():
         path = FOLDER / f"{name}.ptir"
         golden_files.save(path, file)
         size = path.stat().st_size + path.with_suffix(".npz").stat().st_size
         total += size
         print(f"{name}: {size} bytes")
     print(f"{total} bytes in {FOLDER}")
+
+
+def goldens() -> dict[str, Golden]:
+    """Make a golden for each graph and each family of ops, by the name of its file."""
+    families: dict[str, list[type[Op]]] = {}
+    for op_class in OPS.values():
+        families.setdefault(op_class.__module__.rpartition(".")[2], []).append(op_class)
+    files = {name: make() for name, make in GRAPHS.items()}
+    files.update((family, golden(op_classes)) for family, op_classes in families.items())
+    return files
 
 
 def golden(op_classes: Sequence[type[Op]]) -> Golden:

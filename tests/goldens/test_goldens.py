@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import golden_files
+import write_goldens
 from golden_files import Golden
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.ir import OPS, VERSION, Function, Program, Region, parse_json, print_json, print_program
@@ -105,6 +106,20 @@ def test_every_op_has_a_golden_result():
         for instruction in function.body.walk()
     }
     assert tried >= set(OPS), "run `python tools/write_goldens.py`"
+
+
+def test_they_are_what_the_kit_writes_today():
+    """Whoever adds an op writes them anew, and must not find changes of somebody else in them."""
+    made = write_goldens.goldens()
+    assert sorted(made) == [path.stem for path in TODAY]
+    for path in TODAY:
+        golden, kept = made[path.stem], load(path)
+        advice = f"{path.stem} is stale: run `python tools/write_goldens.py`"
+        assert print_program(golden.program) == path.read_text(encoding="utf-8"), advice
+        for new, old in zip(golden.inputs, kept.inputs, strict=True):
+            assert new.tobytes() == old.tobytes(), advice
+        wrong = [kept.mismatch(index, array) for index, array in enumerate(golden.expected)]
+        assert not any(wrong), advice
 
 
 def test_they_stay_small():
