@@ -10,14 +10,17 @@ import gc
 import itertools
 import os
 import signal
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from gptrs.backend.protocol import Backend
+from gptrs.capture.caching import source_identity
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
@@ -41,10 +44,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _settle_sources()
     for name in _chosen(config):
         if name not in _installed():
             listed = ", ".join(_installed())
             raise pytest.UsageError(f"`--backends`: unknown backend `{name}`; installed: {listed}")
+
+
+def _settle_sources() -> None:
+    """Wait until every source file counts as unchanged since this process began.
+
+    Programs are kept on disk only then, which tests expect also right after a file was saved.
+    """
+    root = Path(__file__).parents[1]
+    changed = max(
+        max(status.st_mtime_ns, status.st_ctime_ns)
+        for folder in ("packages", "tests", "tools")
+        for path in root.joinpath(folder).rglob("*.py")
+        if (status := path.stat())
+    )
+    settled = changed + source_identity.SETTLED_NS
+    time.sleep(max(0, min(settled - time.time_ns(), source_identity.SETTLED_NS)) / 1e9)
+    source_identity.BEGAN_NS = time.time_ns()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 
 from gptrs import quick_dataclass
 
-_SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000
 """Clocks of file systems are coarse, and what a process imports first it may read before it."""
 _MOST_FILES = 4000
 """Files of a package from which on looking at them all takes too long."""
@@ -92,7 +92,7 @@ def _file_digest(path: str) -> str | None:
     except OSError:
         return None
     changed = max(found.st_mtime_ns, found.st_ctime_ns)
-    if changed > BEGAN_NS - _SETTLED_NS:
+    if changed > BEGAN_NS - SETTLED_NS:
         return None
     return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
