@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -53,14 +55,48 @@ def test_a_quick_import_is_not(install, caplog):
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("how", CLOSES)
-def test_output_that_a_plugin_closes_is_opened_again(tmp_path, how):
-    source, reason = CLOSES[how]
-    info = tmp_path / "closer-1.0.dist-info"
+def run_beside(folder, source: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a process where the module of the backend `x` begins with `source`."""
+    info = folder / "closer-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: closer\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[gptrs.backends]\nx = closer_x:P\n")
-    (tmp_path / "closer_x.py").write_text(f"{source}\n{BACKEND.format(factory='a:b')}")
+    (folder / "closer_x.py").write_text(f"{source}\n{BACKEND.format(factory='closer_work:b')}")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize("where", ["description", "factory"])
+@pytest.mark.parametrize("how", ["SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGBUS"])
+def test_a_plugin_that_crashes_the_process_is_named(tmp_path, where, how):
+    crash = f"import os, signal\nos.kill(os.getpid(), signal.{how})"
+    (tmp_path / "closer_work.py").write_text(f"{crash}\ndef b(threads): pass\n")
+    code = (
+        "from gptrs.plugins.manager import manager\nfrom gptrs.api import BackendPlugin\n"
+        "manager().factory(BackendPlugin, 'x')"
+    )
+    done = run_beside(tmp_path, crash if where == "description" else "", code)
+    assert done.returncode == -signal.Signals[how]
+    assert "importing the backend `x` (from closer 1.0); to leave it out:" in done.stderr
+    assert "`-p no:backend:x`" in done.stderr
+
+
+def test_crashes_after_an_import_are_not_taken_for_the_plugin(install):
+    install("dist", {"gptrs.backends": {"x": "x:P"}}, {"x": BACKEND.format(factory="a:b")})
+    faulthandler.disable()
+    try:
+        assert [record.state for record in configure().records()] == ["available"]
+        assert not faulthandler.is_enabled()
+    finally:
+        faulthandler.enable(2)
+
+
+@pytest.mark.parametrize("how", CLOSES)
+def test_output_that_a_plugin_closes_is_opened_again(tmp_path, how):
+    source, reason = CLOSES[how]
     code = (
         "import sys\nfrom gptrs.plugins.manager import manager\n"
         "print('before')\n"
@@ -68,9 +104,6 @@ def test_output_that_a_plugin_closes_is_opened_again(tmp_path, how):
         "print(found['x'].state, found['x'].reason, found['ref'].state)\n"
         "print('after', file=sys.stderr)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60
-    )
+    done = run_beside(tmp_path, source, code)
     assert (done.returncode, done.stderr) == (0, "after\n")
     assert done.stdout == f"before\nbroken {reason} available\n"

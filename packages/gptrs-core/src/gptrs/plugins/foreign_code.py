@@ -1,54 +1,82 @@
-"""While code of a plugin is imported: who is waited for is said, and the output stays open."""
+"""Import code of a plugin: name who is waited for and who crashes, and keep the output open."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import FunctionType
+from typing import TypeVar, cast
 
 from gptrs.errors import PluginError
 from gptrs.plugins.selection import is_own
 from gptrs.plugins.state import PluginRecord, described
 
+Imported = TypeVar("Imported")
 PATIENCE_S = 2.0
 """An import that takes longer is named on standard error."""
 _LOG = logging.getLogger("gptrs")
 _STREAMS = {"stdout": 1, "stderr": 2}
 
 
-@contextmanager
-def foreign_import(record: PluginRecord) -> Generator[None]:
-    """Scope of an import that a plugin asks for.
+def foreign_import(record: PluginRecord, load: Callable[[], Imported]) -> Imported:
+    """Return what `load` returns, which imports a module of a plugin.
 
     After `PATIENCE_S` a warning names the plugin and how to leave it out. PluginError if it closed
     standard output or standard error, which are then opened again. An interrupt gets a note that
-    names it. Imports of gptrs itself are
-    not watched.
+    names it. If it crashes the process, the traceback on standard error names it. Imports of gptrs
+    itself are not watched.
     """
     if is_own(record.distribution):
-        yield
-        return
+        return load()
+    selector = f"{record.kind}:{record.name}"
+    importing = (
+        f"importing the {described(record)}; to leave it out: `-p no:{selector}`,"
+        f" or `GPTRS_DISABLE_PLUGINS={selector}`"
+    )
     try:
-        with _named_after(PATIENCE_S, record), _kept_streams():
-            yield
+        with _named_after(PATIENCE_S, importing), _kept_streams(), _crashes_told():
+            return _in_frame_called(importing, load)
     except KeyboardInterrupt as interrupt:  # it may be what hangs, or what raised it
         interrupt.add_note(f"while {described(record)} was imported")
         raise
 
 
+def _in_frame_called(name: str, load: Callable[[], Imported]) -> Imported:
+    """Call `load` from a frame whose file tracebacks call `name`.
+
+    After a crash no code of ours runs: names of frames are all that `faulthandler` can tell.
+    """
+
+    def frame() -> Imported:
+        return load()
+
+    code = frame.__code__.replace(co_filename=name, co_firstlineno=1, co_name="foreign_import")
+    return cast("Callable[[], Imported]", FunctionType(code, {}, None, None, frame.__closure__))()
+
+
 @contextmanager
-def _named_after(seconds: float, record: PluginRecord) -> Generator[None]:
-    selector = f"{record.kind}:{record.name}"
-    text = (
-        f"still importing the {described(record)}; to leave it out: `-p no:{selector}`,"
-        f" or `GPTRS_DISABLE_PLUGINS={selector}`"
-    )
-    timer = threading.Timer(seconds, _LOG.warning, ["%s", text])
+def _crashes_told() -> Generator[None]:
+    if faulthandler.is_enabled():
+        yield
+        return
+    # By number, since `sys.stderr` may have none, and the plugin may put another object there.
+    faulthandler.enable(_STREAMS["stderr"], all_threads=False)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+
+
+@contextmanager
+def _named_after(seconds: float, importing: str) -> Generator[None]:
+    timer = threading.Timer(seconds, _LOG.warning, ["%s", f"still {importing}"])
     timer.daemon = True
     timer.start()
     try:

@@ -22,8 +22,7 @@ def read(plugin: Plugin, candidate: Candidate) -> None:
     Nothing that a plugin does is raised, KeyboardInterrupt apart.
     """
     try:
-        with foreign_import(plugin.record):
-            description = _describe(candidate)
+        description = foreign_import(plugin.record, lambda: _describe(candidate))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program

@@ -150,8 +150,7 @@ class PluginRegistry:
         description = self.find(point, name, unknown)
         plugin = cast("Plugin", self.plugin(point, name))
         try:
-            with foreign_import(plugin.record):
-                found = load_reference(description.factory)
+            found = foreign_import(plugin.record, lambda: load_reference(description.factory))
             factory = require_callable(found, description.factory)
         except KeyboardInterrupt:
             raise
