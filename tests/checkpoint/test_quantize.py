@@ -11,10 +11,13 @@ import pytest
 
 import gptrs
 from fuzzing import tiny_gguf
+from gptrs.backend.precision import with_quantized_precision
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
+from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantizing.quantizing_source import QuantizingSource
 from gptrs.errors import GptrsError, ModelError, UsageError
+from gptrs.nn.linear import Linear
 from runtime.tiny_resnet import save_tiny_resnet
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -69,6 +72,38 @@ def test_a_folder_has_the_errors_that_are_told(llama: Path, tmp_path: Path, type
     assert stated is None or report.bits_per_weight == stated
     exact, found = logits(llama), logits(out)
     assert np.abs(found - exact).max() < (0.1 if "8" in type else 0.8) * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("precision", ["int8", "f32"])
+@pytest.mark.parametrize("type", ["q8", "q4", "int8", "gguf"])
+def test_products_have_the_errors_that_are_told(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str, precision: str
+) -> None:
+    monkeypatch.setenv("GPTRS_NUMBA_PRECISION", precision)
+    backend = with_quantized_precision(gptrs.get_backend("numba"))
+    out = tmp_path / ("out.gguf" if type == "gguf" else "out")
+    report = gptrs.quantize(llama, out, "q8" if type == "gguf" else type)
+    assert report.precision == precision
+    source, copy = find_model(llama).weights, find_model(out).weights
+    of_layer = [each for each in report.quantized if each.name.endswith("down_proj.weight")]
+    (told,) = of_layer
+    outputs, inputs = told.shape
+    params = Params(copy, backend=backend)
+    for scope in told.name.split(".")[:-1]:
+        params = params / scope
+    layer = Linear(params, inputs, outputs, bias=False)
+    x = np.random.default_rng(1).standard_normal((300, inputs)).astype(np.float32)
+    with gptrs.use_backend(backend):
+        found = layer(gptrs.tensor(x)).numpy()
+    exact = x @ source.load(told.name).astype(np.float32).T
+    relative = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert told.product_rms == pytest.approx(relative, rel=0.15)
+    assert report.product_rms == pytest.approx(
+        np.average(
+            [each.product_rms for each in report.quantized],
+            weights=[np.prod(each.shape) for each in report.quantized],
+        )
+    )
 
 
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`:UserWarning")

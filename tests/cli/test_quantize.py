@@ -58,15 +58,27 @@ def test_an_encoder_is_quantized_and_reported(gptrs, tmp_path, monkeypatch):
     monkeypatch.setattr(MappedTensors, "view", lambda *_: pytest.fail("a mapped file is read"))
     source, out = _bert(tmp_path / "bert"), tmp_path / "out"
     result = gptrs("quantize", source, out, "--type", "q4")
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
+    assert result.err.endswith("% off on average, for normal inputs\n")
     assert f"wrote {out}: bert model, 6 tensors in q4 of 4.50 bits a weight" in result.out
     assert "encoder.layer.0" in result.out
     report = gptrs("quantize", source, out, "--keep", "*query*", "--force", "--json").json
     assert (report["type"], len(report["quantized"])) == ("q4", 5)
     assert all(0.01 < each["relative_rms"] < 0.2 for each in report["quantized"])
+    assert report["precision"] == "f32"
+    assert 0.01 < report["product_rms"] < 0.2
     assert "encoder.layer.0.attention.self.query.weight" in report["kept"]
     shown = gptrs("inspect", out, "--json").json
     assert shown["totals"]["tensors"] == len(report["kept"]) + 5
+
+
+def test_rounding_of_inputs_is_told(gptrs, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPTRS_BACKEND", "numba")
+    source, out = _bert(tmp_path / "bert"), tmp_path / "out"
+    told = gptrs("quantize", source, out, "--type", "q8")
+    assert "rounded to 8 bits, too; `--precision f32` does not round them" in told.err
+    report = gptrs("quantize", source, out, "--force", "--json").json
+    assert report["precision"] == "int8"
 
 
 def test_what_is_wrong_is_said(gptrs, tmp_path):

@@ -131,14 +131,22 @@ def quantize(
         return
     worst = sorted(found.quantized, key=lambda each: -each.relative_rms)[:_SHOWN]
     rows = [
-        [printable(each.name), each.type, f"{each.relative_rms:.3%}", f"{each.max_error:.3g}"]
+        [
+            printable(each.name),
+            each.type,
+            f"{each.relative_rms:.3%}",
+            f"{each.product_rms:.3%}",
+            f"{each.max_error:.3g}",
+        ]
         for each in worst
     ]
     if rows:
-        print_table(["largest errors", "type", "of the weights", "max error"], rows)
+        print_table(["largest errors", "type", "weights", "products", "largest error"], rows)
         print()
     done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
     print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
+    if found.quantized:
+        note_below(_of_products(found))
     for each in found.notes:
         note_below(each)
     if found.left_out:
@@ -152,6 +160,14 @@ def _counts(found: Quantized) -> str:
         return f"{kept} tensors, none quantized"
     bits = f"{found.type} of {found.bits_per_weight:.2f} bits a weight"
     return f"{len(found.quantized)} tensors in {bits}, {kept} as they were"
+
+
+def _of_products(found: Quantized) -> str:
+    """Return how far products are from those of the model as it was, when the copy runs."""
+    said = f"products will be {found.product_rms:.3%} off on average, for normal inputs"
+    if found.precision == "int8":
+        said += ", which are rounded to 8 bits, too; `--precision f32` does not round them"
+    return said
 
 
 def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quantized:
@@ -182,6 +198,8 @@ def _fields(source: str, destination: Path, found: Quantized) -> dict[str, objec
         "kind": found.kind,
         "type": found.type,
         "rounding": found.rounding,
+        "precision": found.precision,
+        "product_rms": found.product_rms,
         "files": list(found.files),
         "bytes": found.nbytes,
         "bits_per_weight": found.bits_per_weight,

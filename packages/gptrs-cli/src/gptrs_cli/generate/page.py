@@ -16,6 +16,11 @@ from gptrs_cli.terminal.waiting import Waiting
 
 _FEWEST_FOR_RATE = 32
 """Prompt tokens; reading fewer takes as long as one token, and compiling them longer."""
+_PRECISIONS = {
+    "f32": "",
+    "bf16": " in bf16 (`--precision f32` does not round products)",
+    "int8": " in int8 (rounds activations to 8 bits; `--precision f32` does not)",
+}
 
 
 class Page:
@@ -110,10 +115,9 @@ def figures(result: Generation, model: LoadedModel) -> str:
         decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
     if result.guesses is not None and result.guesses.proposed:
         decoded += f", {result.guesses.accepted} of {result.guesses.proposed} guessed ones right"
-    rounded = "" if model.precision == "f32" else f" in {model.precision}"
     parts += [
         decoded,
-        f"backend {model.backend.name}{rounded}",
+        f"backend {model.backend.name}{_PRECISIONS[model.precision]}",
         f"loaded in {timings.load_s:.2f} s",
     ]
     return ", ".join(parts)

@@ -319,7 +319,10 @@ class Convert(TypedDict):
 
 
 class QuantizedTensor(TypedDict):
-    """A tensor that was quantized; `relative_rms` is the error as a share of the weights."""
+    """A tensor that was quantized; `relative_rms` is the error as a share of the weights.
+
+    `product_rms` is the error of products with normal inputs, as the default backend computes them.
+    """
 
     name: str
     type: str
@@ -327,6 +330,7 @@ class QuantizedTensor(TypedDict):
     bits: float
     """Of an element, with its share of scales and zero points."""
     relative_rms: float
+    product_rms: float
     max_error: float
 
 
@@ -339,6 +343,10 @@ class Quantize(TypedDict):
     kind: str
     type: str
     rounding: str
+    precision: Literal["f32", "bf16", "int8"]
+    """In which the default backend will run the copy; `int8` rounds inputs of products, too."""
+    product_rms: float
+    """The mean over the weights of all quantized tensors."""
     files: list[str]
     bytes: int
     bits_per_weight: float

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from gptrs.backend.precision import Precision, precision_of, with_quantized_precision
 from gptrs.checkpoint.converting.destination import (
     WRITERS,
     Destination,
@@ -47,14 +48,16 @@ Target = Literal["hf", "gguf"]
 class Quantized:
     """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
 
-    `nbytes` are those of all tensors, `bits_per_weight` an average of the quantized ones. `notes`
-    say what readers of the copy will do otherwise.
+    `precision` is that in which the default backend will run the copy. `nbytes` are those of all
+    tensors, `bits_per_weight` an average of the quantized ones. `notes` say what readers of the
+    copy will do otherwise.
     """
 
     form: Target
     kind: str
     type: str
     rounding: Rounding
+    precision: Precision
     files: tuple[str, ...]
     quantized: tuple[TensorError, ...]
     kept: tuple[str, ...]
@@ -65,8 +68,16 @@ class Quantized:
     @property
     def bits_per_weight(self) -> float:
         """The bits of codes, scales and zero points, an element of quantized tensors."""
+        return self._mean([each.bits for each in self.quantized])
+
+    @property
+    def product_rms(self) -> float:
+        """The error of products as a share of them, a mean over the weights of all tensors."""
+        return self._mean([each.product_rms for each in self.quantized])
+
+    def _mean(self, values: Sequence[float]) -> float:
         sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
-        total = sum(each.bits * size for each, size in zip(self.quantized, sizes, strict=True))
+        total = sum(value * size for value, size in zip(values, sizes, strict=True))
         return total / sum(sizes) if sizes else 0.0
 
 
@@ -123,12 +134,16 @@ def _quantized_folder(
 ) -> Quantized:
     found = find_model(model_path(source))
     require_apart(found.path, place.path)
-    uses = weight_uses(found, manager().get_backend(None))
+    backend = manager().get_backend(None)
+    uses = weight_uses(found, backend)
     _require_linear(found, uses)
     plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
     require_some(found.name, plan, wanted)
     weights = found.weights
-    rounded = [rounded_tensor(weights, name, uses[name], plan[name], rounding) for name in plan]
+    rounded = [
+        rounded_tensor(weights, name, uses[name], plan[name], rounding).computed_on(backend)
+        for name in plan
+    ]
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
     model = replace(ready, tensors=watched(ready.tensors, progress))
     files, left_out = WRITERS["hf"](model, place)
@@ -137,6 +152,7 @@ def _quantized_folder(
         kind=found.model_type,
         type=wanted.name,
         rounding=rounding,
+        precision=precision_of(with_quantized_precision(backend)),
         files=tuple(files),
         quantized=tuple(each.error() for each in rounded),
         kept=kept,
@@ -156,15 +172,17 @@ def _quantized_file(
     found = find_model(model_path(source))
     if path.exists() and found.path.exists() and path.samefile(found.path):
         raise UsageError(f"{quoted(str(path), 200)} is the model that is to be quantized")
-    uses, unused = uses_and_unused(found, manager().get_backend(None))
+    backend = manager().get_backend(None)
+    uses, unused = uses_and_unused(found, backend)
     written = write_model(
-        found, path, type, uses, unused, keep=keep, rounding=rounding, progress=progress
+        found, path, type, uses, unused, backend, keep=keep, rounding=rounding, progress=progress
     )
     return Quantized(
         form="gguf",
         kind=found.model_type,
         type=type,
         rounding=rounding,
+        precision=precision_of(with_quantized_precision(backend)),
         files=(path.name,),
         quantized=written.quantized,
         kept=written.kept,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.converting.destination import watched
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
@@ -71,6 +72,7 @@ def write_model(
     type: str,
     uses: Mapping[str, WeightUse],
     unused: Sequence[str],
+    backend: Backend,
     *,
     keep: Sequence[str],
     rounding: Rounding,
@@ -79,7 +81,7 @@ def write_model(
     """Write the file whole or not at all; memory is that of the largest tensor.
 
     Heads and tables of tokens get 8 bits. `unused` tensors are those that the model does not read:
-    they are left out. ModelError for a kind, setting or tensor that the format has no word for,
+    they are left out. Errors of products are those of `backend`. ModelError for a kind, setting or tensor that the format has no word for,
     CheckpointError for weights that cannot be read or rounded.
     """
     settings = settings_of(source.config, source.model_type, read_rotary)
@@ -92,7 +94,9 @@ def write_model(
         wanted = GGUF_WEIGHT_TYPES[type]
         plan = planned(stored, uses, wanted, keep, heads="q8", vocab_size=vocab_size, experts=True)
     rounded = {
-        name: _rounded(source, names, name, uses[name], plan[name].name, rounding)
+        name: _rounded(source, names, name, uses[name], plan[name].name, rounding).computed_on(
+            backend
+        )
         for name in weights
         if name in plan and not names.is_router(names.name_of(name))
     }
