@@ -2,9 +2,9 @@
 
     python tools/mutations.py FILE ... --since REV --count 20 -- tests/functionals -k attention
 
-Each mutation is written over its file, the tests run with `pytest -x -q` and what follows `--`, and the
-file is restored, also after Ctrl-C. `--since REV` mutates only lines that changed since REV; `--seed`
-draws other mutations. Exit 1 if one survived. A survivor may be equivalent: look at it.
+Each mutation is written over its file, the tests run with `pytest -x -q` and what follows `--`, and
+the file is restored, also after Ctrl-C. `--since REV` mutates only lines that changed since REV;
+`--seed` draws other mutations. Exit 1 if one survived. A survivor may be equivalent: look at it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
@@ -73,12 +74,15 @@ def mutations(path: Path, source: str, lines: set[int] | None) -> Iterator[Mutat
         return start + len(encoded.decode())
 
     for node in ast.walk(ast.parse(source)):
-        for line, start, end, text in _of_node(node, source, offset):
+        for line, start, end, text in _breaks(node, source, offset):
             if lines is None or line in lines:
                 yield Mutation(path, line, start, end, text, source[start:end])
 
 
-def _of_node(node, source, offset) -> Iterator[tuple[int, int, int, str]]:  # noqa: ANN001
+def _breaks(
+    node: Any, source: str, offset: Callable[[int, int], int]
+) -> Iterator[tuple[int, int, int, str]]:
+    """Yield a line, the start and the end of a part of `source`, and the text to put there."""
     if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
         start = offset(node.lineno, node.col_offset)
         end = offset(node.end_lineno, node.end_col_offset)
@@ -107,7 +111,7 @@ def _of_node(node, source, offset) -> Iterator[tuple[int, int, int, str]]:  # no
 
 
 def changed_lines(path: Path, since: str) -> set[int]:
-    """Return the numbers of the lines of `path` that are new or other than in the commit `since`."""
+    """Return the numbers of the lines of `path` that changed since the commit `since`."""
     command = ["git", "diff", "-U0", since, "--", str(path)]
     diff = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines: set[int] = set()

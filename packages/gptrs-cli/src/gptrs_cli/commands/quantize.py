@@ -129,6 +129,18 @@ def quantize(
     if settings.json:
         print_result("quantize", _fields(source, destination, found) | {"seconds": seconds})
         return
+    _show_largest_errors(found)
+    done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
+    print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
+    if found.quantized:
+        note_below(_of_products(found))
+    for each in found.notes:
+        note_below(each)
+    if found.left_out:
+        note_below(f"not carried over: {', '.join(found.left_out)}")
+
+
+def _show_largest_errors(found: Quantized) -> None:
     worst = sorted(found.quantized, key=lambda each: -each.relative_rms)[:_SHOWN]
     rows = [
         [
@@ -143,14 +155,6 @@ def quantize(
     if rows:
         print_table(["largest errors", "type", "weights", "products", "largest error"], rows)
         print()
-    done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
-    print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
-    if found.quantized:
-        note_below(_of_products(found))
-    for each in found.notes:
-        note_below(each)
-    if found.left_out:
-        note_below(f"not carried over: {', '.join(found.left_out)}")
 
 
 def _counts(found: Quantized) -> str:

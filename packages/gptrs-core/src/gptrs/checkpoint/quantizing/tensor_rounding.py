@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Self
 
 import numpy as np
-from typing_extensions import Self
 
 from gptrs.backend.precision import precision_of, with_quantized_precision
 from gptrs.backend.process_limits import granted_cpus, requested_threads

@@ -81,8 +81,9 @@ def write_model(
     """Write the file whole or not at all; memory is that of the largest tensor.
 
     Heads and tables of tokens get 8 bits. `unused` tensors are those that the model does not read:
-    they are left out. Errors of products are those of `backend`. ModelError for a kind, setting or tensor that the format has no word for,
-    CheckpointError for weights that cannot be read or rounded.
+    they are left out. Errors of products are those of `backend`. ModelError for a kind, setting or
+    tensor that the format has no word for, CheckpointError for weights that cannot be read or
+    rounded.
     """
     settings = settings_of(source.config, source.model_type, read_rotary)
     names, stored = GgufNames(settings), source.weights
@@ -138,13 +139,15 @@ def _rounded(
     use: WeightUse,
     type: str,
     rounding: Rounding,
+    backend: Backend,
 ) -> RoundedTensor:
     rows, columns = source.weights.type_of(name).shape
     turned = use == "turned"
     shape = (columns, rows) if turned else (rows, columns)
     load = names.ordered(names.name_of(name), lambda: source.weights.load(name))
     kind = GGUF_WEIGHT_TYPES[type]
-    return RoundedTensor(name, load, shape, kind, rounding, turned=turned)
+    rounded = RoundedTensor(name, load, shape, kind, rounding, turned=turned)
+    return rounded.computed_on(backend)
 
 
 def _watched(
