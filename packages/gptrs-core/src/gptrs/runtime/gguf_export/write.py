@@ -81,23 +81,19 @@ def write_model(
     """Write the file whole or not at all; memory is that of the largest tensor.
 
     Heads and tables of tokens get 8 bits. `unused` tensors are those that the model does not read:
-    they are left out. Errors of products are those of `backend`. ModelError for a kind, setting or
-    tensor that the format has no word for, CheckpointError for weights that cannot be read or
-    rounded.
+    they are left out. Errors of products are those of `backend`. ModelError for what the format has
+    no word for, CheckpointError for weights that cannot be read or rounded.
     """
     settings = settings_of(source.config, source.model_type, read_rotary)
-    names, stored = GgufNames(settings), source.weights
+    stored, names = source.weights, GgufNames(settings)
     weights = [name for name in stored.names() if name not in unused]
     table = next(name for name in weights if names.name_of(name) == "token_embd.weight")
     vocab_size = stored.type_of(table).shape[0]
     plan: Mapping[str, WeightType] = {}
-    if type in GGUF_WEIGHT_TYPES:
-        wanted = GGUF_WEIGHT_TYPES[type]
+    if wanted := GGUF_WEIGHT_TYPES.get(type):
         plan = planned(stored, uses, wanted, keep, heads="q8", vocab_size=vocab_size, experts=True)
     rounded = {
-        name: _rounded(source, names, name, uses[name], plan[name].name, rounding).computed_on(
-            backend
-        )
+        name: _rounded(source, names, name, uses[name], plan[name].name, rounding, backend)
         for name in weights
         if name in plan and not names.is_router(names.name_of(name))
     }
