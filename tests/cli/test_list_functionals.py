@@ -27,7 +27,7 @@ def test_json_is_the_contract(gptrs):
     rows = listed(gptrs("list", "functionals", "--json"))
     assert rows.keys() >= {"softmax", "layer_norm", "gelu", "attention", "linear"}
     for row in rows.values():
-        assert row.keys() == {"name", "active", "because", "implementations"}
+        assert row.keys() == {"name", "active", "because", "implementations", "choices"}
         assert (row["active"], row["because"]) == ("portable", "portable")
         assert all(i.keys() == IMPLEMENTATION for i in row["implementations"])
         assert row["implementations"][0]["name"] == "portable"

@@ -8,6 +8,8 @@ import pytest
 
 import gptrs
 from functionals.races import Race, slowly
+from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.functionals.dispatch import benchmark_policy
 
 
 @pytest.fixture
@@ -15,6 +17,12 @@ def on_reference():
     """Runs the test on the reference backend."""
     with gptrs.use_backend(gptrs.get_backend("ref")):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_kept_choices(monkeypatch):
+    """Races of these tests are run, whatever an earlier process kept."""
+    monkeypatch.setattr(benchmark_policy, "optimized_programs", lambda: OptimizedPrograms(None))
 
 
 @pytest.fixture

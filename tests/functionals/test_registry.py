@@ -165,7 +165,6 @@ def test_a_predicate_must_return_a_reason_or_none():
         ("\x1b[2J", "portable", r"no functional `\\x1b\[2J.*`; `gptrs list functionals` shows"),
         ("tanh", "fast", r"no implementation `fast`; it has: portable, test_double"),
         ("tanh", "test_duble", r"no implementation `test_duble`; did you mean `test_double`\?"),
-        ("tanh", "prefer=fast", r"`tanh` has no implementation `fast`; it has: portable"),
         ("tanh", "benchmrk", r"no implementation `benchmrk`; did you mean `benchmark`\?"),
         ("tanh", "forced=portable", r"`forced=portable` is no policy .*did you mean `force`\?"),
         ("tanh", "benchmark(cache=0)", r"is no policy .*one of NAME, force=NAME"),

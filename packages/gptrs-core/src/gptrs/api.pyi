@@ -58,6 +58,7 @@ from gptrs.capture import primitives as primitives
 from gptrs.capture.events.trace import CompileEnd as CompileEnd
 from gptrs.capture.events.trace import CompileStart as CompileStart
 from gptrs.capture.events.trace import ExecutionTraceSink as ExecutionTraceSink
+from gptrs.capture.events.trace import ImplementationChoice as ImplementationChoice
 from gptrs.capture.events.trace import KernelEvent as KernelEvent
 from gptrs.capture.events.trace import PassEvent as PassEvent
 from gptrs.capture.events.trace import RunEnd as RunEnd

@@ -92,6 +92,18 @@ class Implementation(TypedDict):
     hint: str | None
 
 
+class ImplementationChoice(TypedDict):
+    """An implementation that the policy `benchmark` found to be the fastest."""
+
+    functional: str
+    implementation: str
+    operands: list[str]
+    """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
+    backend: str
+    seconds: dict[str, float]
+    """Of each implementation that was timed."""
+
+
 class Functional(TypedDict):
     """A functional, and which of its implementations is `active`."""
 
@@ -99,6 +111,8 @@ class Functional(TypedDict):
     active: str
     because: str
     implementations: list[Implementation]
+    choices: list[ImplementationChoice]
+    """Those of `benchmark` so far, on any backend."""
 
 
 class ListFunctionals(TypedDict):

@@ -15,6 +15,7 @@ from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,
+    ImplementationChoice,
     KernelEvent,
     PassEvent,
     RunEnd,
@@ -32,7 +33,16 @@ VARIABLE = "GPTRS_TRACE_SINKS"
 _LOG = logging.getLogger("gptrs")
 _active: dict[str, ExecutionTraceSink] = {}
 _lock = threading.RLock()
-Event = TypeVar("Event", CompileStart, PassEvent, CompileEnd, RunStart, RunEnd, KernelEvent)
+Event = TypeVar(
+    "Event",
+    CompileStart,
+    PassEvent,
+    CompileEnd,
+    ImplementationChoice,
+    RunStart,
+    RunEnd,
+    KernelEvent,
+)
 
 
 def names_from_environment() -> list[str]:
@@ -122,6 +132,10 @@ class _Guarded(ExecutionTraceSink):
     @override
     def after_program(self, event: CompileEnd) -> None:
         self._tell(self._sink.after_program, event)
+
+    @override
+    def after_choice(self, choice: ImplementationChoice) -> None:
+        self._tell(self._sink.after_choice, choice)
 
     @override
     def before_run(self, event: RunStart) -> None:

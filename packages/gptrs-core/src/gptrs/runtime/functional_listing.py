@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gptrs import functionals as functionals  # registers them
+from gptrs.capture.events.trace import ImplementationChoice
 from gptrs.errors import PluginError
+from gptrs.functionals.dispatch import benchmark_policy
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Choice, entered
+from gptrs.functionals.dispatch.override_policy import BENCHMARK
 from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, implementation_names
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
@@ -33,13 +36,19 @@ class ListedFunctional:
     """A functional, the policy that holds for it, who chose that, and all its implementations.
 
     `because` is "portable" where nobody chose, else "config", "environment", "--override" or
-    "scope".
+    "scope". `choices` are those that `benchmark` made so far, on any backend.
     """
 
     name: str
     active: str
     because: str
     implementations: tuple[ListedImplementation, ...]
+    choices: tuple[ImplementationChoice, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the policy `benchmark` holds."""
+        return self.active.startswith(BENCHMARK)
 
 
 def list_functionals(
@@ -53,7 +62,8 @@ def list_functionals(
     _find_misnamed()
     with entered(model_choices(config or {}, origin)):
         active = ACTIVE.get()
-    return [_listed(name, active.get(name)) for name in functional_names()]
+    made = benchmark_policy.choices()
+    return [_listed(name, active.get(name), made) for name in functional_names()]
 
 
 def _find_misnamed() -> None:
@@ -67,7 +77,9 @@ def _find_misnamed() -> None:
             manager().broken(FunctionalPlugin, plugin.name, error)
 
 
-def _listed(name: str, choice: Choice | None) -> ListedFunctional:
+def _listed(
+    name: str, choice: Choice | None, made: Sequence[ImplementationChoice]
+) -> ListedFunctional:
     plugins = _plugins_of(name)
     in_code = [known for known in implementation_names(name) if known not in plugins]
     return ListedFunctional(
@@ -77,6 +89,7 @@ def _listed(name: str, choice: Choice | None) -> ListedFunctional:
         implementations=tuple(
             ListedImplementation(known, plugins.get(known)) for known in [*in_code, *plugins]
         ),
+        choices=tuple(each for each in made if each.functional == name),
     )
 
 

@@ -16,6 +16,7 @@ from gptrs.runtime.functional_listing import (
     list_functionals,
 )
 from gptrs.runtime.functional_overrides import command_line_overrides
+from gptrs.runtime.observe.dump_records import choice_fields
 from gptrs_cli.commands.list.unusable import explain_unusable
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -49,7 +50,11 @@ def functionals(
 
 def _as_json(functional: ListedFunctional) -> dict[str, object]:
     fields = dataclasses.asdict(functional)
-    return {**fields, "implementations": [_source(i) for i in functional.implementations]}
+    return {
+        **fields,
+        "implementations": [_source(i) for i in functional.implementations],
+        "choices": [choice_fields(each) for each in functional.choices],
+    }
 
 
 def _source(implementation: ListedImplementation) -> dict[str, object]:
@@ -76,6 +81,15 @@ def _print(listed: list[ListedFunctional]) -> None:
         for functional in listed
     ]
     print_table(["functional", "active", "because of", "besides portable"], rows)
+    timed = [
+        [each.functional, each.implementation, ", ".join(each.operands), each.backend]
+        for functional in listed
+        if functional.is_timed
+        for each in functional.choices
+    ]
+    if timed:
+        print()
+        print_table(["timed functional", "fastest", "operands", "backend"], timed)
     explain_unusable(manager().records(FunctionalPlugin))
 
 

@@ -1,4 +1,4 @@
-"""Optimized programs on disk, and captures that led to them, kept for later processes.
+"""Optimized programs on disk, captures that led to them, and choices made, for later processes.
 
 Optimizing a program takes several times as long as capturing it. See `optimization_key` for what
 decides the result, and `capture_key` for what decides a capture: all of that is in the name of a
@@ -20,6 +20,7 @@ from pathlib import Path
 from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.cache_files import Entries, files_in, keep_within, remove
 from gptrs.capture.caching.source_identity import Names, Sources
+from gptrs.capture.events.trace import ImplementationChoice
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
@@ -46,6 +47,7 @@ _LARGEST = 4 << 20
 """Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
 _NAMES = re.compile(r"[^.]+\.[0-9a-f]{8}")
 """A key, and a digest of the sizes that are served."""
+_CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
 
 
@@ -130,8 +132,25 @@ class OptimizedPrograms:
         """Write what a capture gave."""
         self._write(key, kept.guards, kept)
 
+    def find_choice(self, key: str) -> ImplementationChoice | None:
+        """Return the choice that was kept under `key`."""
+        found = [self._read(name) for name in self._names(f"{_CHOICE}{key}")]
+        return next((each for each in found if isinstance(each, ImplementationChoice)), None)
+
+    def keep_choice(self, key: str, choice: ImplementationChoice) -> None:
+        """Write which implementation of a functional was fastest."""
+        self._write(f"{_CHOICE}{key}", (), choice)
+
+    def choices(self) -> list[ImplementationChoice]:
+        """Return all choices that are kept."""
+        found = [self._read(name) for name in self._names(_CHOICE)]
+        return [each for each in found if isinstance(each, ImplementationChoice)]
+
     def _write(
-        self, key: str, guards: tuple[int, ...], content: Optimized | KeptCapture
+        self,
+        key: str,
+        guards: tuple[int, ...],
+        content: Optimized | KeptCapture | ImplementationChoice,
     ) -> str | None:
         if self._folder is None:
             return None
@@ -200,13 +219,16 @@ def optimized_programs() -> OptimizedPrograms:
         return OptimizedPrograms(None)
 
 
+_RECORDS = (__name__, ImplementationChoice.__module__)
+
+
 class _ProgramReader(pickle.Unpickler):
     """Makes objects of PTIR, and no others."""
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) == (dtypes.__name__, dtypes.by_name.__name__):
             return dtypes.by_name
-        known = module == __name__ or module.startswith(("gptrs.ir.", "gptrs.optimizer."))
+        known = module in _RECORDS or module.startswith(("gptrs.ir.", "gptrs.optimizer."))
         found = super().find_class(module, name) if known and "." not in name else None
         if not isinstance(found, type) or found.__module__ != module:
             raise pickle.UnpicklingError(f"`{module}.{name}` is no part of a program")

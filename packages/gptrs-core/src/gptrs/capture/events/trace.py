@@ -99,7 +99,21 @@ class KernelEvent:
     run: KernelRun
 
 
-Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd
+@dataclass(frozen=True, slots=True)
+class ImplementationChoice:
+    """The policy `benchmark` chose an implementation of a functional."""
+
+    functional: str
+    implementation: str
+    """The fastest one."""
+    operands: tuple[str, ...]
+    """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
+    backend: str
+    seconds: tuple[tuple[str, float], ...]
+    """Of the best run of each implementation that took part."""
+
+
+Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd | ImplementationChoice
 
 
 class ExecutionTraceSink:
@@ -120,6 +134,9 @@ class ExecutionTraceSink:
 
     def after_program(self, event: CompileEnd) -> None:
         """It was compiled, or failed to be."""
+
+    def after_choice(self, choice: ImplementationChoice) -> None:
+        """An implementation was timed, or one that was timed earlier is being captured."""
 
     def before_run(self, event: RunStart) -> None:
         """It is about to run."""

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
+from typing import cast
 
+from gptrs.backend.precision import precision_of
 from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.caching.optimization_key import machine
+from gptrs.capture.caching.optimized_programs import optimized_programs
+from gptrs.capture.caching.source_identity import package_of, packages_digest
+from gptrs.capture.compilation import settings_for
+from gptrs.capture.events import trace
+from gptrs.capture.events.trace import ImplementationChoice
 from gptrs.capture.graph import common_backend
-from gptrs.capture.jitting.pytree import flatten
+from gptrs.capture.jitting.plain_structure import NotPlainError, plain_structure
+from gptrs.capture.jitting.pytree import Structure, flatten
 from gptrs.capture.jitting.pytree_nodes import Refusal
 from gptrs.capture.tensor import Tensor
+from gptrs.errors import GptrsError
 from gptrs.functionals.dispatch.active_overrides import Arguments, Keywords
 from gptrs.functionals.dispatch.implementation_timing import FunctionalCall, find_fastest
 from gptrs.functionals.dispatch.registry import (
@@ -21,33 +32,45 @@ from gptrs.functionals.dispatch.registry import (
     find_implementation,
     implementation_names,
 )
+from gptrs.ir.size_guards import example_sizes
+from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError, evaluated
 from gptrs.quick_dataclass import dataclass
+from gptrs.spans import span
 
 _LOG = logging.getLogger("gptrs")
+_SIZES = (2, 17, 257)
+"""Symbolic sizes from which on implementations are timed anew: one token, a few texts, a prompt, a
+long one. Each is a guard of the program that is captured."""
 
 
 @dataclass()
 class _Decisions:
     """The fastest implementation by kind of call, least recently used first; for all threads."""
 
-    _kept: OrderedDict[Hashable, Implementation] = field(
-        default_factory=OrderedDict[Hashable, Implementation]
+    _kept: OrderedDict[Hashable, ImplementationChoice] = field(
+        default_factory=OrderedDict[Hashable, ImplementationChoice]
     )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def find(self, kind: Hashable) -> Implementation | None:
+    def find(self, kind: Hashable) -> ImplementationChoice | None:
         with self._lock:
             if kind in self._kept:
                 self._kept.move_to_end(kind)
             return self._kept.get(kind)
 
-    def keep(self, kind: Hashable, fastest: Implementation, entries: int) -> Implementation:
+    def keep(
+        self, kind: Hashable, fastest: ImplementationChoice, entries: int
+    ) -> ImplementationChoice:
         """Remember a decision; one that another thread came to meanwhile stands."""
         with self._lock:
             fastest = self._kept.setdefault(kind, fastest)
             while len(self._kept) > entries:
                 self._kept.popitem(last=False)
             return fastest
+
+    def all(self) -> list[ImplementationChoice]:
+        with self._lock:
+            return list(self._kept.values())
 
 
 _decisions: dict[str, _Decisions] = {}
@@ -59,39 +82,128 @@ def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords
     """Return the result of the implementation that is fastest on operands like these.
 
     The first call of a kind runs all that take it; the decision holds for calls with the same
-    element types, shapes, other arguments and backend, and is kept for the last `entries` kinds.
-    Operands without a value, those of a capture, are timed with random ones; where these are
-    integers, which may be indices, the portable implementation is used.
+    element types, shapes, other arguments and backend, and is kept for the last `entries` kinds,
+    and on disk for later processes. Symbolic sizes are of one kind from one of `_SIZES` to the
+    next, and have their example sizes in the race. Operands without a value, those of a capture,
+    are timed with random ones; where these are integers, which may be indices, the portable
+    implementation is used.
     """
     portable = find_implementation(functional, PORTABLE)
+    given, sizes = (args, dict(kwargs)), example_sizes()
     operands: list[Tensor] = []
     try:
-        structure = flatten((args, dict(kwargs)), operands)
+        structure = flatten(_mapped(given, lambda dim: evaluated(dim, sizes)), operands)
+        kind = flatten(_mapped(given, _size_class), [])
+        types = tuple(map(_operand_kind, operands))
+        shapes = [tuple(evaluated(size, sizes) for size in x.shape) for x in operands]
     except Refusal as refusal:
         _say_once(functional, f"it cannot tell {refusal.problem} from others")
         return portable.run(args, kwargs)
+    except (UnknownSizeError, KeyError):
+        _say_once(functional, "no example of its sizes is known")
+        return portable.run(args, kwargs)
     engine = common_backend([x.source for x in operands], functional) or chosen_backend()
-    call = FunctionalCall(functional, args, kwargs, structure, operands, engine)
-    return _fastest(call, portable, entries).run(args, kwargs)
+    call = FunctionalCall(functional, args, kwargs, structure, operands, engine, shapes)
+    return _fastest(call, kind, types, portable, entries).run(args, kwargs)
 
 
-def _fastest(call: FunctionalCall, portable: Implementation, entries: int) -> Implementation:
+def choices() -> list[ImplementationChoice]:
+    """Return all decisions that are remembered, of this process and on disk."""
+    made = [choice for each in _decisions.values() for choice in each.all()]
+    found = {(each.functional, each.operands, each.backend): each for each in made}
+    for each in optimized_programs().choices():
+        found.setdefault((each.functional, each.operands, each.backend), each)
+    return sorted(found.values(), key=lambda each: (each.functional, each.operands, each.backend))
+
+
+def _mapped(value: object, change: Callable[[int], object]) -> object:
+    """Return `value` with `change` of each symbolic size in tuples, lists and dicts."""
+    if isinstance(value, SymbolicDim):
+        return change(cast("int", value))
+    if type(value) in (tuple, list):
+        items = [_mapped(item, change) for item in cast("Sequence[object]", value)]
+        return tuple(items) if type(value) is tuple else items
+    if type(value) is dict:
+        named = cast("Mapping[str, object]", value)
+        return {name: _mapped(item, change) for name, item in named.items()}
+    return value
+
+
+def _size_class(size: int) -> str:
+    """Return the range of `_SIZES` that a symbolic size is in, which becomes a guard."""
+    low = 1
+    for bound in _SIZES:
+        if not size >= bound:
+            return f"{low}" if bound == low + 1 else f"{low}..{bound - 1}"
+        low = bound
+    return f"{low}.."
+
+
+def _operand_kind(operand: Tensor) -> str:
+    sizes = [_size_class(n) if isinstance(n, SymbolicDim) else str(n) for n in operand.shape]
+    return f"{operand.dtype}[{', '.join(sizes)}]"
+
+
+def _fastest(
+    call: FunctionalCall,
+    structure: Structure,
+    types: tuple[str, ...],
+    portable: Implementation,
+    entries: int,
+) -> Implementation:
     names = implementation_names(call.functional)
     rivals = [name for name in names if name != PORTABLE]
     if not rivals:
         return portable
-    types = tuple(x.type for x in call.operands)
-    kind = (call.structure, types, call.abstract, call.engine, names)
+    kind = (structure, types, call.abstract, call.engine, names)
     decisions = _decisions.setdefault(call.functional, _Decisions())
     known = decisions.find(kind)
-    if known is not None:
-        return known
-    operands = call.sample_operands()
-    if operands is None:
-        _say_once(call.functional, "the values of integer operands are not known in a capture")
-        return portable
-    found = find_fastest(call, portable, rivals, operands)
-    return portable if found is None else decisions.keep(kind, found, entries)
+    if known is None:
+        key = _key(call, structure, types, names)
+        known = None if key is None else optimized_programs().find_choice(key)
+        if known is None:
+            operands = call.sample_operands()
+            if operands is None:
+                reason = "the values of integer operands are not known in a capture"
+                _say_once(call.functional, reason)
+                return portable
+            with span("choose implementation", call.functional):
+                seconds = find_fastest(call, portable, rivals, operands)
+            if seconds is None:
+                return portable
+            name = min(seconds, key=lambda each: seconds[each])
+            known = ImplementationChoice(
+                call.functional, name, types, call.engine.name, tuple(seconds.items())
+            )
+            if key is not None:
+                optimized_programs().keep_choice(key, known)
+        known = decisions.keep(kind, known, entries)
+    elif not any(call.abstract):
+        return find_implementation(call.functional, known.implementation)
+    for sink in trace.sinks():
+        sink.after_choice(known)
+    return find_implementation(call.functional, known.implementation)
+
+
+def _key(
+    call: FunctionalCall, structure: Structure, types: tuple[str, ...], names: tuple[str, ...]
+) -> str | None:
+    """Return the name of a decision on disk; None where all that decides it is not known."""
+    engine = type(call.engine)
+    try:
+        functions = [find_implementation(call.functional, name).function for name in names]
+        plain = plain_structure(structure)
+    except (NotPlainError, GptrsError):  # one that is broken is left out, and told of, by the race
+        return None
+    modules = {engine.__module__, *(str(getattr(each, "__module__", "")) for each in functions)}
+    code = packages_digest({"gptrs", *map(package_of, modules)})
+    if code is None:
+        return None
+    threads: object = getattr(call.engine, "threads", None)
+    backend = (call.engine.name, engine.__qualname__, precision_of(call.engine), threads)
+    settings = settings_for(call.engine)
+    known = (call.functional, plain, types, call.abstract, backend, settings, names, code)
+    return hashlib.blake2b(repr((known, machine())).encode(), digest_size=20).hexdigest()
 
 
 def _say_once(functional: str, reason: str) -> None:

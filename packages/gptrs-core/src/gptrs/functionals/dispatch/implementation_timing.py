@@ -38,6 +38,8 @@ class FunctionalCall:
     structure: Structure
     operands: Sequence[Tensor]
     engine: Backend
+    shapes: Sequence[tuple[int, ...]]
+    """The shapes of operands in the race: numbers for symbols, as `structure` has them."""
 
     @property
     def abstract(self) -> tuple[bool, ...]:
@@ -60,20 +62,23 @@ class FunctionalCall:
         if any(x.dtype.is_integer for x in missing):
             return None
         generator = np.random.default_rng(_SEED)
-        return [_random_like(x, generator) if x.source.abstract else x for x in self.operands]
+        return [
+            _random_like(x, shape, generator) if x.source.abstract else x
+            for x, shape in zip(self.operands, self.shapes, strict=True)
+        ]
 
 
 def find_fastest(
     call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
-) -> Implementation | None:
-    """Return the fastest of `portable` and the implementations called `names` on `operands`.
+) -> dict[str, float] | None:
+    """Return the seconds of `portable` and of the implementations called `names` on `operands`.
 
     None if the portable one fails, so that there is nothing to compare with. Leaves out those that
     decline the call and, with a warning, those that fail or give another result.
     """
     active = ACTIVE.get()
 
-    def race() -> Implementation | None:
+    def race() -> dict[str, float] | None:
         with entered(active), use_backend(call.engine):
             return _race(call, portable, names, operands)
 
@@ -83,24 +88,20 @@ def find_fastest(
 
 def _race(
     call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
-) -> Implementation | None:
+) -> dict[str, float] | None:
     flush(operands)
     try:
         expected, least = _timed(call, portable, operands)
     except Exception:  # the call itself is about to say it
         return None
-    fastest = portable
+    seconds = {portable.name: least}
     for name in names:
         try:
-            rival, seconds = _rival(call, name, operands, expected)
+            seconds[name] = _rival(call, name, operands, expected)
         except _LeftOutError as error:
             if error.reason is not None:
                 _LOG.warning("`benchmark` of `%s` leaves out %s", call.functional, error.reason)
-            continue
-        if seconds < least:
-            fastest, least = rival, seconds
-    _LOG.debug("`%s` is fastest as `%s`: %.3g s", call.functional, fastest.name, least)
-    return fastest
+    return seconds
 
 
 class _LeftOutError(Exception):
@@ -113,8 +114,8 @@ class _LeftOutError(Exception):
 
 def _rival(
     call: FunctionalCall, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
-) -> tuple[Implementation, float]:
-    """Return an implementation that agrees with the portable one, and its seconds."""
+) -> float:
+    """Return the seconds of an implementation that agrees with the portable one."""
     try:
         rival = find_implementation(call.functional, name)
         declined = rival.refusal(call.args, call.kwargs) is not None
@@ -127,7 +128,7 @@ def _rival(
     problem = disagreement(found, expected)
     if problem is not None:
         raise _LeftOutError(f"`{name}`: {problem}")
-    return rival, seconds
+    return seconds
 
 
 def _timed(
@@ -169,8 +170,8 @@ def _step(
     return lambda: replayed(*given)
 
 
-def _random_like(x: Tensor, generator: np.random.Generator) -> Tensor:
+def _random_like(x: Tensor, shape: tuple[int, ...], generator: np.random.Generator) -> Tensor:
     if x.dtype.is_bool:
-        return Tensor.of_array(np.ones(x.shape, np.bool_))
-    normal = generator.standard_normal(x.shape)
+        return Tensor.of_array(np.ones(shape, np.bool_))
+    normal = generator.standard_normal(shape)
     return Tensor.of_array(np.asarray(normal).astype(x.dtype.numpy))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gptrs.errors import UsageError
+from gptrs.errors import PluginError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Arguments, Choice, Keywords, Origin, entered
 from gptrs.functionals.dispatch.override_policy import (
     Benchmark,
@@ -40,11 +40,12 @@ def overrides(choices: Mapping[str, str]) -> Generator[None]:
     """Let calls of each functional in `choices` follow its policy in this scope.
 
     `NAME` or `force=NAME` uses that implementation; a call that it declines is a UsageError.
-    `prefer=NAME` uses the portable one for such a call. `benchmark` runs all implementations on the
+    `prefer=NAME` uses the portable one for such a call, and with a warning where the implementation
+    is not installed or its plugin is broken. `benchmark` runs all implementations on the
     first operands of their kind and uses the fastest from then on; `benchmark(cache=N)` remembers
     the last N kinds instead of 64. Scopes nest; the inner choice wins. They hold in this thread.
 
-    UsageError for an unknown functional, implementation or policy, PluginError for an
+    UsageError for an unknown functional, implementation or policy, PluginError for a forced
     implementation of a plugin that is broken.
     """
     with entered(resolved(choices, Origin.SCOPE)):
@@ -68,10 +69,22 @@ def _call(
         case Force(name):
             return functools.partial(_forced, find_implementation(functional, name), origin)
         case Prefer(name):
-            return functools.partial(_preferred, find_implementation(functional, name))
+            return functools.partial(_preferred, _installed(functional, name))
         case Benchmark(entries):
             _warn_of_no_choice(functional)
             return functools.partial(benchmark_policy.run_fastest, functional, entries)
+
+
+def _installed(functional: str, name: str) -> Implementation:
+    """Return an implementation, or with a warning the portable one where no plugin has it here."""
+    try:
+        return find_implementation(functional, name)
+    except (UsageError, PluginError) as error:
+        if (functional, name) not in _declined:
+            _declined.add((functional, name))
+            hint = "" if error.hint is None else f" ({error.hint})"
+            _LOG.warning("`%s` uses `%s`: %s%s", functional, PORTABLE, error.message, hint)
+        return find_implementation(functional, PORTABLE)
 
 
 def _warn_of_no_choice(functional: str) -> None:

@@ -18,6 +18,7 @@ from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,
+    ImplementationChoice,
     PassEvent,
     RunEnd,
     RunStart,
@@ -31,6 +32,7 @@ from gptrs.quoting import quoted
 from gptrs.runtime.observe.dump_files import DumpFolder
 from gptrs.runtime.observe.dump_records import (
     ProgramRecord,
+    choice_fields,
     error_fields,
     json_text,
     meta_fields,
@@ -95,6 +97,7 @@ class ProgramDump(ExecutionTraceSink):
         self._with_runs = mode == "all"
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         self._records: dict[int, ProgramRecord] = {}
+        self._choices: set[ImplementationChoice] = set()
         self._runs = _Runs()
         self._lock = ForkSafeLock()
         self._closed = False
@@ -143,6 +146,13 @@ class ProgramDump(ExecutionTraceSink):
                 text = program_text(event.optimized)
                 self._folder.write(record.folder, "optimized.ptir", text)
             self._write_stats(record)
+
+    @override
+    def after_choice(self, choice: ImplementationChoice) -> None:
+        with self._lock:
+            if not self._closed and choice not in self._choices:
+                self._choices.add(choice)
+                self._folder.append("choices.jsonl", {"run": self._run, **choice_fields(choice)})
 
     @override
     def before_run(self, event: RunStart) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 import gptrs
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.events.trace import CompileEnd, CompileStart, PassEvent
+from gptrs.capture.events.trace import CompileEnd, CompileStart, ImplementationChoice, PassEvent
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
@@ -122,6 +122,17 @@ def pass_fields(event: PassEvent) -> dict[str, object]:
         "before": event.before,
         "after": event.after,
         "seconds": rounded(event.seconds),
+    }
+
+
+def choice_fields(choice: ImplementationChoice) -> dict[str, object]:
+    """Return a choice of the policy `benchmark` as `choices.jsonl` and profiles have it."""
+    return {
+        "functional": choice.functional,
+        "implementation": choice.implementation,
+        "operands": list(choice.operands),
+        "backend": choice.backend,
+        "seconds": {name: rounded(seconds) for name, seconds in choice.seconds},
     }
 
 

@@ -16,6 +16,7 @@ from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,
+    ImplementationChoice,
     KernelEvent,
     RunEnd,
     RunStart,
@@ -25,6 +26,7 @@ from gptrs.capture.events.trace import (
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
+from gptrs.runtime.observe.dump_records import choice_fields
 from gptrs.runtime.observe.layer_names import layer_of
 from gptrs.runtime.observe.program_memory import ProgramMemory
 from gptrs.runtime.observe.timeline import Interval, Kind, Timeline
@@ -115,6 +117,8 @@ class Profile(ExecutionTraceSink):
         self.timeline = Timeline()
         self.spans: dict[str, KernelTotals] = {}
         """Calls and seconds of each kind of work beside programs, by name."""
+        self.choices: dict[ImplementationChoice, None] = {}
+        """Implementations that the policy `benchmark` chose, in order."""
         self.started = time.perf_counter()
         self.date = datetime.now(UTC)
         """When it began."""
@@ -155,6 +159,11 @@ class Profile(ExecutionTraceSink):
                 params = event.optimized.main.body.params
                 program.inputs = tuple(param.name or "" for param in params)
             self._end("compile", "compile program", program.origin, event.number)
+
+    @override
+    def after_choice(self, choice: ImplementationChoice) -> None:
+        with self._lock:
+            self.choices.setdefault(choice)
 
     @override
     def before_run(self, event: RunStart) -> None:
@@ -237,6 +246,7 @@ class Profile(ExecutionTraceSink):
                 for number, program in programs.items()
             ],
             "kernels": _kernel_fields(merged(programs.values()), _seconds(programs.values())),
+            "choices": [choice_fields(each) for each in self.choices],
         }
 
     def table(self) -> str:
@@ -249,7 +259,8 @@ class Profile(ExecutionTraceSink):
                 f"{number:8}{program.runs:8}{1000 * program.seconds:11.2f}{share:>12}"
                 f"  {clipped(program.origin, 60)} on {program.backend or 'its backend'}"
             )
-        return "\n".join([*lines, *_kernel_lines(merged(ran.values()), _seconds(ran.values()))])
+        lines += _kernel_lines(merged(ran.values()), _seconds(ran.values()))
+        return "\n".join([*lines, *_choice_lines(self.choices)])
 
 
 @contextmanager
@@ -300,6 +311,15 @@ def _kernel_fields(kernels: Kernels, seconds: float) -> list[dict[str, object]]:
         }
         for (kernel, operands), totals in _costliest_first(kernels)
     ]
+
+
+def _choice_lines(choices: Iterable[ImplementationChoice]) -> list[str]:
+    lines = [
+        f"  {each.functional} by {each.implementation} of {', '.join(each.operands)}: "
+        + ", ".join(f"{name} {1e6 * seconds:.0f} us" for name, seconds in each.seconds)
+        for each in choices
+    ]
+    return ["", "chosen by `benchmark`", *lines] if lines else []
 
 
 def _kernel_lines(kernels: Kernels, seconds: float) -> list[str]:
