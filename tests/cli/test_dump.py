@@ -157,3 +157,30 @@ def test_conformance_takes_the_options_too(gptrs, tmp_path):
     options = ["--level", "smoke", "--op", "tanh", "--dump-dir", tmp_path / "d"]
     assert gptrs("conformance", "run", *options).code == 0
     assert (tmp_path / "d" / "gptrs-dump.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["ref", "numba"])
+def test_each_program_of_a_generation_runs_again_with_its_inputs(
+    gptrs, model_directory, tmp_path, engine
+):
+    dump = tmp_path / "d"
+    asked = ["--prompt-ids", "1,2,3", "--max-tokens", "4", "--greedy", "--ignore-eos"]
+    result = gptrs(
+        "--backend", engine, "generate", "--model", model_directory, *asked,
+        "--dump-dir", dump, "--dump-inputs",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    ran = [folder for folder in folders(dump) if read(folder / "stats.json")["runs"]["count"]]
+    assert ran
+    for folder in ran:
+        again = gptrs(
+            "--backend", engine, "run", folder / "optimized.ptir",
+            "--input", folder / "inputs.gptrsten", "--random-seed", "1",
+        )  # fmt: skip
+        assert again.code == 0, again.err
+
+
+def test_inputs_need_a_dump(gptrs, program):
+    result = gptrs("run", program, "--random-seed", "1", "--dump-inputs")
+    assert result.code == 2
+    assert "`--dump-inputs` says what to dump, but not where" in result.err

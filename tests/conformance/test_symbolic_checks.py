@@ -23,7 +23,7 @@ class Symbolic(RefBackend):
     def compile_symbolic(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
     ) -> Executable:
-        return SpecializedPrograms(program, lambda special: self.compile(special, roles))
+        return SpecializedPrograms(program, lambda special: (0, self.compile(special, roles)))
 
 
 class Cutting:

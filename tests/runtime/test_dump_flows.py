@@ -14,10 +14,10 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.capture.events import trace
 from gptrs.errors import ExecutionError, UnsupportedError
-from gptrs.ir import parse_program
+from gptrs.ir import parse_program, specialize
 from gptrs.runtime.observe.dump import dumping
 from gptrs.runtime.programs.file import read_program
-from gptrs.runtime.programs.inputs import random_inputs
+from gptrs.runtime.programs.inputs import InputFiles, random_inputs
 from runtime.dump_events import programs, read_json, read_lines
 
 PROGRAM = """
@@ -178,3 +178,56 @@ def test_results_are_the_same_with_a_dump(tmp_path):
     with dumping(tmp_path):
         assert compute() == before
     assert compute() == before
+
+
+@pytest.mark.parametrize("name", ["ref", "numba"])
+def test_runs_are_credited_to_the_program_that_ran(tmp_path, name):
+    """A backend without symbols compiles one for each sizes; each of these has its runs."""
+    step = gptrs.jit(lambda x: F.tanh(x) + x, dynamic={"x": ("n", None)})
+    counts = [2, 3, 2, 3, 3]
+    with gptrs.use_backend(gptrs.get_backend(name)), dumping(tmp_path):
+        for count in counts:
+            step(gptrs.tensor(np.ones((count, 2), np.float32))).numpy()
+    runs = read_lines(tmp_path / "executions.jsonl")
+    assert len(runs) == len(counts)
+    found = dict(enumerate(tmp_path / each for each in programs(tmp_path)))
+    for count, run in zip(counts, runs, strict=True):
+        folder = found[run["program"]]
+        (given,) = read_json(folder / "meta.json")["signature"]["inputs"]
+        assert given["type"] in (f"f32[{count}, 2]", "f32[?0, 2]")
+        assert (given["type"] == "f32[?0, 2]") == (name == "numba")
+    ran = [read_json(folder / "stats.json")["runs"]["count"] for folder in found.values()]
+    assert ran == ([0, 2, 3] if name == "ref" else [5])
+    fresh = [run["program"] for run in runs if not run["cached"]]
+    assert len(fresh) == len(set(fresh)) == (2 if name == "ref" else 1)
+
+
+@pytest.mark.parametrize("name", ["ref", "numba"])
+def test_a_dump_with_inputs_gives_its_results_again(tmp_path, name):
+    """Indices and donated state are those of the first run; no seed would make them up."""
+    backend = gptrs.get_backend(name)
+    weight = gptrs.tensor(np.arange(12, dtype=np.float32).reshape(4, 3))
+
+    def next_rows(state, indices, flags):
+        return state + F.take(weight, indices), flags
+
+    step = gptrs.jit(next_rows, donate=["state"], dynamic={"state": ("n", None), "indices": ("n",)})
+    state = gptrs.tensor(np.full((2, 3), 5, np.float32))
+    with gptrs.use_backend(backend), dumping(tmp_path, inputs=True):
+        indices = gptrs.tensor(np.array([3, 0], np.int64))
+        for _ in range(2):  # those of the first run
+            state, _ = step(state, indices, gptrs.tensor(np.array([True])))
+        state.numpy()
+    (folder,) = {path.parent for path in tmp_path.rglob("inputs.gptrsten")}
+    program = parse_program((folder / "optimized.ptir").read_text(encoding="utf-8"))
+    with InputFiles([folder / "inputs.gptrsten"]) as files:
+        given = files.read(specialize(program, {0: 2}) if name == "numba" else program)
+    found, flags = gptrs.run_program(program, given, name)
+    np.testing.assert_array_equal(found, weight.numpy()[[3, 0]] + np.float32(5))
+    assert flags.tolist() == [True]
+
+
+def test_without_being_asked_a_dump_has_no_inputs(tmp_path):
+    with dumping(tmp_path):
+        (gptrs.tensor([1.0]) + 1).numpy()
+    assert not list(tmp_path.rglob("inputs.*"))

@@ -58,15 +58,16 @@ def _profile_folder(settings: Settings) -> AbstractContextManager[None]:
 @contextmanager
 def _dumped(settings: Settings) -> Generator[None]:
     if settings.dump_dir is None:
-        if settings.dump_mode is not None:
+        if settings.dump_mode is not None or settings.dump_inputs:
+            asked = "--dump-mode" if settings.dump_mode is not None else "--dump-inputs"
             raise UsageError(
-                "`--dump-mode` says what to dump, but not where", hint="add `--dump-dir DIR`"
+                f"`{asked}` says what to dump, but not where", hint="add `--dump-dir DIR`"
             )
         with listening(settings.trace_sinks):
             yield
         return
     mode = "all" if settings.dump_mode is None else settings.dump_mode.value
-    with dump.dumping(settings.dump_dir, mode) as dumped:
+    with dump.dumping(settings.dump_dir, mode, inputs=settings.dump_inputs) as dumped:
         try:
             with listening(settings.trace_sinks):
                 yield

@@ -173,6 +173,14 @@ class Settings:
             panel=_RUN,
         ),
     ] = None
+    dump_inputs: Annotated[
+        bool,
+        option(
+            "--dump-inputs",
+            "Dump the inputs of the first run of each program, too, but for weights.",
+            panel=_RUN,
+        ),
+    ] = False
     trace_sinks: Annotated[
         list[str],
         option(
@@ -251,7 +259,7 @@ class Settings:
 
 ALWAYS = ("json", "debug", "disabled")
 """The options of each command."""
-OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
+OBSERVED = ("dump_dir", "dump_mode", "dump_inputs", "trace_sinks")
 """Settings of commands that run programs and let trace sinks listen."""
 PLACE = ("device", "mesh", "backend_options")
 """Settings of the backend besides its name and threads."""

@@ -21,20 +21,22 @@ MOST_SIZES = 256
 class SpecializedPrograms:
     """An `Executable` of a program with symbols: compiles it for the sizes of each run.
 
-    `compile_` compiles a program without symbols.
+    `compile_` compiles a program without symbols, and gives it a number for trace sinks.
     """
 
-    def __init__(self, program: Program, compile_: Callable[[Program], Executable]) -> None:
+    def __init__(
+        self, program: Program, compile_: Callable[[Program], tuple[int, Executable]]
+    ) -> None:
         self._program = program
         self._compile = compile_
         self._places = symbol_places(program.main.body.params)
-        self._made = OrderedDict[tuple[int, ...], Executable]()
+        self._made = OrderedDict[tuple[int, ...], tuple[int, Executable]]()
         self._lock = threading.RLock()
 
     @property
     def nbytes(self) -> int:
         """The bytes that its executables hold of their own."""
-        return sum(getattr(executable, "nbytes", 0) for executable in self._made.values())
+        return sum(getattr(executable, "nbytes", 0) for _, executable in self._made.values())
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run on inputs of any sizes; compile for these if they are new."""
@@ -63,19 +65,22 @@ class SpecializedPrograms:
             return executable.run_profiled(inputs, tell)
         return executable.run(inputs)
 
-    def _at(self, inputs: Sequence[Buffer]) -> Executable:
+    def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
+        """Return the program for the sizes of `inputs`: its number, and whether it was there."""
         sizes = tuple([inputs[position].shape[axis] for position, axis in self._places.values()])
         with self._lock:
-            executable = self._made.get(sizes)
-            if executable is None:
-                values = dict(zip(self._places, sizes, strict=True))
-                executable = self._compile(specialize(self._program, values))
-                self._made[sizes] = executable
-                if len(self._made) > MOST_SIZES:
-                    self._made.popitem(last=False)
-            else:
+            found = self._made.get(sizes)
+            if found is not None:
                 self._made.move_to_end(sizes)
-            return executable
+                return *found, True
+            values = dict(zip(self._places, sizes, strict=True))
+            made = self._made[sizes] = self._compile(specialize(self._program, values))
+            if len(self._made) > MOST_SIZES:
+                self._made.popitem(last=False)
+            return *made, False
+
+    def _at(self, inputs: Sequence[Buffer]) -> Executable:
+        return self.at(inputs)[1]
 
 
 def _run_bound(

@@ -121,8 +121,11 @@ class Prepared:
 
     number: int
     executable: Executable
+    backend: Backend
     inputs: tuple[int | Derivation, ...]
     """For each input: the position of a leaf of the captured graph, or a derived parameter."""
+    roles: tuple[InputRole, ...]
+    """One for each input."""
     memory: MemoryNeed | None = None
     """For sizes of its symbols, if it has any, other than those that it was compiled for."""
     kept: tuple[str, tuple[int, ...]] | None = None
@@ -149,11 +152,26 @@ class Prepared:
         Notify the trace sinks; `cached`: an earlier call compiled it.
         """
         if trace.sinks():
-            return run_traced(self.number, self.executable, _joined(buffers, bound), cached)
+            return self._run_traced(_joined(buffers, bound), cached)
         run_bound = getattr(self.executable, "run_bound", None)
         if bound is not None and run_bound is not None:
             return cast("BindingExecutable", self.executable).run_bound(buffers, bound)
         return self.executable.run(_joined(buffers, bound))
+
+    def _run_traced(self, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
+        number, executable = self.number, self.executable
+        if isinstance(executable, SpecializedPrograms):
+            # Told before the run, which is that of a program of its own.
+            number, executable, was_there = executable.at(buffers)
+            cached = cached and was_there
+
+        def read() -> tuple[np.ndarray | None, ...]:
+            return tuple(
+                None if role is InputRole.PARAMETER else to_host(self.backend, buffer)
+                for role, buffer in zip(self.roles, buffers, strict=True)
+            )
+
+        return run_traced(number, executable, buffers, cached, read)
 
     def submit(
         self,
@@ -350,7 +368,15 @@ class _Compiler:
         kept = None if self.kept is None else (self.kept, guards.guards if guards else ())
         with span("compile", self.request.origin):
             executable = self._executable(split.program, roles)
-        return Prepared(self.request.number, executable, inputs, need if guards else None, kept)
+        return Prepared(
+            self.request.number,
+            executable,
+            self.backend,
+            inputs,
+            tuple(roles),
+            need if guards else None,
+            kept,
+        )
 
     def _inputs(self, split: Split) -> tuple[int | Derivation, ...]:
         shared: dict[bytes, Computation] = {}
@@ -409,7 +435,9 @@ class _Compiler:
             return streamed_executable(program, roles, compile_, streaming)
         return SpecializedPrograms(program, lambda special: self._for_new_sizes(special, roles))
 
-    def _for_new_sizes(self, special: Program, roles: Sequence[InputRole]) -> Executable:
+    def _for_new_sizes(
+        self, special: Program, roles: Sequence[InputRole]
+    ) -> tuple[int, Executable]:
         """Compile what a run with new sizes needs, a program of its own for trace sinks."""
         start = trace.CompileStart(
             trace.next_number(),
@@ -420,7 +448,7 @@ class _Compiler:
             "new sizes",
         )
         with _told(trace.sinks(), start, lambda: (special, False)):
-            return self._for_sizes(special, roles)
+            return start.number, self._for_sizes(special, roles)
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+import numpy as np
 
 from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import InputRole
@@ -80,6 +82,8 @@ class RunStart:
     """Whether an earlier call compiled the program."""
     shapes: tuple[tuple[int, ...], ...] = ()
     """Those of the inputs; arguments come first, in the order of the program."""
+    read: Callable[[], tuple[np.ndarray | None, ...]] = tuple
+    """Copies the inputs to the host, before the run; None in place of parameters."""
 
 
 @dataclass(frozen=True, slots=True)

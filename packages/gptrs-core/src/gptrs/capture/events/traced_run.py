@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Buffer, Executable
@@ -12,16 +14,21 @@ from gptrs.capture.parameter import Parameter
 
 
 def run_traced(
-    number: int, executable: Executable, buffers: Sequence[Buffer], cached: bool
+    number: int,
+    executable: Executable,
+    buffers: Sequence[Buffer],
+    cached: bool,
+    read: Callable[[], tuple[np.ndarray | None, ...]],
 ) -> list[Buffer]:
     """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
+    `read` copies the inputs to the host, None in place of parameters.
     It runs kernel by kernel if a sink wants that and the executable can.
     """
     sinks = trace.sinks()
     shapes = tuple([_shape(buffer) for buffer in buffers])
     for sink in sinks:
-        sink.before_run(trace.RunStart(number, cached, shapes))
+        sink.before_run(trace.RunStart(number, cached, shapes, read))
     started, failure = time.perf_counter(), None
     try:
         return _run_for(sinks, number, executable, buffers)

@@ -49,15 +49,19 @@ _LOG = logging.getLogger("gptrs")
 
 
 @contextmanager
-def dumping(directory: str | os.PathLike[str], mode: DumpMode = "all") -> Generator[ProgramDump]:
+def dumping(
+    directory: str | os.PathLike[str], mode: DumpMode = "all", *, inputs: bool = False
+) -> Generator[ProgramDump]:
     """Dump the programs that any thread compiles and runs in this scope into `directory`.
 
     The folder is made if there is none; a dump into that of an earlier one adds to it. Its layout:
-    docs/dumps.md. With `mode` "compile", executions are left out unless they fail. UsageError for a
+    docs/dumps.md. With `mode` "compile", executions are left out unless they fail. With
+    `inputs`, the inputs of the first run of each program are written but for weights, so that
+    `gptrs run` can run it again. UsageError for a
     folder that holds something else, GptrsError when a file cannot be written; while a program
     fails, its own error is raised, and the failure to write is logged.
     """
-    dump = ProgramDump(directory, mode)
+    dump = ProgramDump(directory, mode, inputs=inputs)
     error: BaseException | None = None
     install(dump)
     try:
@@ -90,11 +94,14 @@ class _Runs(threading.local):
 class ProgramDump(ExecutionTraceSink):
     """The sink behind `dumping`: writes events into a folder until it is closed."""
 
-    def __init__(self, directory: str | os.PathLike[str], mode: DumpMode = "all") -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], mode: DumpMode = "all", *, inputs: bool = False
+    ) -> None:
         if mode not in get_args(DumpMode):
             raise UsageError(f"the mode of a dump is `all` or `compile`, got {quoted(str(mode))}")
         self._folder = DumpFolder(directory)
         self._with_runs = mode == "all"
+        self._with_inputs = inputs
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         self._records: dict[int, ProgramRecord] = {}
         self._choices: set[ImplementationChoice] = set()
@@ -156,6 +163,12 @@ class ProgramDump(ExecutionTraceSink):
 
     @override
     def before_run(self, event: RunStart) -> None:
+        if self._with_inputs:
+            with self._lock:
+                record = self._record(event.number)
+                if record is not None and not record.has_inputs:
+                    record.has_inputs = True
+                    self._write_inputs(record, event)
         self._runs.stack.append(_Running(event.number, event.cached, utc_now()))
 
     @override
@@ -196,6 +209,15 @@ class ProgramDump(ExecutionTraceSink):
             if running.number == number:
                 return running
         return None
+
+    def _write_inputs(self, record: ProgramRecord, event: RunStart) -> None:
+        arrays = {
+            name: array
+            for name, array in zip(record.inputs, event.read(), strict=False)
+            if array is not None
+        }
+        # The one format that has all element types.
+        self._folder.write_arrays(record.folder, "inputs.gptrsten", arrays)
 
     def _write_meta(self, record: ProgramRecord) -> None:
         self._folder.write(record.folder, "meta.json", json_text(record.meta))

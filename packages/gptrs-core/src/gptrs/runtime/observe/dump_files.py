@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
+import numpy as np
+
+from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import GptrsError, UsageError
 from gptrs.quoting import quoted
 from gptrs.runtime.observe.dump_records import json_text
@@ -74,6 +77,10 @@ class DumpFolder:
                         path.unlink()
                     path.parent.rmdir()  # it stays if it has other files
                 raise
+
+    def write_arrays(self, folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the file `name` of tensors, whole or not at all; CheckpointError if it cannot."""
+        write_archive(self._root / folder / name, arrays)
 
     def append(self, name: str, fields: Mapping[str, object]) -> None:
         """Add a JSON object as a line to the file `name`."""

@@ -61,6 +61,10 @@ class ProgramRecord:
     passes: list[PassEvent] = field(default_factory=list[PassEvent])
     compile_seconds: float | None = None
     runs: RunTotals = field(default_factory=RunTotals)
+    inputs: tuple[str, ...] = ()
+    """The names of the inputs of the optimized program."""
+    has_inputs: bool = False
+    """Whether those of a run were written."""
 
     def compiled(self, event: CompileEnd) -> None:
         """Record the end of the compilation."""
@@ -68,6 +72,7 @@ class ProgramRecord:
         self.meta["compile_seconds"] = self.compile_seconds
         if event.optimized is not None:
             cast("dict[str, object]", self.meta["ops"])["after"] = op_counts(event.optimized)
+            self.inputs = tuple(event.optimized.inputs)
         self.meta["state"] = "compiled" if event.error is None else "failed"
         if event.error is not None:
             self.meta["error"] = {"while": "compile", **error_fields(event.error)}
