@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Final, cast
 
 import onnx_ir as ir
 
-from gptrs.api import GptrsError, ModelError, Tensor, UnsupportedError
+from gptrs.api import GptrsError, ModelError, SizeGuards, Tensor, UnsupportedError
+from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.function_bodies import body_of
@@ -30,6 +32,27 @@ class NeedsKnownError(Exception):
     def __init__(self, origins: Origins, why: str) -> None:
         super().__init__(why)
         self.origins = origins
+
+
+class SymbolsRefusedError(Exception):
+    """A conversion failed while sizes were symbols: the numbers behind them may help.
+
+    `always`: whatever the numbers are; else for sizes like those of the call.
+    """
+
+    def __init__(self, always: bool) -> None:
+        super().__init__("a graph needs numbers for its sizes")
+        self.always = always
+
+
+@contextmanager
+def symbols_may_be_refused() -> Generator[None]:
+    """Scope of a conversion with symbols: any error of gptrs in it is a SymbolsRefusedError."""
+    try:
+        yield
+    except GptrsError as error:
+        guards = ASSUMPTIONS.get()  # None where a size is 0, for which no symbol stands
+        raise SymbolsRefusedError(isinstance(guards, SizeGuards) and not guards.guards) from error
 
 
 class Conversion:

@@ -215,10 +215,20 @@ def _where(node: Node, condition: Known, x: Known, y: Known) -> Known:
     return np.where(condition, x, y)
 
 
+def _magnitude(x: Any) -> Any:
+    """Return absolute values, also of sizes with symbols."""
+    return np.maximum(x, -x)
+
+
 def _divided(a: Any, b: Any) -> Any:
     """Return the quotient of integers truncated toward zero, as the standard has it."""
-    quotient = abs(a) // abs(b)
+    quotient = _magnitude(a) // _magnitude(b)
     return quotient if (a >= 0) == (b >= 0) else -quotient
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Return whether sizes are equal; the order of those with symbols is what guards know."""
+    return a == b or not (a < b or a > b)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Evaluate:
@@ -272,8 +282,8 @@ _OPS.update(
         "Mul": _integers_only(_numpy(operator.mul)),
         "Div": _integers_only(_binary(_divided)),
         "Neg": _integers_only(_numpy(operator.neg)),
-        "Abs": _integers_only(_numpy(abs)),
-        "Equal": _integers_only(_compared(operator.eq)),
+        "Abs": _integers_only(_numpy(_magnitude)),
+        "Equal": _integers_only(_compared(_equal)),
         "Less": _integers_only(_compared(operator.lt)),
         "LessOrEqual": _integers_only(_compared(operator.le)),
         "Greater": _integers_only(_compared(operator.gt)),

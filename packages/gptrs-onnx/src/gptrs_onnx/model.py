@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -13,12 +14,12 @@ import onnx_ir as ir
 from gptrs import use_backend
 from gptrs.api import (
     Backend,
+    GptrsError,
     ModelInput,
     Params,
     Program,
     Tensor,
     UnsupportedError,
-    UsageError,
     jit,
     named_arguments,
     tensor,
@@ -26,7 +27,12 @@ from gptrs.api import (
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.plugins.manager import backend_of
 from gptrs_onnx import ops
-from gptrs_onnx.conversion import Conversion, NeedsKnownError
+from gptrs_onnx.conversion import (
+    Conversion,
+    NeedsKnownError,
+    SymbolsRefusedError,
+    symbols_may_be_refused,
+)
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import shown
 from gptrs_onnx.values import SMALL, Known, as_tensor
@@ -86,9 +92,9 @@ class OnnxModel:
         }
         self.weights = InitializerSource(stored, own)
         self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
-        self._known_inputs: dict[str, str] = {}  # and what asks for their values
+        self._known_inputs: dict[str, NeedsKnownError] = {}  # and what asks for their values
         self._programs: OrderedDict[object, JittedGraph] = OrderedDict()
-        self._is_static = False
+        self._is_static: bool = False
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -111,17 +117,33 @@ class OnnxModel:
         given: Mapping[str, np.ndarray],
         call: Callable[[JittedGraph, tuple[Tensor, ...]], Result],
     ) -> Result:
-        """Return what `call` gives, after it was said which values and sizes must be known."""
+        """Return what `call` gives, after it was said which values and sizes must be known.
+
+        That is noted for later calls if it helped.
+        """
+        known = dict(self._known_inputs)
+        named, always = self._names_agree(given), False
+        numbers = not named
         while True:
-            step, arguments = self._step(given)
+            step, arguments = self._step(given, known, numbers)
             try:
-                return call(step, arguments)
+                result = call(step, arguments)
             except NeedsKnownError as need:
-                self._ask_for(need)
-            except (UsageError, UnsupportedError) as error:
-                if self._is_static or not _asks_for_sizes(error):
-                    raise
-                self._is_static = True
+                asked = {name: need for name in need.origins if name not in known}
+                if numbers and not asked:
+                    raise _refused(need) from None
+                if numbers or need.__cause__ is None:  # else numbers may do without the values
+                    known |= asked
+                    numbers = not (asked and named)
+                else:
+                    numbers = True
+            except SymbolsRefusedError as refusal:
+                numbers, always = True, refusal.always
+            else:
+                for name, need in known.items():  # without what led to it, which holds the graph
+                    self._known_inputs.setdefault(name, NeedsKnownError(need.origins, str(need)))
+                self._is_static = self._is_static or always
+                return result
 
     def program(self, *arrays: object, **named: object) -> Program:
         """Return the program, before it is optimized, for inputs like these.
@@ -138,35 +160,59 @@ class OnnxModel:
         given = named_arguments(self.name, self.inputs, arrays, named)
         return {name: self.inputs[name].array(value) for name, value in given.items()}
 
-    def _step(self, given: Mapping[str, np.ndarray]) -> tuple[JittedGraph, tuple[Tensor, ...]]:
-        """Return what computes the outputs, and the inputs that it takes as tensors."""
-        known = {
-            name: self._require_small(name, array)
-            for name, array in given.items()
-            if name in self._known_inputs
-        }
+    def _names_agree(self, given: Mapping[str, np.ndarray]) -> bool:
+        """Return whether axes of one name have one size: a file may give any two the same."""
+        sizes: dict[str, int] = {}
+        return all(
+            sizes.setdefault(name, size) == size
+            for each, array in given.items()
+            for name, size in zip(self.inputs[each].shape or (), array.shape, strict=False)
+            if isinstance(name, str)
+        )
+
+    def _step(
+        self, given: Mapping[str, np.ndarray], asked: Mapping[str, NeedsKnownError], numbers: bool
+    ) -> tuple[JittedGraph, tuple[Tensor, ...]]:
+        """Return what computes the outputs, and the inputs that it takes as tensors.
+
+        It is made for the values of the inputs `asked` for, and with `numbers` for these sizes
+        alone. Where that was needed once for these sizes, it is again.
+        """
+        known = {name: array for name, array in given.items() if name in asked}
+        for name, array in known.items():
+            if array.size > SMALL:
+                raise _refused(asked[name], name, array.size)
         free = [name for name in given if name not in known]
         values = tuple(
             (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
         )
-        key = (values, tuple((name, given[name].ndim) for name in free), self._is_static)
+        ranks = tuple((name, given[name].ndim) for name in free)
+        here = (values, tuple((name, given[name].shape) for name in free))
         with self._lock:
+            numbers = numbers or self._is_static
+            alone = here in self._programs or (numbers and not self._is_static)
+            key = here if alone else (values, ranks, numbers)
             step = self._programs.get(key)
             if step is None:
-                step = self._programs[key] = self._made(known, free, given)
+                step = self._programs[key] = self._made(known, free, given, numbers)
                 while len(self._programs) > MAX_KEPT:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
         return step, tuple(tensor(given[name]) for name in free)
 
     def _made(
-        self, known: Mapping[str, np.ndarray], free: Sequence[str], given: Mapping[str, np.ndarray]
+        self,
+        known: Mapping[str, np.ndarray],
+        free: Sequence[str],
+        given: Mapping[str, np.ndarray],
+        numbers: bool,
     ) -> JittedGraph:
         axes = tuple(_axes(self.inputs[name], given[name].ndim) for name in free)
-        dynamic = any(any(each) for each in axes) and not self._is_static
+        dynamic = any(any(each) for each in axes) and not numbers
 
         def convert(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
-            return self._converted(known, dict(zip(free, arguments, strict=True)))
+            with symbols_may_be_refused() if dynamic else nullcontext():
+                return self._converted(known, dict(zip(free, arguments, strict=True)))
 
         convert.__name__ = "onnx_model"
         return jit(convert, dynamic={"arguments": axes}) if dynamic else jit(convert)
@@ -191,22 +237,20 @@ class OnnxModel:
         del stored
         return self._params.tensor(name, floating=False)
 
-    def _ask_for(self, need: NeedsKnownError) -> None:
-        """Note inputs whose values decide sizes; UnsupportedError if these are no inputs."""
-        asked = {name: str(need) for name in need.origins if name not in self._known_inputs}
-        if not asked:
-            raise UnsupportedError(f"{need} depends on values that are computed of data")
-        self._known_inputs |= asked
 
-    def _require_small(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return the values of an input that decide sizes; UnsupportedError if they are many."""
-        if array.size > SMALL:
-            raise UnsupportedError(
-                f"{self._known_inputs[name]} depends on the values of the input `{shown(name)}`,"
-                f" which has {array.size} elements",
-                hint=f"sizes may depend on inputs of at most {SMALL} elements",
-            )
-        return array
+def _refused(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError:
+    """Return the error for values that must be known, and are computed, or those of a large input.
+
+    If they would only have helped, that is what went wrong without them.
+    """
+    if isinstance(need.__cause__, GptrsError):
+        return need.__cause__
+    if not name:
+        return UnsupportedError(f"{need} depends on values that are computed of data")
+    return UnsupportedError(
+        f"{need} depends on the values of the input `{shown(name)}`, which has {size} elements",
+        hint=f"sizes may depend on inputs of at most {SMALL} elements",
+    )
 
 
 def slot_of(value: ir.Value) -> ModelInput:
@@ -222,11 +266,19 @@ def slot_of(value: ir.Value) -> ModelInput:
     dtype = dtype_of(held.dtype, f"the input `{shown(name)}`")
     if value.shape is None or optional:
         return ModelInput(name, dtype, None, optional)
-    dims = [
-        size if isinstance(size, int) else str(size.value or f"{name}_{place}")
-        for place, size in enumerate(value.shape)
-    ]
+    dims = [_size_of(size, f"{name}_{place}") for place, size in enumerate(value.shape)]
     return ModelInput(name, dtype, tuple(dims))
+
+
+def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
+    """Return a size or the name of a free one; that of its place if a file has no name for it.
+
+    Negative numbers, `?` and the like are what exporters write for "any".
+    """
+    if isinstance(size, int):
+        return size if size >= 0 else place
+    stated = str(size.value or "")
+    return stated if any(map(str.isalpha, stated)) else place
 
 
 def _axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
@@ -238,8 +290,3 @@ def _axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
 
 def _identifier(name: str) -> str:
     return name if name.isidentifier() else "size_" + name.encode().hex()
-
-
-def _asks_for_sizes(error: UsageError | UnsupportedError) -> bool:
-    """Return whether a graph asks of free sizes what only numbers answer."""
-    return "the number behind" in error.message

@@ -14,6 +14,7 @@ from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import Axes, axes_of, axis_of, converted, expand
 from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError
 
 
 @functional
@@ -47,9 +48,16 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 @functional
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """Drop the named axes of size 1, or for None all of size 1 (`np.squeeze`)."""
+    """Drop the named axes of size 1, or for None all of size 1 (`np.squeeze`).
+
+    For None, a symbolic size must be more than 1.
+    """
     if axis is None:
-        return primitives.reshape(x, tuple(dim for dim in x.shape if dim != 1))
+        kept = [dim for dim in x.shape if dim != 1]
+        one = [dim for dim in kept if isinstance(dim, SymbolicDim) and not dim > 1]
+        if one:
+            raise UnknownSizeError(f"cannot drop an axis of the size `{one[0]}`", one)
+        return primitives.reshape(x, tuple(kept))
     axes = axes_of("squeeze", axis, x)
     for along in axes:
         if x.shape[along] != 1:

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from gptrs.api import Tensor, primitives
+from gptrs.api import GptrsError, Tensor, primitives
 from gptrs.api import functionals as F
+from gptrs_onnx.conversion import NeedsKnownError
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import Value, as_tensor
@@ -20,13 +21,22 @@ UNROLLED: Final = 32
 
 @converts("If", as_is=True)
 def branch(node: Node, condition: Value) -> list[Value] | tuple[Tensor, ...]:
-    """Return what one of two graphs gives, of the same types unless it is known which."""
+    """Return what one of two graphs gives, of the same types unless it is known which.
+
+    A graph that does not fit the sizes may be the one that is never taken: the condition is asked.
+    """
     then, otherwise = node.graph("then_branch"), node.graph("else_branch")
     conversion = node.conversion
     if not isinstance(condition, Tensor):
         return conversion.run(then if bool(condition.reshape(-1)[0]) else otherwise)
     first, second = (_plain(conversion.run, graph) for graph in (then, otherwise))
-    return primitives.cond(F.reshape(condition, []), first, second)
+    try:
+        return primitives.cond(F.reshape(condition, []), first, second)
+    except GptrsError as error:
+        origins = conversion.origins_of(node.source.inputs)
+        if not origins:
+            raise
+        raise NeedsKnownError(origins, f"the condition of {node}") from error
 
 
 def _plain(

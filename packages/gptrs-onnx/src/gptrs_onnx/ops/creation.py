@@ -34,7 +34,7 @@ def range_(node: Node, start: Known, limit: Known, delta: Known) -> Tensor:
     if start.dtype.kind == "f":
         return constant(np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype))
     first, end, step = (numbers(each)[0] for each in (start, limit, delta))
-    count = -((first - end) // step) if is_number(step, 1) else max(-((first - end) // step), 0)
+    count = max(-((first - end) // step), 0)
     dtype = constant(np.zeros((), np.int64 if start.dtype == object else start.dtype)).dtype
     return F.arange(count, dtype=dtype) * constant(np.asarray(step, dtype.numpy)) + _number(
         first, dtype

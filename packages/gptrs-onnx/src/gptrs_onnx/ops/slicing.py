@@ -58,10 +58,8 @@ def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
         first = begin if is_number(begin, 0) else max(min(begin, x.shape[axis]), 0)
         length = end - first
         count = length if step == 1 else (length + step - 1) // step
-        starts[axis], strides[axis] = first, step
-        sizes[axis] = max(count, 0) if is_number(count) else count
-        if is_number(count) and count <= 0:
-            starts[axis] = 0
+        sizes[axis], strides[axis] = max(count, 0), step
+        starts[axis] = first if count > 0 else 0
     return primitives.slice(x, starts, sizes, strides)
 
 
@@ -95,7 +93,7 @@ def pad(
 
 def _cut(x: Tensor, low: list[int], high: list[int]) -> Tensor:
     """Return x without what negative widths take away."""
-    if not any(is_number(each) and each < 0 for each in (*low, *high)):
+    if not any(each < 0 for each in (*low, *high)):
         return x
     starts = [max(-each, 0) for each in low]
     stops = [size - max(-each, 0) for size, each in zip(x.shape, high, strict=True)]
