@@ -369,7 +369,7 @@ def test_a_way_that_is_not_taken_need_not_fit_as_long_as_the_condition_is_small(
     with pytest.raises(GptrsError, match=r"`reshape` of f32\[2, 2\] to \[3, 2\]"):
         both(np.ones(4097, bool), ones(2, 2))
     assert both(np.ones(4096, bool), ones(2, 2))["y"].shape == (2, 2)
-    with pytest.raises(GptrsError, match="the condition of `If` depends on the values of .* `d`"):
+    with pytest.raises(GptrsError, match=r"the condition of `If` depends on the values of .* `d`"):
         both(np.ones(4097, bool), ones(2, 2))
 
 

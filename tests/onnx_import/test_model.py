@@ -18,7 +18,7 @@ from onnx import parser  # noqa: E402
 import gptrs_onnx  # noqa: E402
 from gptrs.api import CompileStart, ExecutionTraceSink  # noqa: E402
 from gptrs.capture.events.trace import tracing  # noqa: E402
-from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
+from gptrs.errors import ExecutionError, ModelError, UnsupportedError, UsageError  # noqa: E402
 
 OPSET = 'ir_version: 10, opset_import: ["" : 21]'
 MLP = """
@@ -210,6 +210,28 @@ def test_a_model_tells_its_inputs_and_outputs() -> None:
     listed = gptrs_onnx.supported_operators()
     assert "Conv" in listed["ai.onnx"]
     assert "MatMulNBits" in listed["com.microsoft"]
+
+
+@pytest.mark.parametrize("place", [-5, 4, -(2**63)])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Gather <axis = 1> (x, i)",
+        "GatherElements <axis = 1> (x, i)",
+        "ScatterElements <axis = 1> (x, i, u)",
+        "GatherND <batch_dims = 1> (x, i)",
+    ],
+)
+def test_an_index_outside_is_told_as_it_was_given(node: str, place: int, backend: Any) -> None:
+    model = model_of(
+        f"m (float[1, 4] x, int64[1, 1] i) => (float y) <float[1, 1] u = {{1}}> {{ y = {node} }}",
+        backend,
+    )
+    x = np.arange(4, dtype=np.float32)[None]
+    for right in (-4, 3):
+        assert model(x, np.array([[right]]))["y"].size
+    with pytest.raises(ExecutionError, match=f"index {place} "):
+        model(x, np.array([[place]]))
 
 
 BODIES = {

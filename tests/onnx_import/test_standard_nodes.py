@@ -84,3 +84,59 @@ def test_all_pass_or_are_refused_on_ref(cases: list[Any]) -> None:
     results = [is_right(case, "ref") for case in cases]
     assert len(results) > 1800
     assert sum(results) >= LEAST * len(results)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def counts(below: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(below).integers(0, below, shape)
+
+
+HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+DEFINED: dict[str, tuple[list[np.ndarray | None], dict[str, int]]] = {
+    "AffineGrid": ([floats(2, 2, 3), np.array([2, 3, 4, 5])], {}),
+    "Attention": ([floats(2, 2, 3, 4), floats(2, 2, 5, 4), floats(2, 2, 5, 4)], {}),
+    "CausalConvWithState": ([floats(2, 3, 6), floats(3, 1, 2)], {}),
+    "LinearAttention": (
+        [*[floats(2, 4, 8)] * 3, None, -abs(floats(2, 4, 8)), abs(floats(2, 4, 2))], HEADS,
+    ),
+    "MeanVarianceNormalization": ([floats(2, 3, 4, 5)], {}),
+    "NegativeLogLikelihoodLoss": ([floats(3, 5), counts(5, 3)], {}),
+    "RotaryEmbedding": ([floats(2, 3, 4, 8), floats(10, 4), floats(10, 4), counts(10, 2, 4)], {}),
+    "SoftmaxCrossEntropyLoss": ([floats(3, 5), counts(5, 3)], {}),
+    "SwiGLU": ([floats(2, 3, 4), floats(2, 3, 4)], {}),
+}  # fmt: skip
+"""Operators that the standard defines by others: inputs, and the attributes that they must have."""
+
+
+def test_operators_that_others_define_have_the_defaults_of_their_attributes() -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    converted, seen = gptrs_onnx.supported_operators()["ai.onnx"], set[str]()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        defined = schema.has_function or schema.has_context_dependent_function
+        if schema.domain or not defined or schema.name in {*converted, "SequenceMap"}:
+            continue
+        seen.add(schema.name)
+        inputs, needed = DEFINED[schema.name]
+        named = {f"x{i}": each for i, each in enumerate(inputs) if each is not None}
+        names = [f"x{i}" if f"x{i}" in named else "" for i in range(len(inputs))]
+        node = onnx.helper.make_node(schema.name, names, ["y"], **needed)
+        takes = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(each.dtype), each.shape
+            )
+            for name, each in named.items()
+        ]
+        gives = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+        graph = onnx.helper.make_graph([node], "g", takes, [gives])
+        opset = onnx.helper.make_opsetid("", schema.since_version)
+        proto = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        reference: Any = ReferenceEvaluator(proto)
+        wanted = reference.run(None, named)[0]
+        found = gptrs_onnx.from_proto(proto, "ref")(**named)["y"]
+        message = f"{schema.name} {schema.since_version}"
+        np.testing.assert_allclose(found, wanted, 1e-4, 1e-5, err_msg=message)
+    assert seen >= DEFINED.keys() - {"SwiGLU", "LinearAttention", "CausalConvWithState"}

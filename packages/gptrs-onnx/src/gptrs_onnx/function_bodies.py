@@ -42,11 +42,19 @@ def body_of(
         return None
     schema = cast("_Schema", found)
     if schema.has_function:
-        return _parsed(found.function_body.SerializeToString())
-    if not schema.has_context_dependent_function:
+        body = found.function_body
+    elif schema.has_context_dependent_function:
+        body = onnx.FunctionProto.FromString(_written_for(schema, node, values))
+    else:
         return None
-    written = _written_for(schema, node, values)
-    return _parsed(written) if written else None
+    if not body.node:
+        return None
+    for name in tuple(body.attribute):
+        default = found.attributes[name].default_value
+        if default.type:
+            body.attribute.remove(name)
+            body.attribute_proto.append(default)
+    return _parsed(body.SerializeToString())
 
 
 def _written_for(schema: _Schema, node: Node, values: Sequence[Value | None]) -> bytes:

@@ -24,9 +24,13 @@ _KINDS: dict[str, ScatterKind] = {
 
 
 def counted_from_start(indices: Tensor, size: int) -> Tensor:
-    """Return indices counted from the start; negative ones count from the end."""
+    """Return indices counted from the start; negative ones count from the end.
+
+    One before the start stays as it is, so that the error of the program names it.
+    """
     whole = F.cast(indices, dtypes.si64)
-    return F.where(whole < 0, whole + as_tensor(sizes([size]).reshape(())), whole)
+    moved = whole + as_tensor(sizes([size]).reshape(()))
+    return F.where(F.logical_and(whole < 0, moved >= 0), moved, whole)
 
 
 @converts("Gather")
@@ -85,7 +89,8 @@ def _flat_places(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
     for axis, size in enumerate(shape):
         column = F.squeeze(F.slice_axis(indices, -1 % indices.rank, axis, 1), -1)
         place = counted_from_start(column, size)
-        place = _checked(place, size)
+        if len(shape) > 1:
+            place = _checked(place, size)
         total = place if total is None else total * as_tensor(sizes([size]).reshape(())) + place
     if total is None:
         return F.zeros(indices.shape[:-1], dtypes.si64)
