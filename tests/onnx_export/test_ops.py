@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +22,20 @@ from gptrs.api import (  # noqa: E402
     TensorType,
     UnsupportedError,
     dtypes,
+    jit,
     run_program,
+    tensor,
 )
+from gptrs.api import functionals as F  # noqa: E402
+from gptrs.errors import GptrsError  # noqa: E402
+from gptrs.ir import parse_program, print_program, specialize  # noqa: E402
 from gptrs.ir.copying import copy_region  # noqa: E402
 from gptrs.ir.ops.elementwise import Cast  # noqa: E402
 from gptrs.runtime.outgoing_model import outgoing_program  # noqa: E402
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes  # noqa: E402
 from gptrs_conformance.op_runner import program_of  # noqa: E402
+from gptrs_conformance.program_generator import random_inputs  # noqa: E402
+from gptrs_conformance.program_generator.symbols import with_symbols  # noqa: E402
 
 try:
     import onnxruntime
@@ -199,3 +207,123 @@ def test_what_is_written_computes_the_same(op: type[Op]) -> None:
 )
 def test_what_is_written_computes_the_same_in_other_cases(op: type[Op]) -> None:
     check(op, others=True)
+
+
+DIVISIONS = {"div", "rem"}
+"""Ops that crash ONNX Runtime for integers that are 0."""
+FREE_TYPES = (dtypes.f32, dtypes.si32, dtypes.i1)
+
+
+def free_programs(op: type[Op], step: int) -> Iterator[tuple[Program, int]]:
+    """Yield programs for all sizes out of every `step`-th case: one of its sizes is a symbol."""
+    for dtype in set(legal_dtypes(op)).intersection(FREE_TYPES):
+        if op.name in DIVISIONS and dtype.is_integer:
+            continue
+        for case in [case for case in cases(op, dtype) if case.error is None][::step]:
+            program = program_of(case)
+            body = program.main.body
+            types = [value.type for value in (*body.params, *body.results)]
+            if any(wide(type_.dtype) is not type_.dtype for type_ in types):
+                continue
+            dims = {dim for value in body.params for dim in value.type.shape}
+            for size in sorted(dim for dim in dims if dim >= 2):
+                symbolic, _ = with_symbols(program, (size,))
+                if all(made.op.name != op.name for made in symbolic.main.body.instructions):
+                    continue
+                try:  # for all sizes, not for some of them
+                    yield parse_program(print_program(symbolic)), size
+                except GptrsError:
+                    continue
+
+
+def check_free(op: type[Op], step: int) -> None:
+    """Compare a written program with ours at the size that it was made of, at others, and at 1."""
+    ref = get_backend("ref")
+    for program, size in free_programs(op, step):
+        proto = proto_of(program)
+        for given in () if proto is None else (size, size + 1, 1):
+            special = specialize(program, {0: given})
+            named = random_inputs(special, given)
+            with np.errstate(all="ignore"):
+                try:
+                    wanted = run_program(special, named, ref)
+                except ExecutionError:
+                    continue
+            results = run_elsewhere(proto, list(named.values()))
+            for found, expected in zip(results or (), wanted, strict=results is not None):
+                what = f"{given}:\n{print_program(program)}"
+                assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
+                if found.dtype.kind == "f" or op.name not in UNSAID:
+                    np.testing.assert_allclose(found, expected, 1e-3, 1e-3, err_msg=what)
+
+
+@pytest.mark.skipif(onnxruntime is None, reason="a peer that runs the file")
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_what_is_written_with_a_free_size_computes_the_same_or_is_refused(op: type[Op]) -> None:
+    check_free(op, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(onnxruntime is None, reason="a peer that runs the file")
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_all_that_is_written_with_a_free_size_computes_the_same(op: type[Op]) -> None:
+    check_free(op, 1)
+
+
+IMAGES, ROWS_OF_SIX = ("n", 8, 8, 4), ("n", 6)
+FUNCTIONALS: dict[str, tuple[Callable[..., Any], list[tuple[int | str, ...]]]] = {
+    "conv2d": (lambda x, k: F.conv2d(x, k, stride=(2, 2)), [IMAGES, (3, 4, 3, 3)]),
+    "depthwise_conv2d": (F.depthwise_conv2d, [IMAGES, (4, 1, 3, 3)]),
+    "max_pool2d": (lambda x: F.max_pool2d(x, (2, 2)), [IMAGES]),
+    "average_pool2d": (
+        lambda x: F.average_pool2d(x, (3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), [IMAGES],
+    ),
+    "average_pool2d of all": (lambda x: F.average_pool2d(x, (8, 8)), [IMAGES]),
+    "softmax": (lambda x: F.softmax(x, 0), [ROWS_OF_SIX]),
+    "layer_norm without bias": (F.layer_norm, [ROWS_OF_SIX, (6,)]),
+    "group_norm": (lambda x: F.group_norm(x, 2), [IMAGES]),
+    "products": (lambda x: F.tril(F.matmul(x, F.transpose(x, (1, 0)))), [ROWS_OF_SIX]),
+    "cumprod": (lambda x: F.cumprod(x, 0), [ROWS_OF_SIX]),
+    "argmax": (lambda x: F.argmax(x, 0), [ROWS_OF_SIX]),
+    "sort": (lambda x: F.sort(x, 0), [ROWS_OF_SIX]),
+    "attention": (lambda q, k, v: F.attention(q, k, v, causal=True), [(2, "n", 2, 4)] * 3),
+    "arange": (lambda x: x + F.reshape(F.arange(x.shape[0], dtype="f32"), (-1, 1)), [ROWS_OF_SIX]),
+    "conv1d": (F.conv1d, [("n", 9, 4), (3, 4, 3)]),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(onnxruntime is None, reason="a peer that runs the file")
+@pytest.mark.parametrize("name", FUNCTIONALS)
+def test_what_models_call_is_written_for_all_sizes_of_a_batch(name: str) -> None:
+    function, shapes = FUNCTIONALS[name]
+
+    def called(arguments: tuple[Any, ...]) -> Any:
+        return function(*arguments)
+
+    def arrays(n: int) -> list[np.ndarray]:
+        rng = np.random.default_rng(n)
+        sizes = [[n if isinstance(dim, str) else dim for dim in shape] for shape in shapes]
+        return [rng.standard_normal(shape).astype(np.float32) for shape in sizes]
+
+    axes = tuple(tuple(d if isinstance(d, str) else None for d in shape) for shape in shapes)
+    lower = jit(called, dynamic={"arguments": axes}).lower
+    proto = proto_of(lower(tuple(map(tensor, arrays(3)))))
+    assert proto is not None
+    for n in (3, 5, 1):
+        inputs = arrays(n)
+        results = run_elsewhere(proto, inputs)
+        assert results is not None
+        wanted = called(tuple(map(tensor, inputs))).numpy()
+        assert results[0].shape == wanted.shape
+        np.testing.assert_allclose(results[0], wanted, 1e-3, 1e-4, err_msg=str(n))
+
+
+def test_an_op_that_asks_for_a_free_size_is_refused_by_name() -> None:
+    program = parse_program("""ptir.v0.5
+func @main(%x: f32[?0]) -> f32[?0+4] {
+  %0 = pad %x {low = [-5], high = [9]} : f32[?0+4]
+  return %0
+}
+""")
+    with pytest.raises(UnsupportedError, match=r"`pad` cannot .* sizes are free.* `\?0` < 5"):
+        gptrs_onnx.to_proto(outgoing_program(program, "trimmed"))

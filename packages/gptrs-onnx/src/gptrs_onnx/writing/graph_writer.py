@@ -99,6 +99,8 @@ class GraphWriter:
                 self._require_taken(op_type, position, each.dtype)
         results = [Ref(self.fresh(), type_) for type_ in types]
         names = ["" if each is None else each.name for each in inputs]
+        while names and not names[-1]:  # ONNX Runtime 1.32 crashes on some that are left out so
+            names.pop()
         given = {name: each for name, each in attributes.items() if each != []}
         made = helper.make_node(op_type, names, [each.name for each in results])
         made.attribute.extend(helper.make_attribute(name, each) for name, each in given.items())

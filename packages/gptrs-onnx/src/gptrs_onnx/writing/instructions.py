@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gptrs.api import FoundCall, Instruction, Region, UnsupportedError, Value
+from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.known_calls import calls_in, written_call
 from gptrs_onnx.writing.registry import WRITERS
@@ -21,10 +22,13 @@ def region_results(w: GraphWriter, region: Region, operands: Sequence[Ref]) -> l
             if needed.isdisjoint(instruction.results):
                 continue
             call = calls.get(instruction.results[0])
-            if call is not None:
-                w.values[call.result] = written_call(w, call)
-            else:
-                _write(w, instruction)
+            try:
+                if call is not None:
+                    w.values[call.result] = written_call(w, call)
+                else:
+                    _write(w, instruction)
+            except UnknownSizeError as error:
+                w.refuse(f"sizes are free, and it {error.question}")
         return [w.values[result] for result in region.results]
     finally:
         w.values = outer

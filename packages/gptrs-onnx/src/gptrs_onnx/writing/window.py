@@ -34,14 +34,19 @@ def reduce_window(w: GraphWriter, op: ops.ReduceWindow, x: Ref) -> Ref:
     if _is_max_pool(op, x):
         return _max_pool(w, op, x)
     windows = op.axes()
-    growth = [
-        math.inf if dim == 0 else out / dim for out, dim in zip(result.shape, x.shape, strict=True)
-    ]
+    growth = list(map(_growth, result.shape, x.shape))
     for axis in sorted(range(x.rank), key=growth.__getitem__):
         window = windows[axis]
         if window != ops.AxisWindow(1, 1, 0, 0, 1):
             total = _reduced_along(w, op.kind, total, axis, window)
     return converted(w, total, result.dtype)
+
+
+def _growth(out: int, dim: int) -> float:
+    """Return by what factor an axis grows; one of a symbolic size stays as it is, or is refused."""
+    if type(out) is not int or type(dim) is not int:
+        return 1.0
+    return math.inf if dim == 0 else out / dim
 
 
 def _reduced_along(w: GraphWriter, kind: str, x: Ref, axis: int, window: ops.AxisWindow) -> Ref:
