@@ -55,13 +55,14 @@ def attend(
     offset: int | None = None,
     threads: int = 1,
     transposed: bool = False,
+    guard: str = "blind",
 ) -> np.ndarray:
     arrays = [query, key, value]
     arrays += [] if mask is None else [mask]
     arrays += [] if offset is None else [np.array(offset, np.int64)]
     flags = {"causal": causal, "mask": mask is not None, "offset": offset is not None}
     words = [f"{name} = {str(flag).lower()}" for name, flag in flags.items()]
-    attrs = ", ".join([*words, f"scale = {scale!r}"])
+    attrs = ", ".join([*words, f"scale = {scale!r}", f'guard = "{guard}"'])
     executable = compiled(arrays, dtype, attrs, threads, transposed)
     return np.asarray(executable.run(arrays)[0])
 
@@ -74,6 +75,7 @@ def wanted(
     causal: bool = False,
     mask: np.ndarray | None = None,
     offset: int | None = None,
+    guard: str = "blind",
 ) -> np.ndarray:
     query, key, value = (x.astype(np.float64) for x in (query, key, value))
     key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
@@ -89,6 +91,8 @@ def wanted(
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = powers / powers.sum(axis=-1, keepdims=True)
+    if guard == "blind":
+        weights[(scores == -np.inf).all(axis=-1)] = 0
     return np.einsum("bhts,bhse->bhte", weights, value)
 
 

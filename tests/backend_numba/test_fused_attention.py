@@ -27,10 +27,10 @@ def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
     offset = int(random.integers(-3, keys + 3)) if causal and random.integers(2) else None
     shapes = ((length, keys), (batch, 1, 1, keys), (batch, n_kv_heads * group, length, keys))
     mask = random.random(shapes[seed % 3]) < 0.7 if random.integers(2) else None
-    found = attend(query, key, value, dtype=dtype, causal=causal, mask=mask, offset=offset)
-    want = wanted(query, key, value, causal=causal, mask=mask, offset=offset)
-    assert (np.isnan(found.astype(np.float64)) == np.isnan(want)).all()
-    require_close(found, want, dtype)
+    seen = {"causal": causal, "mask": mask, "offset": offset}
+    for guard in ("blind", "none"):
+        found = attend(query, key, value, dtype=dtype, guard=guard, **seen)
+        require_close(found, wanted(query, key, value, guard=guard, **seen), dtype)
 
 
 @pytest.mark.paths
@@ -56,16 +56,31 @@ def test_keys_behind_the_last_visible_one_are_not_read(length: int) -> None:
     require_close(attend(query, key, value, causal=True, offset=60), want)
 
 
-@pytest.mark.parametrize("length", [1, PANEL])
-def test_a_query_that_sees_nothing_gives_nan(length: int) -> None:
-    random = np.random.default_rng(5)
-    query, key, value = operands(random, (1, 1, 1, length, 10, 8, 8), "f32")
-    assert np.isnan(attend(query, key, value, causal=True, offset=-length)).all()
-    mask = np.ones((length, 10), bool)
-    mask[-1] = False
-    found = attend(query, key, value, mask=mask)
-    assert np.isnan(found[:, :, -1]).all()
-    assert not np.isnan(found[:, :, :-1]).any()
+@pytest.mark.paths
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("group", "length"), [(1, 1), (2, 3), (1, PANEL), (4, PANEL + 5)])
+def test_a_blind_query_gives_zero_and_nan_in_programs_of_a_plain_softmax(
+    group: int, length: int, dtype: str
+) -> None:
+    keys = BLOCK + 20
+    arrays = operands(np.random.default_rng(5), (2, 2, group, length, keys, 8, 8), dtype)
+    arrays[0][1, 0, 0, 2], arrays[0][1, -1, -1] = np.nan, np.inf
+    mask = np.random.default_rng(6).random((2, 1, length, keys)) < 0.5
+    mask[:, :, -1, : BLOCK + 3] = False  # sees none in its first block
+    mask[0, 0, length // 2] = False
+    for seen in (
+        {"causal": True, "offset": -length},
+        {"causal": True, "offset": -(length // 2) - 1},
+        {"mask": mask},
+        {"mask": mask[:1], "causal": True, "offset": keys - length},
+        {"mask": np.zeros((1, 1, 1, keys), bool)},
+    ):
+        for guard in ("blind", "none"):
+            found = attend(*arrays, dtype=dtype, guard=guard, **seen)
+            want = wanted(*arrays, guard=guard, **seen)
+            require_close(found, want, dtype)
+            if guard == "blind" and (want == 0).any():
+                assert (found[want == 0] == 0).all()
 
 
 @pytest.mark.parametrize("offset", [2**63 - 8, -(2**63)])
@@ -73,7 +88,7 @@ def test_offsets_far_outside(offset: int) -> None:
     arrays = operands(np.random.default_rng(6), (1, 1, 1, 7, 10, 8, 8), "f32")
     found = attend(*arrays, causal=True, offset=offset)
     if offset < 0:
-        assert np.isnan(found).all()
+        assert (found == 0).all()
     else:
         require_close(found, wanted(*arrays))
 
@@ -110,11 +125,14 @@ def test_any_number_of_threads_gives_the_same_bits(
 @pytest.mark.parametrize(
     "attrs",
     [
-        "causal = false, mask = false, offset = false",
-        "causal = false, mask = false, offset = false, scale = 1",
-        "causal = 0, mask = false, offset = false, scale = 1.0",
-        "causal = false, mask = true, offset = false, scale = 1.0",
-        "causal = false, mask = false, offset = false, scale = 1.0, window = 3",
+        'causal = false, mask = false, offset = false, guard = "none"',
+        "causal = false, mask = false, offset = false, scale = 1.0",
+        'causal = false, mask = false, offset = false, scale = 1, guard = "none"',
+        'causal = 0, mask = false, offset = false, scale = 1.0, guard = "none"',
+        'causal = false, mask = true, offset = false, scale = 1.0, guard = "none"',
+        'causal = false, mask = false, offset = false, scale = 1.0, guard = "nan"',
+        "causal = false, mask = false, offset = false, scale = 1.0, guard = true",
+        'causal = false, mask = false, offset = false, scale = 1.0, guard = "none", window = 3',
     ],
 )
 def test_calls_that_say_something_else_are_refused(attrs: str) -> None:

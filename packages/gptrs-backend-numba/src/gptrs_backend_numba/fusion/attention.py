@@ -1,8 +1,17 @@
-"""Fusions of attention, with and without a mask, an offset, and shared kv heads."""
+"""Fusions of attention, with and without a mask, an offset, and shared kv heads.
+
+Both of the functional and of programs that have a plain softmax in its place, as files have: there
+a query that sees nothing gives NaN.
+"""
 
 from __future__ import annotations
 
-from gptrs.functionals.attention import attention
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from gptrs.capture.tensor import Tensor
+from gptrs.functionals.activation import LEAST_TOTAL, softmax
+from gptrs.functionals.attention import attention, attention_by
 from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.op import Op
@@ -12,12 +21,25 @@ from gptrs.ir.ops.elementwise import Compare, Div, Exp, Select
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
-from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
+from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 
-def _attention(call: FoundCall) -> CustomCall | None:
+def plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
+    offset: Tensor | None = None,
+) -> Tensor:
+    """Return `attention`, but NaN for queries whose every score is -inf."""
+    return attention_by(softmax, query, key, value, mask, scale, causal, offset=offset)
+
+
+def _replaced(call: FoundCall, guard: str) -> CustomCall | None:
     operands = call.operands
     query, key, value = (operands[name].type for name in ("query", "key", "value"))
     if query.dtype not in FLOATS or 0 in (*query.shape, *key.shape, *value.shape):
@@ -28,6 +50,7 @@ def _attention(call: FoundCall) -> CustomCall | None:
     assert isinstance(scale, float | int)
     attrs = Dictionary.of(
         causal=bool(call.attributes.get("causal", False)),
+        guard=guard,
         mask="mask" in operands,
         offset="offset" in operands,
         scale=float(scale),
@@ -44,27 +67,30 @@ def _calls(query: str, keys: str, **seen: object) -> list[dict[str, object]]:
     return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75, 1.0)]
 
 
-def _fusions(
-    needs: tuple[type[Op], ...], lengths: tuple[str, str] = ("4", "6"), /, **seen: object
-) -> tuple[Pass, ...]:
-    """Return one pass for queries with kv heads of their own, one for those that share them.
+_KINDS: tuple[tuple[tuple[type[Op], ...], tuple[str, str], Mapping[str, object]], ...] = (
+    ((Select, Compare), ("4", "6"), {"causal": True, **tensors(offset="si64[]")}),
+    ((Select,), ("4", "6"), {"causal": True}),
+    # The mask of a symbolic size is no constant.
+    ((Select, Compare), ("?0", "?0"), {"causal": True}),
+    ((Select,), ("4", "6"), tensors(mask="i1[4, 6]")),
+    ((), ("4", "6"), {}),
+)
+"""Kinds of calls: their ops, how many queries and keys the examples have, and what these see.
 
-    `lengths` are those of the queries and of the keys in the examples.
-    """
-    queries, keys = lengths
-    table = (DotGeneral, Exp, Reduce, Div, *needs)
-    return tuple(
-        fusion(attention, _calls(f"f32[2, {heads}, {queries}, 5]", keys, **seen), table, _attention)
-        for heads in (3, 6)
-    )
+Attention that computes its mask comes first: to the others it looks like one that is given.
+"""
+
+
+def _fusions(function: Callable[..., Tensor], guard: str, *needs: Need) -> Iterator[Pass]:
+    """Yield passes for all kinds: for queries with kv heads of their own, and that share them."""
+    for ops, (queries, keys), seen in _KINDS:
+        for heads in (3, 6):
+            calls = _calls(f"f32[2, {heads}, {queries}, 5]", keys, **seen)
+            wanted = (DotGeneral, Exp, Reduce, Div, *ops, *needs)
+            yield fusion(function, calls, wanted, partial(_replaced, guard=guard))
 
 
 FUSE_ATTENTION: tuple[Pass, ...] = (
-    *_fusions((Select, Compare), causal=True, **tensors(offset="si64[]")),
-    *_fusions((Select,), causal=True),
-    # The mask of a symbolic size is no constant.
-    *_fusions((Select, Compare), ("?0", "?0"), causal=True),
-    *_fusions((Select,), **tensors(mask="i1[4, 6]")),
-    *_fusions(()),
+    *_fusions(attention, "blind", LEAST_TOTAL),
+    *_fusions(plain_attention, "none"),
 )
-"""Attention that computes its mask comes first: to the others it looks like one that is given."""

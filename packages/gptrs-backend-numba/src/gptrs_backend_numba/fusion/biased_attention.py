@@ -1,7 +1,7 @@
 """Fusions of attention as exporters of other formats write it: its mask is added to the scores.
 
-Queries and keys may be scaled before they are multiplied. A guard that replaces the NaN of queries
-that see nothing is part of it.
+Queries and keys may be scaled before they are multiplied. What replaces the NaN of queries that see
+nothing is part of it: see `gptrs_backend_numba.kernels.attention.geometry.GUARDS`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import partial
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.activation import softmax
-from gptrs.functionals.attention import attention
+from gptrs.functionals.activation import LEAST_TOTAL, softmax
+from gptrs.functionals.attention import attention, attention_by
 from gptrs.functionals.operands import splat
 from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
@@ -24,7 +24,7 @@ from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
-from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
+from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
 from gptrs_backend_numba.lowering.biased_attention import TARGET
 
 _FEWEST_QUERIES = 7
@@ -45,10 +45,17 @@ def biased_attention(
     return attention(query, key, value, mask=bias, scale=scale)
 
 
+def plain_biased_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
+) -> Tensor:
+    """Return the same, but NaN for queries whose every score is -inf."""
+    return attention_by(softmax, query, key, value, mask=bias, scale=scale)
+
+
 def guarded_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
 ) -> Tensor:
-    """Return the same with 0 for probabilities that are NaN."""
+    """Return the same with 0 for all probabilities that are NaN."""
     heads = ([0, 1], [0, 1])
     scores = primitives.dot_general(query, key, ([3], [3]), heads)
     probabilities = softmax(scores * scale + bias, axis=-1)
@@ -58,7 +65,7 @@ def guarded_attention(
     return primitives.dot_general(shown, value, ([3], [2]), heads)
 
 
-def _replaced(call: FoundCall, guarded: bool) -> CustomCall | None:
+def _replaced(call: FoundCall, guard: str) -> CustomCall | None:
     query, key, value, bias = (
         call.operands[name].type for name in ("query", "key", "value", "bias")
     )
@@ -71,16 +78,17 @@ def _replaced(call: FoundCall, guarded: bool) -> CustomCall | None:
         return None
     if query.shape[:2] != key.shape[:2] or bias.shape != (*query.shape[:3], key.shape[2]):
         return None
-    attrs = Dictionary.of(scale=float(scale), guarded=guarded)
+    attrs = Dictionary.of(scale=float(scale), guard=guard)
     return CustomCall(TARGET, (call.result.type,), attrs)
 
 
-def _fused(function: Callable[..., Tensor], guarded: bool) -> Pass:
-    needs = (DotGeneral, Exp, Reduce, Div, Add, *((Select, Compare) if guarded else ()))
-    return fusion(function, _CALLS, needs, partial(_replaced, guarded=guarded))
+def _fused(function: Callable[..., Tensor], guard: str, *needs: Need) -> Pass:
+    needs = (DotGeneral, Exp, Reduce, Div, Add, *needs)
+    return fusion(function, _CALLS, needs, partial(_replaced, guard=guard))
 
 
 FUSE_BIASED_ATTENTION: tuple[Pass, ...] = (
-    _fused(guarded_attention, guarded=True),
-    _fused(biased_attention, guarded=False),
+    _fused(biased_attention, "blind", LEAST_TOTAL),
+    _fused(guarded_attention, "nan", Select, Compare),
+    _fused(plain_biased_attention, "none"),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.matching.patterns import FunctionalPattern
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.ir.program import Program, Region, Value
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
 from gptrs.optimizer.rewrite.template import Definer
@@ -17,6 +18,8 @@ from gptrs_backend_numba.evaluation import evaluate
 
 Users = Mapping[Value, frozenset[tuple[Value, ...]]]
 """The instructions that read each value, by their results; () stands for the end of a region."""
+Need = type[Op] | float
+"""An op, or a number that is a constant of a program."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Unshared:
 
 @dataclass(frozen=True)
 class GatedFusion:
-    """A fusion that skips programs without one of the ops in `needs`.
+    """A fusion that skips programs without one of the ops and constant numbers in `needs`.
 
     Deriving a pattern takes longer than looking for an op. So a pass has few examples, and ops that
     earlier passes have fused no longer cause a derivation.
@@ -60,12 +63,13 @@ class GatedFusion:
     name: str
     pattern: ProgramPattern
     replacement: Replacement
-    needs: frozenset[type[Op]]
+    needs: frozenset[Need]
 
     def apply(self, program: Program) -> Program:
         """Return the program with all calls replaced."""
         bodies = [function.body for function in program.functions]
-        if not self.needs <= {type(made.op) for body in bodies for made in body.walk()}:
+        made = [made for body in bodies for made in body.walk()]
+        if not self.needs <= {*map(type, (each.op for each in made)), *_numbers(made)}:
             return program
         found = Unshared(self.pattern, _users(bodies))
         return FusionPass(self.name, found, self.replacement).apply(program)
@@ -74,13 +78,13 @@ class GatedFusion:
 def fusion(
     function: Callable[..., Tensor],
     examples: Iterable[Mapping[str, object]],
-    needs: Iterable[type[Op]],
+    needs: Iterable[Need],
     replacement: Replacement,
 ) -> GatedFusion:
     """Return the pass that replaces calls like `examples` by the result of `replacement`.
 
-    All these calls must have the ops in `needs`. An argument of an example is a number, a word, or
-    the type of a tensor as `tensors` gives it: see
+    All these calls must have the ops and numbers in `needs`. An argument of an example is a number,
+    a word, or the type of a tensor as `tensors` gives it: see
     `gptrs.functionals.matching.examples.pattern_example`.
     """
     name = function.__name__
@@ -91,6 +95,13 @@ def fusion(
 def tensors(**types: str) -> dict[str, object]:
     """Return the arguments of an example that are tensors, from their types in text."""
     return {name: parse_type(text) for name, text in types.items()}
+
+
+def _numbers(made: Iterable[Instruction]) -> Iterator[object]:
+    """Yield the numbers of constants that are one."""
+    for each in made:
+        if isinstance(each.op, Constant) and each.op.value.array.size == 1:
+            yield each.op.value.array.item()
 
 
 def _users(bodies: Iterable[Region]) -> Users:

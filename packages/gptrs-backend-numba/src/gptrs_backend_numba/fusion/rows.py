@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gptrs.functionals.activation import softmax
+from gptrs.functionals.activation import LEAST_TOTAL, safe_softmax, softmax
 from gptrs.functionals.normalization import layer_norm, rms_norm
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
@@ -45,15 +45,14 @@ def _norms(*vectors: str) -> list[dict[str, object]]:
     return [{**types, "epsilon": epsilon} for epsilon in (1e-5, 1e-3)]
 
 
-def _softmax_of(axis: int) -> dict[str, object]:
-    return {**tensors(x="f32[2, 3]"), "axis": axis}
-
+_SOFTMAX = [{**tensors(x="f32[2, 3]"), "axis": axis} for axis in (0, 1)]
 
 FUSE_ROWS: tuple[Pass, ...] = (
     fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms("weight"), (Reduce, Rsqrt), _norm("weight")),
     fusion(layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
-    fusion(softmax, [_softmax_of(0), _softmax_of(1)], (Reduce, Exp, Div), _softmax),
+    fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
+    fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),
 )
 """Those that are most of what others are made of come last."""

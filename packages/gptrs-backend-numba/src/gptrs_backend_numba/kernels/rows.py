@@ -1,4 +1,4 @@
-"""Kernels of `layer_norm`, `rms_norm` and `softmax`: each row in one go, in f32."""
+"""Kernels of `layer_norm`, `rms_norm`, `softmax` and `safe_softmax`: each row in one go, in f32."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def norm_task(
 
 
 @kernel
-def softmax_task(x, unused, out, geometry, task, *, ELEMENT, load_row, store):
-    """Write the exponentials of each row of a block over their sum."""
+def softmax_task(x, unused, out, geometry, task, *, ELEMENT, SAFE, load_row, store):
+    """Write the exponentials of each row of a block over their sum, which is not 0 if `SAFE`."""
     G = pointer(geometry, np.int64)
     X, O = pointer(x, ELEMENT), pointer(out, ELEMENT)
     rows, block, n, step = G[3], G[4], G[5], G[6]
@@ -84,6 +84,8 @@ def softmax_task(x, unused, out, geometry, task, *, ELEMENT, load_row, store):
             H[i] = np.float32(-np.inf)
         softmax_row(held.ctypes.data, padded, held.ctypes.data + 4 * n)
         total = H[n]
+        if SAFE and total == 0.0:
+            total = np.float32(1.0)
         for i in range(n):
             O[row * n + i] = store(divide(H[i], total))
     keep_alive(held)
@@ -103,10 +105,11 @@ def norm(dtype: DType, *, centered: bool, weight: bool, bias: bool) -> Specializ
     )
 
 
-def softmax(dtype: DType) -> SpecializedKernel:
-    """Return the kernel of `softmax`."""
+def softmax(dtype: DType, *, safe: bool) -> SpecializedKernel:
+    """Return the kernel of `softmax` or `safe_softmax`."""
     return softmax_task.specialize(
         ELEMENT=memory_of(dtype),
+        SAFE=safe,
         load_row=load_row.specialize(load=load_of(dtype)),
         store=store_of(dtype),
     )

@@ -3,7 +3,9 @@
 Operands: query [B, H, T, D], key [B, K, S, D], value [B, K, S, E], none of them empty, with any
 strides; an i1 mask that broadcasts to [B, H, T, S] if the attribute `mask`; a si64[] offset if
 `offset`. The result [B, H, T, E] is that of the functional `attention` for these, `scale` and
-`causal`, computed in f32 and rounded once. What is hidden is not read where whole keys are.
+`causal`, computed in f32 and rounded once. What is hidden is not read where whole keys are. A query
+whose every score is -inf gives 0 with the attribute `guard` "blind", NaN with "none", which a
+program has that writes attention with a plain softmax.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from gptrs.ir.size_guards import select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.attention import geometry
+from gptrs_backend_numba.kernels.attention.geometry import GUARDS
 from gptrs_backend_numba.kernels.attention.many_queries import attention_panels
 from gptrs_backend_numba.kernels.attention.single_query import attention_row
 from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
@@ -38,7 +41,7 @@ _FEW = 6
 """Queries that share their keys, up to which a panel of them would be mostly empty."""
 PARALLEL_FROM = 32_768
 """Products from which it pays to share the work: waking a worker takes microseconds."""
-_ATTRIBUTES = {"scale", "causal", "mask", "offset"}
+_ATTRIBUTES = {"scale", "causal", "mask", "offset", "guard"}
 
 
 def attention_target(dtype: DType) -> str:
@@ -51,7 +54,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     if set(attrs) != _ATTRIBUTES or not isinstance(attrs["scale"], float):
         return False
     flags = [attrs[name] for name in ("causal", "mask", "offset")]
-    if not all(isinstance(flag, bool) for flag in flags):
+    if not all(isinstance(flag, bool) for flag in flags) or attrs["guard"] not in GUARDS[:2]:
         return False
     if len(operands) != 3 + sum(map(bool, flags[1:])) or (attrs["offset"] and not attrs["causal"]):
         return False
@@ -142,6 +145,7 @@ def fields_of(
         geometry.IS_OFFSET_GIVEN: int(bool(attrs["offset"])),
         geometry.DEFAULT_OFFSET: keys - length,
         geometry.SCALE: float_bits(attrs["scale"]),
+        geometry.GUARD: GUARDS.index(str(attrs["guard"])),
     }
     if attrs["mask"]:
         seen = mask.broadcast((batch, heads, length, keys))

@@ -2,8 +2,8 @@
 
 Operands: query [B, H, T, D], key [B, H, S, D], value [B, H, S, E] and a bias [B, H, T, S], all of
 f32, none of them empty, with any strides. The result [B, H, T, E] is
-`softmax(scale * Q K^T + bias) V`. A query that sees nothing, as all of its biases are -inf, gives
-NaN, with the attribute `guarded` 0.
+`softmax(scale * Q K^T + bias) V`. A query whose every score is -inf gives NaN with the attribute
+`guard` "none", 0 with "blind" and "nan"; with "nan" so does one with a NaN among its scores.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TARGET = "gptrs.numba.biased_attention.f32.v1"
 
 def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     attrs = op.attrs
-    if set(attrs) != {"scale", "guarded"} or not isinstance(attrs["scale"], float):
+    if set(attrs) != {"scale", "guard"} or not isinstance(attrs["scale"], float):
         return False
-    if not isinstance(attrs["guarded"], bool) or len(operands) != 4:
+    if attrs["guard"] not in geometry.GUARDS or len(operands) != 4:
         return False
     query, key, value, bias = operands
     if {x.dtype for x in operands} != {dtypes.f32} or {x.rank for x in operands} != {4}:
@@ -59,9 +59,8 @@ def biased_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     keys, value_dim = value.shape[2:]
     out = builder.fresh(query.dtype, (batch, length, heads, value_dim))
     builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
-    attrs = Dictionary.of(mask=True, causal=False, offset=False, scale=op.attrs["scale"])
-    fields = fields_of(attrs, query, key, value, bias, out)
-    fields |= {geometry.MASKED: 0, geometry.GUARDED: int(bool(op.attrs["guarded"]))}
+    attrs = Dictionary.of(dict(op.attrs.items), mask=True, causal=False, offset=False)
+    fields = fields_of(attrs, query, key, value, bias, out) | {geometry.MASKED: 0}
     work = batch * heads * length * keys * (head_dim + value_dim)
     threads = builder.threads_from(PARALLEL_FROM, work)
     task = compiled_task(attention_panels(dtypes.f32, biased=True))

@@ -1,8 +1,8 @@
-"""`gptrs.numba.<kind>.<dtype>.v1` of layer_norm, rms_norm and softmax over the last axis.
+"""`gptrs.numba.<kind>.<dtype>.v1` of norms and softmax over the last axis.
 
 Operands: x [.., N]; a weight [N] if the attribute `weight`; a bias [N] if `bias`, for `layer_norm`
-alone. The attribute `epsilon` is that of the functional; `softmax` has no attributes. The result
-[.., N] is computed in f32 and rounded once.
+alone. The attribute `epsilon` is that of the functional; `softmax` and `safe_softmax` have no
+attributes. The result [.., N] is computed in f32 and rounded once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
 """Elements from which it pays to share the work: waking a worker takes microseconds."""
-_FLAGS = {"layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "softmax": ()}
+_FLAGS = {
+    "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "softmax": (), "safe_softmax": (),
+}  # fmt: skip
 KINDS = tuple(_FLAGS)
 """The functionals whose calls there are kernels for."""
 
@@ -84,8 +86,8 @@ def _has(op: CustomCall, flag: str) -> bool:
 
 def _task_kernel(op: CustomCall, x: View) -> SpecializedKernel:
     kind = _kind(op)
-    if kind == "softmax":
-        return kernels.softmax(x.dtype)
+    if not _FLAGS[kind]:
+        return kernels.softmax(x.dtype, safe=kind == "safe_softmax")
     return kernels.norm(
         x.dtype,
         centered=kind == "layer_norm",

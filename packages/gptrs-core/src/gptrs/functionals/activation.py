@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
+
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -26,6 +28,9 @@ from gptrs.functionals.operands import (
 )
 
 Approximation = Literal["none", "tanh", "quick"]
+
+LEAST_TOTAL = 2.0**-126
+"""Normal in f32 and f64, and far below every sum that has the power of a finite maximum, 1."""
 
 
 @pattern_example(x="f32[2, 3]")
@@ -169,6 +174,34 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     powers = primitives.exp(_shifted(widened(x), along))
     total = primitives.reduce(powers, "sum", [along], keepdims=True)
     return converted(primitives.div(powers, expand(total, x.shape)), x.dtype)
+
+
+@pattern_example(x="f32[2, 3]", axis=0)
+@pattern_example(x="f32[2, 3]", axis=1)
+@functional
+def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """`softmax`, but 0 for a slice of nothing but -inf: the probabilities of `attention`.
+
+    A NaN or +inf makes its slice NaN, as in `softmax`; an empty axis gives an empty result.
+    """
+    require_float("safe_softmax", x=x)
+    along = axis_of("safe_softmax", axis, x)
+    wide = widened(x)
+    peak = finite_peak(primitives.reduce(wide, "max", [along], keepdims=True))
+    powers = primitives.exp(primitives.sub(wide, expand(peak, x.shape)))
+    total = positive_total(primitives.reduce(powers, "sum", [along], keepdims=True))
+    return converted(primitives.div(powers, expand(total, x.shape)), x.dtype)
+
+
+def finite_peak(peak: Tensor) -> Tensor:
+    """Return maxima with the least finite number for -inf, so that `exp(-inf - peak)` is 0."""
+    least = float(np.finfo(peak.dtype.numpy.name).min)
+    return primitives.maximum(peak, splat(least, peak.dtype, peak.shape))
+
+
+def positive_total(total: Tensor) -> Tensor:
+    """Return sums of powers, with a number above 0 for 0; others stay as they are."""
+    return primitives.maximum(total, splat(LEAST_TOTAL, total.dtype, total.shape))
 
 
 @pattern_example(x="f32[2, 3]", axis=0)

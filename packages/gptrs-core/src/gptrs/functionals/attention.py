@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.functionals.activation import softmax
+from gptrs.functionals.activation import safe_softmax
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
 from gptrs.functionals.masks import causal_mask, sliding_window_mask
@@ -63,12 +64,33 @@ def attention(
     last `window` keys up to its own. Query i is at position `offset + i`, where `offset`, a number
     or a rank-0 integer tensor, is the number of positions before these queries: in a decode
     step, the length of the cache. Without it the queries are the last T of the S positions:
-    `offset` is S - T (torch's `is_causal` is `offset=0`). A query that sees none of the keys gives
-    NaN; without any keys, S = 0, the result is 0.
+    `offset` is S - T (torch's `is_causal` is `offset=0`).
+
+    A query whose every score is -inf, as all keys are hidden from it, by either kind of mask or by
+    its position, gives 0 (`safe_softmax`; torch since 2.5, ONNX `Attention`), as does S = 0. A NaN
+    among its scores gives NaN.
 
     16-bit operands are multiplied, scaled and normalized in f32, and the result is rounded once.
     UsageError for operands, masks and settings that do not fit.
     """
+    return attention_by(
+        safe_softmax, query, key, value, mask, scale, causal, window, offset, softcap
+    )
+
+
+def attention_by(
+    normalize: Callable[[Tensor], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: Tensor | int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Return `attention` whose probabilities are `normalize` of the scores [B, H, T, S]."""
     _require_operands(query, key, value)
     require_settings("attention", query.shape[3], scale, window, softcap)
     _require_position_settings(causal, window, offset)
@@ -86,7 +108,7 @@ def attention(
     if visible is not None:
         hidden = splat(-math.inf, scores.dtype, shape)
         scores = primitives.select(expand(visible, shape), scores, hidden)
-    return _mix(softmax(scores, axis=-1), value, query.dtype)
+    return _mix(normalize(scores), value, query.dtype)
 
 
 @functional

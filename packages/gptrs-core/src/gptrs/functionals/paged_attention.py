@@ -12,7 +12,7 @@ from gptrs.capture import primitives
 from gptrs.capture.region import Body
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.functionals.activation import softmax
+from gptrs.functionals.activation import finite_peak, positive_total, safe_softmax
 from gptrs.functionals.attention import require_settings
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
@@ -114,7 +114,7 @@ def paged_attention(
     own, with `window` the last `window` of these. So the keys and values of the new tokens are in
     the pools before: `update_pages` puts them there. Entries of the table behind the last position
     may be any page. Positions that no row of a text sees may hold anything, NaN too. Rows that
-    belong to no text, such as padding behind the last one, give 0.
+    belong to no text, such as padding, give 0, and so do rows whose every score is -inf.
 
     `sinks` [H], of the type that all is computed in, are the scores of one more key for each head,
     which every row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` changes them.
@@ -213,7 +213,7 @@ def _mixed(scores: Tensor, seen: Tensor, values: Tensor, sinks: Tensor | None) -
     visible = expand(primitives.reshape(seen, (rows, 1, shape[3])), shape)
     hidden = splat(-math.inf, scores.dtype, shape)
     scores = primitives.select(visible, primitives.reshape(scores, shape), hidden)
-    weights = softmax(scores, axis=-1) if sinks is None else _with_sinks(scores, sinks)
+    weights = safe_softmax(scores) if sinks is None else _with_sinks(scores, sinks)
     probabilities = primitives.reshape(weights, (*shape[:3], *pages))
     mixed = primitives.dot_general(probabilities, values, ([3, 4], [0, 2]), ([0], [1]))
     return primitives.transpose(mixed, (1, 0, 2, 3))
@@ -225,10 +225,11 @@ def _with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
     group = (shape[0], 1, shape[2], 1)
     sink = expand(primitives.reshape(sinks, group), (*shape[:3], 1))
     largest = primitives.maximum(primitives.reduce(scores, "max", [3], keepdims=True), sink)
+    largest = finite_peak(largest)
     exponentials = primitives.exp(primitives.sub(scores, expand(largest, shape)))
     total = primitives.reduce(exponentials, "sum", [3], keepdims=True)
     total = primitives.add(total, primitives.exp(primitives.sub(sink, largest)))
-    return primitives.div(exponentials, expand(total, shape))
+    return primitives.div(exponentials, expand(positive_total(total), shape))
 
 
 def _where(used: Tensor, values: Tensor) -> Tensor:

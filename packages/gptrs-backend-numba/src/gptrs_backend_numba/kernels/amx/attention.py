@@ -47,6 +47,7 @@ from gptrs_backend_numba.kernels.amx.gemm_ir import (
 from gptrs_backend_numba.kernels.attention.geometry import (
     CHUNK,
     GROUP,
+    GUARD,
     HEAD_DIM,
     KB,
     KH,
@@ -137,6 +138,10 @@ def store_results(out, G, panels, sizes, memory, p, sums, *, ELEMENT, DIRECT, st
     o_step = G[OT] if group == 1 else G[OH]
     first = (panels.first + p * panels.step) * PANEL
     totals = memory.states + PANEL_STATE_BYTES * p + 8 * PANEL
+    total = pointer(totals, np.float32)
+    for i in range(PANEL if G[GUARD] else 0):
+        if total[i] == 0.0:  # it sees no key
+            total[i] = 1.0
     whole = even and first + PANEL <= panels.columns and value_dim % 16 == 0
     for half in range(2):
         row, row_step = memory.staging + 64 * padded * half, 4 * padded

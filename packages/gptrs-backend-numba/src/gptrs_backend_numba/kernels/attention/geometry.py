@@ -24,8 +24,11 @@ FIELDS = range(36)
     # Only with AMX: tasks for the queries that share keys, keys that are split at a time, tasks in
     TASKS_A_MATRIX, CHUNK, TASKS, THREADS,  # all, threads,
     VECTOR_TASK,  # the address of the kernel that computes the same without AMX
-    GUARDED,  # whether a query that sees nothing gives 0, not NaN; only with a bias
+    GUARD,  # which queries give 0, not NaN: see `GUARDS`
 ) = FIELDS  # fmt: skip
+GUARDS = ("none", "blind", "nan")
+"""Words for the queries that give 0, by number: none, those whose every score is -inf, and besides
+those with a NaN among their scores."""
 
 
 @register_jitable

@@ -31,7 +31,8 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     CAUSAL,
     DEFAULT_OFFSET,
     GROUP,
-    GUARDED,
+    GUARD,
+    GUARDS,
     HEAD_DIM,
     IS_OFFSET_GIVEN,
     KB,
@@ -67,6 +68,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, transpose
 BLOCK = 48
 """Keys in a block: with a panel of their scores they stay in the L1 cache."""
 INF = np.float32(np.inf)
+NAN = GUARDS.index("nan")
 
 transpose_4 = transpose(4)
 
@@ -152,8 +154,8 @@ def attention_panel_task(
             hide_masked(memory.scores, G, mask, panel, begin, count)
         softmax_panel(memory.scores, count, memory.maxima, memory.totals, memory.factors)
         multiply_values(V, v_step, memory, count, value_dim)
-    if BIASED and G[GUARDED]:
-        clear_unseeing(memory, value_dim)
+    if G[GUARD]:
+        clear_guarded(memory, value_dim, G[GUARD])
     store_results(out, G, panel, memory, value_dim)
     keep_alive(held)
     return 0
@@ -319,11 +321,11 @@ def add_bias(memory, G, panel, begin, count):
 
 
 @kernel_part
-def clear_unseeing(memory, value_dim):
-    """Set the sums of queries to 0 whose powers have no sum above 0: those that see no key."""
+def clear_guarded(memory, value_dim, guard):
+    """Set the sums of queries to 0 that give 0: the powers of a blind one have the sum 0."""
     A, total = pointer(memory.sums, np.float32), pointer(memory.totals, np.float32)
     for i in range(PANEL):
-        if not total[i] > 0.0:
+        if total[i] == 0.0 or (guard == NAN and total[i] != total[i]):
             total[i] = 1.0
             for e in range(value_dim):
                 A[e * PANEL + i] = 0.0

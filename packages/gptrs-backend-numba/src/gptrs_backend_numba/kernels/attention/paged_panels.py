@@ -303,7 +303,8 @@ def store_panel_results(out, G, panel, memory, *, ELEMENT, VALUE_DIM, WIDE, stor
         for i in range(PANEL):
             F[i] += T[j * PANEL + i]
     for i in range(PANEL):
-        F[i] = divide(np.float32(1.0), F[i])
+        if F[i] != 0.0:  # else every score is -inf
+            F[i] = divide(np.float32(1.0), F[i])
     for e in range(VALUE_DIM):
         for i in range(PANEL):
             A[e * PANEL + i] = A[e * PANEL + i] * F[i] + np.float32(0.0)  # -0 becomes 0

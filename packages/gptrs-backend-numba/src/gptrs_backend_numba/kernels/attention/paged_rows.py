@@ -130,7 +130,8 @@ def store_rows_part(
         total = T[0]
         for j in range(1, WIDTH):
             total += T[j]
-        total = divide(np.float32(1.0), total)
+        if total != 0.0:  # else every score is -inf
+            total = divide(np.float32(1.0), total)
         place = (((begin + n) * G[KV_HEADS] + head) * group + c - n * group) * VALUE_DIM
         for e in range(VALUE_DIM):
             O[place + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0

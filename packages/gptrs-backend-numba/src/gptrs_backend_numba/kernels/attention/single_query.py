@@ -16,6 +16,7 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     CAUSAL,
     DEFAULT_OFFSET,
     GROUP,
+    GUARD,
     HEAD_DIM,
     IS_OFFSET_GIVEN,
     KB,
@@ -93,6 +94,8 @@ def attention_row_task(
         W[j] = -INF
     softmax_row(scores, padded, row)
     total = X[0]
+    if G[GUARD] and total == 0.0:  # it sees no key
+        total = np.float32(1.0)
     multiply_values(scores, values, v_step, sums, seen, value_dim)
     place = batch * G[OB] + t * G[OT] + line * G[OH]
     for e in range(value_dim):
