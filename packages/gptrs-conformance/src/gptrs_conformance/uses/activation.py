@@ -20,6 +20,12 @@ def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return e / e.sum(axis, keepdims=True)
 
 
+def safe_softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Along `axis`, with 0 for a slice of nothing but -inf."""
+    blind = (x == -np.inf).all(axis, keepdims=True)
+    return np.where(blind, 0, softmax(np.where(blind, 0, x), axis))
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
     return np.array([math.erf(value) for value in x.ravel()]).reshape(x.shape)
 
@@ -57,6 +63,9 @@ EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30, 6.0, 88.0], 
 ENDS = np.array([np.inf, -np.inf, np.nan, 1e30, -1e30], np.float32)
 HIDDEN = np.array([[1e4, 1e4 - 1, -np.inf], [-1e4, -np.inf, -1e4]], np.float32)
 COUNTS = np.array([-3, 0, 2, 9])
+BLIND = normal(7, 6, 5)
+BLIND[1], BLIND[2, 1:], BLIND[4] = -np.inf, -np.inf, -np.inf
+BLIND[3, 2], BLIND[4, 1] = np.nan, np.nan
 
 USES = (
     Use("relu", (X,), F.relu, lambda x: np.maximum(x, 0),
@@ -125,6 +134,13 @@ USES = (
         torch=lambda torch, x: torch.softmax(x, -1)),
     Use("softmax", (normal(5, 2, 0),), F.softmax, lambda x: x, "empty axis",
         torch=lambda torch, x: torch.softmax(x, -1)),
+    Use("safe_softmax", (X,), F.safe_softmax, softmax),
+    Use("safe_softmax", (BLIND,), F.safe_softmax, safe_softmax, "blind rows",
+        torch=lambda torch, x: torch.ops.aten._safe_softmax(x, -1)),
+    Use("safe_softmax", (BLIND.T,), lambda x: F.safe_softmax(x, 0),
+        lambda x: safe_softmax(x, 0), "blind columns",
+        torch=lambda torch, x: torch.ops.aten._safe_softmax(x, 0)),
+    Use("safe_softmax", (normal(5, 2, 0),), F.safe_softmax, lambda x: x, "empty axis"),
     Use("log_softmax", (X,), F.log_softmax, _log_softmax,
         torch=lambda torch, x: torch.log_softmax(x, -1)),
     Use("log_softmax", (BATCH * 5,), lambda x: F.log_softmax(x, 1),

@@ -14,7 +14,7 @@ from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
-from gptrs_conformance.uses.activation import softmax
+from gptrs_conformance.uses.activation import safe_softmax
 
 CACHE, AT = 7, np.array(3)
 
@@ -34,7 +34,7 @@ def attended(
     scores = q @ np.swapaxes(k, -1, -2) * factor
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
-    return softmax(np.where(visible, scores + bias, -np.inf)) @ v
+    return safe_softmax(np.where(visible, scores + bias, -np.inf)) @ v
 
 
 def seen(queries: int, keys: int, offset: int, window: int | None = None) -> np.ndarray:
@@ -106,8 +106,41 @@ SHARED = heads(3, 5, 4, 2)
 SPOTS = np.array([[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 0, 0]], bool)
 BIAS = np.where(SPOTS, normal(6, 2, 1, 3, 5), np.float32(-np.inf))
 
+
+def _blind() -> Iterator[Use]:
+    """Queries that see nothing give 0, whatever hides the keys; few queries and many."""
+    for queries, keys in ((1, 3), (3, 5), (21, 12)):
+        shared = heads(queries, keys, 4, 2)
+        shared[0][1, 2, 0, 1] = np.nan
+        label = f"{queries} of {keys} positions"
+        spots = np.random.default_rng(queries).random((2, 1, queries, keys)) < 0.5
+        spots[0, :, 0] = spots[1, :, -1] = False
+        mask = np.where(spots, normal(6, 2, 4, queries, keys), np.float32(-np.inf))
+        for kind, given in (("hides all keys", spots), ("of -inf alone", mask)):
+            yield Use("attention", (*shared, given), F.attention,
+                lambda q, k, v, m: attended(q, k, v, m if m.dtype == bool else True,
+                    0 if m.dtype == bool else m),
+                f"a mask {kind}, {label}", torch=_torch)  # fmt: skip
+        at = -queries // 2
+        yield Use("attention", shared,
+            lambda q, k, v, at=at: F.attention(q, k, v, causal=True, offset=at),
+            lambda q, k, v, at=at: attended(q, k, v, seen(q.shape[2], k.shape[2], at)),
+            f"before the first position, {label}")  # fmt: skip
+    yield Use("attention", (*heads(9, 4, 4, 2), np.array([0, 3])),
+        lambda q, k, v, lengths: F.attention(q, k, v, F.padding_mask(lengths, 4), causal=True),
+        lambda q, k, v, lengths: attended(
+            q, k, v, seen(9, 4, -5) & (np.arange(4) < lengths[:, None, None, None])),
+        "more queries than keys, and a text of none")  # fmt: skip
+    yield Use("attention", heads(3, 0, 4, 2), F.attention,
+        lambda q, k, v: np.zeros((2, 4, 3, 6)), "no keys")  # fmt: skip
+    yield Use("attention", (*SHARED, np.full((3, 5), np.finfo(np.float32).min)), F.attention,
+        lambda q, k, v, bias: attended(q, k, v, bias=np.zeros_like(bias), scale=0),
+        "the least finite mask hides nothing", small_floats=False, torch=_torch)  # fmt: skip
+
+
 USES = (
     *_grid(),
+    *_blind(),
     Use("attention", SHARED, F.attention, attended, "everything seen", torch=_torch),
     Use("attention", SHARED, lambda q, k, v: F.attention(q, k, v, scale=0.3),
         lambda q, k, v: attended(q, k, v, scale=0.3), "scale",

@@ -123,6 +123,11 @@ def updated(pool: np.ndarray, new: np.ndarray, slots: np.ndarray) -> np.ndarray:
 
 
 _SHARED = ragged(COUNTS, LENGTHS, 4, 2, padding=3)
+_BLIND = ragged((5, 20, 1, 2), (7, 22, 3, 2), 4, 2)
+for _text in (1, 2):
+    _BLIND[0][_BLIND[4][_text] : _BLIND[4][_text + 1], :, 2] = 1
+    for _page in _BLIND[3][_text][: -(-_BLIND[5][_text] // SIZE)]:
+        _BLIND[1][_page, :, :, 2] = -np.inf
 
 USES = (
     *(
@@ -131,6 +136,13 @@ USES = (
         for sharing in ((4, 4), (4, 2), (4, 1))
     ),
     Use("paged_attention", _SHARED, F.paged_attention, paged, "padding rows", torch=_torch),
+    Use("paged_attention", ragged((5, 30, 1), (2, 7, 1), 4, 2), F.paged_attention, paged,
+        "rows before the first position"),
+    Use("paged_attention", _BLIND, F.paged_attention, paged, "scores of -inf alone"),
+    Use("paged_attention", (*_BLIND, np.array([0, -np.inf, 1, 2], np.float32)),
+        lambda *x: F.paged_attention(*x[:-1], sinks=x[-1]),
+        lambda *x: paged(*x[:-1], sinks=x[-1]), "scores of -inf alone, sinks",
+        small_floats=False),
     Use("paged_attention", ragged((1, 1, 1), (9, 4, 1), 4, 2), F.paged_attention, paged, "decode"),
     Use("paged_attention", ragged((9,), (9,), 3, 3), F.paged_attention, paged, "one text"),
     Use("paged_attention", _SHARED, lambda *x: F.paged_attention(*x, scale=0.3, window=3),

@@ -109,12 +109,12 @@ def paged_attention(
     head h // (H / K).
 
     Text b owns the rows n in [row_starts[b], row_starts[b + 1]). They are its last tokens: row n is
-    at position `lengths[b] - (row_starts[b + 1] - n)`, which is at least 0. Position p of text b
-    lies in page `page_table[b, p // S]` at p % S. A row sees the positions of its text up to its
-    own, with `window` the last `window` of these. So the keys and values of the new tokens are in
-    the pools before: `update_pages` puts them there. Entries of the table behind the last position
-    may be any page. Positions that no row of a text sees may hold anything, NaN too. Rows that
-    belong to no text, such as padding, give 0, and so do rows whose every score is -inf.
+    at position `lengths[b] - (row_starts[b + 1] - n)`. Position p of text b lies in page
+    `page_table[b, p // S]` at p % S. A row sees the positions of its text up to its own, with
+    `window` the last `window` of these, and below position 0 nothing. So the keys and values of the
+    new tokens are in the pools before: `update_pages` puts them there. Entries of the table behind
+    the last position may be any page. Positions that no row of a text sees may hold anything, NaN
+    too. Rows of no text, such as padding, and rows whose every score is -inf give 0.
 
     `sinks` [H], of the type that all is computed in, are the scores of one more key for each head,
     which every row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` changes them.
