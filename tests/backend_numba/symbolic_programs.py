@@ -151,7 +151,7 @@ func @main(%x: f32[?0, 96], %w0: f32[288, 96], %w1: f32[288], %w2: f32[96, 96], 
   %v = reshape %5 {shape = [1, 4, ?0, 24]} : f32[1, 4, ?0, 24]
   %a = custom_call %q, %k, %v {target = "gptrs.numba.attention.f32.v1",
     results = [f32[1, 4, ?0, 24]], attrs = {scale = 0.25, causal = true, mask = false,
-    offset = false}} : f32[1, 4, ?0, 24]
+    offset = false, guard = "blind"}} : f32[1, 4, ?0, 24]
   %b = transpose %a {permutation = [0, 2, 1, 3]} : f32[1, ?0, 4, 24]
   %c = reshape %b {shape = [?0, 96]} : f32[?0, 96]
   %d = custom_call %c, %w2, %x {target = "gptrs.numba.linear.f32.v1",
@@ -164,7 +164,7 @@ func @main(%q: bf16[?0, 8, ?1, 16], %k: bf16[?0, 2, ?1+40, 16], %v: bf16[?0, 2, 
     %o: si64[]) -> bf16[?0, 8, ?1, 16] {
   %0 = custom_call %q, %k, %v, %o {target = "gptrs.numba.attention.bf16.v1",
     results = [bf16[?0, 8, ?1, 16]], attrs = {scale = 0.25, causal = true, mask = false,
-    offset = true}} : bf16[?0, 8, ?1, 16]
+    offset = true, guard = "blind"}} : bf16[?0, 8, ?1, 16]
   return %0
 }""",
     "rotary": """

@@ -56,7 +56,23 @@ def test_softmax(shape: tuple[int, ...], dtype: str) -> None:
         return
     wide = x.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
-    require_close(run("softmax", [x], dtype), powers / powers.sum(axis=-1, keepdims=True), dtype)
+    found = run("softmax", [x], dtype)
+    require_close(found, powers / powers.sum(axis=-1, keepdims=True), dtype)
+    assert run("safe_softmax", [x], dtype).tobytes() == found.tobytes()
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_safe_softmax_of_what_is_not_finite(dtype: str) -> None:
+    x = numbers((6, 20), dtype)
+    x[0], x[1, 1:], x[2], x[3, 5] = -np.inf, -np.inf, -np.inf, np.inf
+    x[2, 7] = np.nan
+    x[4] = np.finfo(x.dtype).min if dtype != "bf16" else -1e38
+    found, plain = (run(kind, [x], dtype) for kind in ("safe_softmax", "softmax"))
+    assert (found[0] == 0).all()
+    assert np.isnan(plain[0].astype(np.float32)).all()
+    assert found[1:].tobytes() == plain[1:].tobytes()
+    assert np.isnan(found[2:4].astype(np.float32)).all()
 
 
 def test_softmax_of_what_is_not_finite() -> None:

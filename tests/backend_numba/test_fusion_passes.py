@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -67,18 +68,33 @@ ATTENTIONS = {
 }
 
 
+def written_out(q: Tensor, k: Tensor, v: Tensor, *seen: Tensor, case: str) -> Tensor:
+    """Attention in the ops of a file, with a plain softmax."""
+    q, k, v = map(heads, (q, k, v))
+    k, v = (F.repeat_interleave(x, q.shape[1] // 3, 1) if q.shape[1] > 3 else x for x in (k, v))
+    scores = F.matmul(q, F.swap_axes(k, 2, 3)) * 8**-0.5
+    if case != "plain":
+        visible = seen[0] if case == "mask" else F.causal_mask(4, 9, *(seen or (5,)))
+        scores = F.where(visible, scores, -np.inf)
+    return F.matmul(F.softmax(scores), v)
+
+
 @pytest.mark.parametrize("query", ["f32[2, 4, 3, 8]", "f32[2, 4, 6, 8]"])
 @pytest.mark.parametrize("case", ATTENTIONS)
-def test_attention_becomes_one_call(case: str, query: str):
+@pytest.mark.parametrize("guard", ["blind", "none"])
+def test_attention_becomes_one_call(case: str, query: str, guard: str):
     function, extra = ATTENTIONS[case]
+    if guard == "none":
+        function = partial(written_out, case=case)
     program = fused(function, query, *KEYS, *extra)
     assert kernels(program) == {"attention.f32.v1": 1}
     (call,) = calls(program)
     assert call.attrs["causal"] is (case in ("causal", "offset"))
     assert call.attrs["mask"] is (case == "mask")
     assert call.attrs["offset"] is (case == "offset")
+    assert call.attrs["guard"] == guard
     names = {made.op.name for made in program.main.body.instructions}
-    assert names <= {"custom_call", "transpose", "reshape"}
+    assert names <= {"custom_call", "transpose", "reshape", *(["broadcast_to"] * (guard == "none"))}
 
 
 def test_attention_whose_scores_are_read_elsewhere_stays():
@@ -87,7 +103,7 @@ def test_attention_whose_scores_are_read_elsewhere_stays():
         return F.attention(q, k, v, scale=0.5) + F.sum(scores)
 
     program = fused(with_scores, *["f32[1, 2, 8, 8]"] * 3)
-    assert kernels(program) == {"softmax.f32.v1": 1}
+    assert kernels(program) == {"safe_softmax.f32.v1": 1}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -99,6 +115,7 @@ def test_normalizations_and_softmax_become_calls(dtype: str):
         (F.rms_norm, vectors[:2], "rms_norm"),
         (F.rms_norm, vectors[:1], "rms_norm"),
         (F.softmax, vectors[:1], "softmax"),
+        (F.safe_softmax, vectors[:1], "safe_softmax"),
     ):
         program = fused(function, *types)
         assert kernels(program) == {f"{kernel}.{dtype}.v1": 1}

@@ -138,6 +138,33 @@ def test_rows_of_no_text_are_zero() -> None:
     assert found[3:43].tobytes() == whole("f32")[1][:40].tobytes()
 
 
+@pytest.mark.few(1)
+@pytest.mark.paths
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_see_nothing_are_zero(kind: str) -> None:
+    """Few rows and a panel of them, before the first position or with no score above -inf."""
+    given = Texts(kind)
+    parts = [(0, 0, 2), (1, 0, 5), (2, 0, PANEL + 20)]
+    arrays = given.arrays(parts)
+    arrays[5] = np.array([1, 3, 15], np.int32)
+    settings = dict(given.settings)
+    if "sinks" in settings:
+        settings["sinks"] = np.array(settings["sinks"], np.float32)
+    tensors = {name: gptrs.tensor(each) if name == "sinks" else each
+               for name, each in settings.items()}  # fmt: skip
+    with gptrs.use_backend(backend()):
+        found = F.paged_attention(*map(gptrs.tensor, arrays), **tensors).numpy()
+    arrays[1:3] = [x.astype(np.float64) for x in arrays[1:3]]
+    np.testing.assert_allclose(found, paged(*arrays, **settings), atol=2e-6, rtol=1e-5)
+    for begin, end in ((0, 1), (2, 4), (7, 7 + PANEL + 5)):
+        assert not found[begin:end].any()
+        assert found[end].any()
+    if "softcap" in settings:
+        return  # no score is -inf
+    given.queries, given.keys[:, :, :, 3] = abs(given.queries), -np.inf
+    assert not np.concatenate(given.attend(parts)).any()
+
+
 def test_one_program_of_two_kernels_serves_all_sizes() -> None:
     dynamic = gptrs.jit(step, donate=["pool"], dynamic=AXES)
     with gptrs.use_backend(backend()):

@@ -89,6 +89,24 @@ def test_results_are_those_of_pages_of_the_same_numbers(kind: str) -> None:
                 assert found.tobytes() == whole[begin:end].tobytes()
 
 
+@pytest.mark.paths
+def test_rows_that_see_nothing_are_zero() -> None:
+    texts, _ = in_int8("f32")
+    texts.queries = abs(texts.queries)
+    for parts, length in (([(0, 0, 3)], 1), ([(0, 0, PANEL + 9)], 4)):
+        arrays = texts.arrays(parts)
+        arrays[5][:] = length
+        with gptrs.use_backend(backend()):
+            found = F.paged_attention(*map(gptrs.tensor, arrays)).numpy()
+        assert not found[:-length].any()
+        assert np.isfinite(found).all()
+        assert found[-length:].any()
+        arrays[1] = np.full_like(arrays[1], -1)
+        arrays[1][..., -SCALE_BYTES:] = np.frombuffer(np.float32(np.inf).tobytes(), np.int8)
+        with gptrs.use_backend(backend()):
+            assert not F.paged_attention(*map(gptrs.tensor, arrays)).numpy().any()
+
+
 def test_what_no_row_sees_is_not_read() -> None:
     texts, _ = in_int8(ODD)
     wanted = texts.attend([(0, LENGTH - 2, LENGTH)])[0]

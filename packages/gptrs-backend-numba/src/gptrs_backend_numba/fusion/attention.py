@@ -81,16 +81,18 @@ Attention that computes its mask comes first: to the others it looks like one th
 """
 
 
-def _fusions(function: Callable[..., Tensor], guard: str, *needs: Need) -> Iterator[Pass]:
-    """Yield passes for all kinds: for queries with kv heads of their own, and that share them."""
+def _fusions(
+    function: Callable[..., Tensor], guard: str, heads: tuple[int, ...], *needs: Need
+) -> Iterator[Pass]:
+    """Yield passes for all kinds, of examples with `heads` of queries on three of keys."""
     for ops, (queries, keys), seen in _KINDS:
-        for heads in (3, 6):
-            calls = _calls(f"f32[2, {heads}, {queries}, 5]", keys, **seen)
+        for count in heads:
+            calls = _calls(f"f32[2, {count}, {queries}, 5]", keys, **seen)
             wanted = (DotGeneral, Exp, Reduce, Div, *ops, *needs)
             yield fusion(function, calls, wanted, partial(_replaced, guard=guard))
 
 
 FUSE_ATTENTION: tuple[Pass, ...] = (
-    *_fusions(attention, "blind", LEAST_TOTAL),
-    *_fusions(plain_attention, "none"),
+    *_fusions(attention, "blind", (3, 6), LEAST_TOTAL),
+    *_fusions(plain_attention, "none", (3,)),  # files repeat keys for the heads that share them
 )

@@ -5,6 +5,7 @@ They are found as backends find them: by the patterns of the functionals that mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
@@ -82,6 +83,23 @@ def _softmax(w: GraphWriter, call: FoundCall, operands: dict[str, Ref]) -> Ref:
     return w.node("LogSoftmax" if call.pattern == "log_softmax" else "Softmax", x, axis=axis)
 
 
+def _safe_softmax(w: GraphWriter, call: FoundCall, operands: dict[str, Ref]) -> Ref:
+    """Write a softmax and 0 for its slices of nothing but -inf, where ONNX has NaN."""
+    x, made = operands["x"], _softmax(w, call, operands)
+    axis = cast("int", call.attributes["axis"])
+    if x.shape[axis] == 0:
+        return made
+    shape = [1 if place == axis else size for place, size in enumerate(x.shape)]
+    least, along = w.scalar(-math.inf, x.dtype), w.vector([axis])
+    # A runtime's maximum may pass over NaN, its sum does not.
+    peak, total = (
+        w.node(kind, x, along, shape=shape, keepdims=1) for kind in ("ReduceMax", "ReduceSum")
+    )
+    low, alone = (w.node("Equal", each, least, dtype=dtypes.i1) for each in (peak, total))
+    blind = w.node("And", low, alone)
+    return w.node("Where", blind, w.scalar(0, x.dtype), made, type=made.type)
+
+
 def _gelu(w: GraphWriter, call: FoundCall, operands: dict[str, Ref]) -> Ref:
     approximate = cast("str", call.attributes["approximate"])
     return w.node("Gelu", operands["x"], approximate=approximate)
@@ -104,6 +122,7 @@ def _layer_norm(w: GraphWriter, call: FoundCall, operands: dict[str, Ref]) -> Re
 _WRITERS: Final[dict[str, Callable[[GraphWriter, FoundCall, dict[str, Ref]], Ref]]] = {
     "conv2d": _conv2d,
     "depthwise_conv2d": _conv2d,
+    "safe_softmax": _safe_softmax,
     "softmax": _softmax,
     "log_softmax": _softmax,
     "gelu": _gelu,

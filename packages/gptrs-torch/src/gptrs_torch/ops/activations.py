@@ -54,11 +54,12 @@ def leaky_relu(node: Node, x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return F.leaky_relu(x, float(negative_slope))
 
 
-@converts("_softmax", "softmax.int", "_log_softmax", "log_softmax.int")
+@converts("_softmax", "softmax.int", "_safe_softmax", "_log_softmax", "log_softmax.int")
 def softmax(node: Node, x: Tensor, dim: int, _: object = None, **named: object) -> Tensor:
     """Return the softmax along an axis, or its logarithm."""
     del named
-    function = F.log_softmax if "log" in name_of(node) else F.softmax
+    name = name_of(node)
+    function = F.safe_softmax if "safe" in name else F.log_softmax if "log" in name else F.softmax
     made = converted(x, node.dtype)
     if x.rank == 0:
         return F.reshape(function(F.reshape(made, [1]), 0), [])
