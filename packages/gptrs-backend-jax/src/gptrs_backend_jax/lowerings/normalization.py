@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from jax import Array, lax
 
@@ -15,22 +17,25 @@ LayerNorm = ops.normalization.LayerNorm
 
 @TABLE.register(LayerNorm, dtypes=dtypes.FLOATS)
 def layer_norm(op: LayerNorm, ctx: LoweringContext, x: Array, scale: Array, bias: Array) -> Array:
-    """Normalize in two passes, mean then variance."""
+    """Take out the mean twice, then scale."""
     dtype = ctx.result.dtype
     if not x.size:
         return x
     wide, scale, bias = (widen(dtype, array) for array in (x, scale, bias))
-    count = np.array(wide.shape[op.axis], wide.dtype)
+    share, exponent = math.frexp(wide.shape[op.axis])
+    power = np.array(math.ldexp(1.0, -exponent), wide.dtype)  # so that no sum overflows
+    count = np.array(share, wide.dtype)
     others = [axis for axis in range(wide.ndim) if axis != op.axis]
 
     def mean(values: Array) -> Array:
-        total = typed_lax.reduce(values, np.zeros((), values.dtype), lax.add, (op.axis,))
+        total = typed_lax.reduce(values * power, np.zeros((), values.dtype), lax.add, (op.axis,))
         return typed_lax.broadcast_in(total / count, values.shape, others)
 
     def along(vector: Array) -> Array:
         return typed_lax.broadcast_in(vector, wide.shape, (op.axis,))
 
     centred = wide - mean(wide)
+    centred = centred - mean(centred)
     variance = mean(centred * centred)
     normal = centred / lax.sqrt(variance + np.array(op.epsilon, wide.dtype))
     return narrow(dtype, normal * along(scale) + along(bias))

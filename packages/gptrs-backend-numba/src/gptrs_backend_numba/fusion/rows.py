@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gptrs import functionals as F
+from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import LEAST_TOTAL, safe_softmax, softmax
 from gptrs.functionals.normalization import layer_norm, rms_norm
+from gptrs.functionals.operands import converted, widened
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Div, Exp, Rsqrt
@@ -15,6 +18,17 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.rows import FLOATS
 from gptrs_backend_numba.lowering.rows import rows_target
+
+
+def plain_layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, epsilon: float = 1e-5
+) -> Tensor:
+    """`layer_norm` of one mean, as imported graphs spell it; the kernel computes two."""
+    wide = widened(x)
+    apart = wide - F.mean(wide, -1, keepdims=True)
+    made = apart * F.rsqrt(F.mean(apart * apart, -1, keepdims=True) + epsilon)
+    made = made if weight is None else made * widened(weight)
+    return converted(made if bias is None else made + widened(bias), x.dtype)
 
 
 def _norm(*vectors: str) -> Callable[[FoundCall], CustomCall | None]:
@@ -36,7 +50,8 @@ def _call(call: FoundCall, attrs: Dictionary) -> CustomCall | None:
     x = call.operands["x"].type
     if x.dtype not in FLOATS or 0 in x.shape:
         return None
-    return CustomCall(rows_target(call.pattern, x.dtype), (call.result.type,), attrs)
+    kind = call.pattern.removeprefix("plain_")
+    return CustomCall(rows_target(kind, x.dtype), (call.result.type,), attrs)
 
 
 def _norms(*vectors: str) -> list[dict[str, object]]:
@@ -49,8 +64,10 @@ _SOFTMAX = [{**tensors(x="f32[2, 3]"), "axis": axis} for axis in (0, 1)]
 
 FUSE_ROWS: tuple[Pass, ...] = (
     fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
+    fusion(plain_layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms("weight"), (Reduce, Rsqrt), _norm("weight")),
     fusion(layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
+    fusion(plain_layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
     fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
     fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),

@@ -11,6 +11,9 @@ from gptrs_backend_numba.codegen.elements import cast_element_of, load_as, memor
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 
+BLOCK = 256
+"""Elements that are summed in their own type, in f64 beyond: so few that the error is a unit."""
+
 
 @kernel
 def layer_norm_task(
@@ -26,7 +29,11 @@ def layer_norm_task(
     lines, block, n, step, inner, rank = G[0], G[1], G[2], G[3], G[4], G[5]
     held = np.empty(n, WIDE)
     H = pointer(held.ctypes.data, WIDE)
-    count = convert(n, WIDE)
+    count = convert(n, np.float64)
+    power = ONE
+    while convert(n, WIDE) * power > ONE:  # so that no sum in f64 overflows
+        power = power * convert(0.5, WIDE)
+    share = count * convert(power, np.float64)
     for line in range(task * block, min(lines, (task + 1) * block)):
         source = offset(G, 6, rank, line)
         outer = line // inner
@@ -37,14 +44,10 @@ def layer_norm_task(
         else:
             for i in range(n):
                 H[i] = load(X[source + i * step])
-        mean = divide(sum_of(H, n), count)
-        for i in range(n):
-            H[i] = H[i] - mean
-        # The rounding error of the mean: without it, a line of equal elements is exactly 0.
-        rest = divide(sum_of(H, n), count)
-        for i in range(n):
-            H[i] = H[i] - rest
-        scale = divide(ONE, square_root(divide(sum_of_squares(H, n), count) + EPSILON))
+        mean = divide(shift(H, n, convert(0, WIDE), power), share)
+        rest = divide(shift(H, n, convert(mean, WIDE), power), share)
+        square = convert(divide(squares(H, n, convert(rest, WIDE)), count), WIDE)
+        scale = divide(ONE, square_root(square + EPSILON))
         if inner == 1:
             for i in range(n):
                 O[target + i] = store(H[i] * scale * load(W[i]) + load(W[n + i]))
@@ -68,20 +71,53 @@ def layer_norm(dtype: DType, epsilon: np.generic) -> SpecializedKernel:
     )
 
 
-# Sums in any order, so that they vectorize; it is one order for one length on any threads.
+@register_jitable
+def shift(elements, count, by, power):
+    """Take `by` from `count` elements; return the sum of what is left times `power`, in f64.
+
+    A mean is computed twice, of the elements and of what it leaves of them, which is its rounding
+    error: a line of equal elements is then exactly 0. `power` is a power of two that keeps the sum
+    of a block finite.
+    """
+    total = 0.0
+    for begin in range(0, count, BLOCK):
+        total += _shifted(elements, begin, min(begin + BLOCK, count), by, power)
+    return total
+
+
+@register_jitable
+def squares(elements, count, by):
+    """Take `by` from `count` elements; return the sum of the squares of what is left, in f64."""
+    total = 0.0
+    for begin in range(0, count, BLOCK):
+        total += _squared(elements, begin, min(begin + BLOCK, count), by)
+    return total
+
+
+# Sums of blocks in any order, so that they vectorize; it is one order for one length on any threads.
+# They begin with a zero of their type (NaN where the mean is infinite), not with an element: what
+# is left of a block would be no whole number of vectors.
 @register_jitable(fastmath={"reassoc"})
-def sum_of(elements, count):
-    """Return the sum of the first `count` elements, at least 1."""
-    total = elements[0]
-    for i in range(1, count):
-        total += elements[i]
+def _shifted(elements, begin, end, by, power):
+    total = difference(by, by)
+    for i in range(begin, end):
+        rest = difference(elements[i], by)
+        elements[i] = rest
+        total += rest * power
     return total
 
 
 @register_jitable(fastmath={"reassoc"})
-def sum_of_squares(elements, count):
-    """Return the sum of the squares of the first `count` elements, at least 1."""
-    total = elements[0] * elements[0]
-    for i in range(1, count):
-        total += elements[i] * elements[i]
+def _squared(elements, begin, end, by):
+    total = difference(by, by)
+    for i in range(begin, end):
+        rest = difference(elements[i], by)
+        elements[i] = rest
+        total += rest * rest
     return total
+
+
+@register_jitable
+def difference(x, y):
+    """Return `x - y`, which no sum around it takes apart."""
+    return x - y

@@ -12,10 +12,12 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.attention.softmax_ir import softmax_row
-from gptrs_backend_numba.kernels.normalization import sum_of, sum_of_squares
+from gptrs_backend_numba.kernels.normalization import BLOCK, shift, squares
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """The element types of rows."""
+POWER = np.float32(1.0 / BLOCK)
+"""Factor of the elements in sums, so that none of a block overflows."""
 FIRST = 8
 """Position in a geometry of the number of axes of the rows and (size, stride) of each.
 
@@ -49,14 +51,15 @@ def norm_task(
     epsilon = np.float32(pointer(geometry + 56, np.float64)[0])
     held = np.empty(n + WIDTH, np.float32)
     H = pointer(held.ctypes.data, np.float32)
-    count = convert(n, np.float32)
+    count = convert(n, np.float64)
+    share = count * POWER
     for row in range(task * block, min(rows, (task + 1) * block)):
         load_row(X, offset(G, FIRST + 1, G[FIRST], row), step, n, H)
+        rest = np.float32(0.0)
         if CENTERED:
-            mean = divide(sum_of(H, n), count)
-            for i in range(n):
-                H[i] = H[i] - mean
-        mean_square = divide(sum_of_squares(H, n), count)
+            mean = convert(divide(shift(H, n, rest, POWER), share), np.float32)
+            rest = convert(divide(shift(H, n, mean, POWER), share), np.float32)
+        mean_square = convert(divide(squares(H, n, rest), count), np.float32)
         scale = divide(np.float32(1.0), square_root(mean_square + epsilon))
         for i in range(n):
             value = H[i] * scale

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gptrs.ir import dtypes
@@ -12,12 +14,19 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.LayerNorm, dtypes=dtypes.FLOATS)
 def layer_norm(op: ops.LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Normalize in two passes, mean then variance; the axis is last, where NumPy adds pairwise."""
-    rows = np.ascontiguousarray(np.moveaxis(widen(x), op.axis, -1))
-    if rows.size == 0:
+    """Take out the mean twice, then scale; the axis is last, where NumPy adds pairwise."""
+    apart = np.ascontiguousarray(np.moveaxis(widen(x), op.axis, -1))
+    if apart.size == 0:
         return np.zeros(x.shape, x.dtype)
-    centred = rows - rows.mean(axis=-1, keepdims=True)
-    variance = np.square(centred).mean(axis=-1, keepdims=True)
-    normal = centred / np.sqrt(variance + rows.dtype.type(op.epsilon))
+    for _ in range(2):
+        apart = apart - _mean(apart)
+    normal = apart / np.sqrt(_mean(np.square(apart)) + apart.dtype.type(op.epsilon))
     result = normal * widen(scale) + widen(bias)
     return narrow(np.moveaxis(result, -1, op.axis), dtypes.from_numpy(x.dtype))
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    """Return the means of rows, scaled by a power of two so that no sum overflows."""
+    share, exponent = math.frexp(rows.shape[-1])
+    scale, count = (rows.dtype.type(number) for number in (math.ldexp(1.0, -exponent), share))
+    return (rows * scale).sum(axis=-1, keepdims=True) / count

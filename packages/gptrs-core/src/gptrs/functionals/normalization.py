@@ -22,6 +22,7 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
+from gptrs.functionals.reduction import bounded_mean, centered
 
 
 @pattern_example(x="f32[2, 3]", weight="f32[3]", bias="f32[3]", epsilon=1e-5)
@@ -229,11 +230,10 @@ def _require_epsilon(name: str, epsilon: float) -> None:
 
 
 def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    mean = _mean(x, axes)
-    centered = primitives.sub(x, expand(mean, x.shape))
-    variance = _mean(primitives.mul(centered, centered), axes)
+    apart = centered(x, axes)
+    variance = bounded_mean(primitives.mul(apart, apart), axes)
     inverse = primitives.rsqrt(primitives.add(variance, splat(epsilon, x.dtype, variance.shape)))
-    return primitives.mul(centered, expand(inverse, x.shape))
+    return primitives.mul(apart, expand(inverse, x.shape))
 
 
 def _mean(x: Tensor, axes: Sequence[int]) -> Tensor:

@@ -7,6 +7,7 @@ leaves 1 in place of each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
@@ -84,7 +85,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     8- and 16-bit floats are added and divided in f32 and rounded once.
     """
     require_dtype("mean", INEXACT, x=x)
-    wide = _mean(x, axes_of("mean", axis, x), keepdims, 0)
+    wide = _mean(x, axes_of("mean", axis, x), keepdims)
     return converted(wide, x.dtype)
 
 
@@ -92,6 +93,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def variance(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
     """`sum((x - mean(x))^2) / max(count - correction, 0)` of floats, computed in that order.
 
+    What is left of the mean after rounding is taken out too: equal elements have the variance 0.
     Correction 0 is NumPy's default, 1 (Bessel) that of `torch.var`. NaN where nothing is left to
     divide by, or no elements are. 8- and 16-bit floats are computed in f32 and rounded once.
     """
@@ -151,19 +153,44 @@ def argmin(
     return _with_all_dims(found, x) if axis is None and keepdims else found
 
 
-def _mean(x: Tensor, axes: tuple[int, ...], keepdims: bool, correction: int) -> Tensor:
-    """Return the sum over count - correction, in the accumulator type of `x`."""
+def _mean(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    """Return the sum over the count, in the accumulator type of `x`."""
     wide = x.dtype.accumulator
     out = None if wide is x.dtype else wide
     total = primitives.reduce(x, "sum", axes, keepdims, out_dtype=out)
-    count = math.prod(x.shape[axis] for axis in axes) - correction
-    return primitives.div(total, splat(count if count > 0 else 0, wide, total.shape))
+    count = math.prod(x.shape[axis] for axis in axes)
+    return primitives.div(total, splat(count, wide, total.shape))
 
 
 def _variance(x: Tensor, axes: tuple[int, ...], correction: int, keepdims: bool) -> Tensor:
-    wide = widened(x)
-    centered = primitives.sub(wide, expand(_mean(wide, axes, True, 0), x.shape))
-    return _mean(primitives.mul(centered, centered), axes, keepdims, correction)
+    apart = centered(widened(x), axes)
+    return bounded_mean(primitives.mul(apart, apart), axes, keepdims, correction)
+
+
+def centered(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """`x - mean(x)` over `axes`, of floats in the type in which they accumulate.
+
+    Done twice: the second mean is the rounding error of the first, which would be large beside
+    elements that vary less than their mean is far from 0. Equal elements give exactly 0.
+    """
+    for _ in range(2):
+        x = primitives.sub(x, expand(bounded_mean(x, axes), x.shape))
+    return x
+
+
+def bounded_mean(
+    x: Tensor, axes: Sequence[int], keepdims: bool = True, correction: int = 0
+) -> Tensor:
+    """Return the sum over count - correction of floats; no sum overflows where the mean does not.
+
+    The elements are scaled by a power of two, so that the bits are those of `sum(x) / count`.
+    """
+    count = math.prod(x.shape[axis] for axis in axes)
+    exponent = math.frexp(count)[1]
+    scaled = primitives.mul(x, splat(math.ldexp(1.0, -exponent), x.dtype, x.shape))
+    total = primitives.reduce(scaled, "sum", axes, keepdims)
+    share = math.ldexp(count - correction, -exponent) if count > correction else 0
+    return primitives.div(total, splat(share, x.dtype, total.shape))
 
 
 def _searched(name: str, x: Tensor, axis: int | None, dtype: DType) -> tuple[Tensor, int]:
