@@ -43,6 +43,8 @@ class Use:
     """Distinguishes several uses of one functional."""
     small_floats: bool = True
     """Whether it is tried with its f32 inputs in f16 and bf16 too."""
+    tolerance: Callable[[np.ndarray, DType], Tolerance] | None = None
+    """What is allowed of an expected result and its type, if not `TOLERANCES`."""
     torch: Callable[..., Any] | None = None
     """The same call in torch, where it has one: `(torch, *tensors)`; for the parity tests."""
 
@@ -64,7 +66,19 @@ class Use:
                 tensors = [Tensor.of_array(array) for array in arrays]
                 for how, call in (("lazily", self.call), ("by jit", jit(self.call))):
                     found = [result.numpy() for result in _several(call(*tensors))]
-                    _compare(found, wanted, dtype, how)
+                    self._compare(found, wanted, dtype, how)
+
+    def _compare(
+        self, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], dtype: DType, how: str
+    ) -> None:
+        for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
+            type_, expected = dtypes.from_numpy(result.dtype), np.asarray(value)
+            tolerance = TOLERANCES[dtype.name] if type_.is_float else EXACT
+            if self.tolerance is not None:
+                tolerance = self.tolerance(expected, type_)
+            problem = tolerance.mismatch(result, expected, type_)
+            if problem:
+                raise CheckFailure(f"with {dtype}, {how}: result {index} {problem}")
 
     def check(self) -> Check:
         """Return the check that this use gives what it should."""
@@ -77,14 +91,3 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 def _several(found: Result | Sequence[Result]) -> list[Result]:
     return list(found) if isinstance(found, tuple | list) else [cast("Result", found)]
-
-
-def _compare(
-    found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], dtype: DType, how: str
-) -> None:
-    for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
-        type_ = dtypes.from_numpy(result.dtype)
-        tolerance = TOLERANCES[dtype.name] if type_.is_float else EXACT
-        problem = tolerance.mismatch(result, np.asarray(value), type_)
-        if problem:
-            raise CheckFailure(f"with {dtype}, {how}: result {index} {problem}")

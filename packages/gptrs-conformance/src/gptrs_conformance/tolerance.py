@@ -86,6 +86,21 @@ EXACT = Tolerance()
 """Bit for bit; any NaN equals any other, 0.0 and -0.0 differ."""
 
 
+def norm_tolerance(expected: np.ndarray, dtype: DType) -> Tolerance:
+    """Return `2 ulp(1) * (1 + |expected|)` of f32 or f64, and the rounding to a shorter type.
+
+    What a norm makes has the size 1, and the rounding errors of its mean, its variance and its last
+    steps are each a part of that, wherever the mean lies: it has to be taken out twice. With one
+    rounded mean the error grows by `|mean| / deviation` of the elements, without a bound.
+    """
+    size = np.abs(expected)
+    allowed = 2.0 ** (2 - PRECISION[dtype.accumulator.name]) * (1.0 + size)
+    if dtype.accumulator is not dtype:
+        allowed += 2.0 ** -PRECISION[dtype.name] * size
+        allowed += 2.0 ** (LEAST_EXPONENT[dtype.name] - PRECISION[dtype.name])
+    return Tolerance.close(0.0, allowed)
+
+
 def _part_of(dtype: DType) -> DType:
     return dtypes.f32 if dtype.bits == 64 else dtypes.f64
 

@@ -1,13 +1,14 @@
-"""Fusions of normalizations and softmax over the last axis."""
+"""Fusions of normalizations, and of softmax over the last axis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import LEAST_TOTAL, safe_softmax, softmax
-from gptrs.functionals.normalization import layer_norm, rms_norm
+from gptrs.functionals.normalization import layer_norm, rms_norm, standardized
 from gptrs.functionals.operands import converted, widened
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
@@ -17,7 +18,7 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.rows import FLOATS
-from gptrs_backend_numba.lowering.rows import rows_target
+from gptrs_backend_numba.lowering.rows import rows_target, standardize_target
 
 
 def plain_layer_norm(
@@ -46,6 +47,14 @@ def _softmax(call: FoundCall) -> CustomCall | None:
     return _call(call, Dictionary()) if call.attributes["axis"] == x.rank - 1 else None
 
 
+def _standardize(call: FoundCall) -> CustomCall | None:
+    axes, epsilon = call.attributes["axes"], call.attributes["epsilon"]
+    assert isinstance(axes, tuple)
+    assert isinstance(epsilon, float | int)
+    x = call.operands["x"].type
+    return standardize_target(cast("tuple[int, ...]", axes), x, float(epsilon))
+
+
 def _call(call: FoundCall, attrs: Dictionary) -> CustomCall | None:
     x = call.operands["x"].type
     if x.dtype not in FLOATS or 0 in x.shape:
@@ -62,6 +71,10 @@ def _norms(*vectors: str) -> list[dict[str, object]]:
 
 _SOFTMAX = [{**tensors(x="f32[2, 3]"), "axis": axis} for axis in (0, 1)]
 
+_GROUPS = [
+    {**tensors(x="f32[2, 3, 4, 5]"), "axes": axes, "epsilon": epsilon}
+    for axes, epsilon in (((1, 3), 1e-5), ((1, 2), 1e-3))
+]
 FUSE_ROWS: tuple[Pass, ...] = (
     fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(plain_layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
@@ -69,6 +82,7 @@ FUSE_ROWS: tuple[Pass, ...] = (
     fusion(layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(plain_layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
+    fusion(standardized, _GROUPS, (Reduce, Rsqrt), _standardize),
     fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
     fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),
 )

@@ -94,7 +94,7 @@ def squares(elements, count, by):
     return total
 
 
-# Sums of blocks in any order, so that they vectorize; it is one order for one length on any threads.
+# Blocks are summed in any order, so that they vectorize: one order for one length on any threads.
 # They begin with a zero of their type (NaN where the mean is infinite), not with an element: what
 # is left of a block would be no whole number of vectors.
 @register_jitable(fastmath={"reassoc"})

@@ -1,22 +1,33 @@
-"""`gptrs.numba.<kind>.<dtype>.v1` of norms and softmax over the last axis.
+"""`gptrs.numba.<kind>.<dtype>.v1` of norms, and of softmax over the last axis.
 
-Operands: x [.., N]; a weight [N] if the attribute `weight`; a bias [N] if `bias`, for `layer_norm`
-alone. The attribute `epsilon` is that of the functional; `softmax` and `safe_softmax` have no
-attributes. The result [.., N] is computed in f32 and rounded once.
+`layer_norm`, `rms_norm`, `softmax` and `safe_softmax` take x [.., N]; a weight [N] if the attribute
+`weight`; a bias [N] if `bias`, for `layer_norm` alone. The attribute `epsilon` is that of the
+functional; both kinds of softmax have no attributes. The result [.., N] is computed in f32 and
+rounded once.
+
+`gptrs.numba.standardize.f32.v1` is the middle of norms over other `axes`: `x` less its mean, over
+the root of its variance and `epsilon`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
+from gptrs.ir import dtypes
+from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.axis_lines import lines
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
+from gptrs_backend_numba.kernels import groups as groups_kernels
 from gptrs_backend_numba.kernels import rows as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -26,6 +37,9 @@ from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
 """Elements from which it pays to share the work: waking a worker takes microseconds."""
+_COLUMNS_A_TASK = 128
+"""Channels that a task normalizes: a block of their rows stays in the L1 cache."""
+_STANDARDIZE = "gptrs.numba.standardize.f32.v1"
 _FLAGS = {
     "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "softmax": (), "safe_softmax": (),
 }  # fmt: skip
@@ -69,15 +83,29 @@ def row_kernel(builder: ScheduleBuilder, unit: Unit) -> None:
     vectors = [builder.contiguous(vector) for vector in vectors]
     out = builder.define(unit.last.result)
     weight, bias = (vectors.pop(0) if _has(op, flag) else x for flag in ("weight", "bias"))
-    along = lines(x, len(x.shape) - 1)
     epsilon = op.attrs["epsilon"] if _FLAGS[_kind(op)] else 0.0
     assert isinstance(epsilon, float)
-    bits = int(np.float64(epsilon).view(np.int64))
+    _add_rows(builder, _task_kernel(op, x), (x, weight, bias), out, epsilon)
+
+
+def _add_rows(
+    builder: ScheduleBuilder,
+    kernel: SpecializedKernel,
+    operands: tuple[View, View, View],
+    out: View,
+    epsilon: float,
+) -> None:
+    x, weight, bias = operands
+    along = lines(x, len(x.shape) - 1)
     sizes = [along.count, along.block, along.length, along.step]
-    geometry = [*[0] * EXTRA, *sizes, bits, *along.geometry()]
+    geometry = [*[0] * EXTRA, *sizes, _bits(epsilon), *along.geometry()]
     threads = builder.threads_from(_PARALLEL_FROM, along.work)
-    job = (compiled_task(_task_kernel(op, x)), along.tasks, threads)
+    job = (compiled_task(kernel), along.tasks, threads)
     builder.add_job(compiled(run_with_extra), job, (x, x, weight, bias, x), out, geometry)
+
+
+def _bits(epsilon: float) -> int:
+    return int(np.float64(epsilon).view(np.int64))
 
 
 def _has(op: CustomCall, flag: str) -> bool:
@@ -94,6 +122,75 @@ def _task_kernel(op: CustomCall, x: View) -> SpecializedKernel:
         weight=_has(op, "weight"),
         bias=_has(op, "bias"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What a norm over some axes of a contiguous tensor normalizes together.
+
+    `images` of `positions` with `groups` of `each` channels; positions and the channels of a group.
+    """
+
+    images: int
+    positions: int
+    groups: int
+    each: int
+
+
+def groups_of(shape: Sequence[int], axes: Sequence[int]) -> Groups | None:
+    """Return how `axes` divide a shape; None unless they are neighbours but for the last ones."""
+    kinds = "".join("r" if axis in axes else "k" for axis in range(len(shape)))
+    found = re.fullmatch("(k*)(r+)(k*)(r*)", kinds)
+    if found is None:
+        return None
+    sizes = (math.prod(shape[slice(*found.span(part))]) for part in range(1, 5))
+    return Groups(*sizes)
+
+
+def standardize_target(axes: Sequence[int], x: TensorType, epsilon: float) -> CustomCall | None:
+    """Return the call that normalizes over `axes`; None if there is no kernel for it."""
+    if x.dtype is not dtypes.f32 or 0 in x.shape or groups_of(x.shape, axes) is None:
+        return None
+    attrs = Dictionary.of({"axes": tuple(axes)}, epsilon=epsilon)
+    return CustomCall(_STANDARDIZE, (x,), attrs)
+
+
+def _standardizes(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    if len(operands) != 1 or set(op.attrs) != {"axes", "epsilon"}:
+        return False
+    axes, epsilon = op.attrs["axes"], op.attrs["epsilon"]
+    return (
+        isinstance(axes, tuple)
+        and all(isinstance(axis, int) for axis in axes)
+        and isinstance(epsilon, float)
+        and op == standardize_target(cast("tuple[int, ...]", axes), operands[0], epsilon)
+    )
+
+
+@custom_call(_STANDARDIZE, when=_standardizes)
+def standardize(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add a pass over groups of channels, or over rows where a sample is one group."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x = builder.contiguous(builder.view(unit.last.operands[0]))
+    out = builder.define(unit.last.result)
+    axes, epsilon = op.attrs["axes"], op.attrs["epsilon"]
+    assert isinstance(epsilon, float)
+    found = groups_of(x.shape, cast("tuple[int, ...]", axes))
+    assert found is not None
+    if found.groups == 1:
+        rows = x.reshaped((found.images, found.positions * found.each))
+        assert rows is not None, "contiguous"
+        kernel = kernels.norm(x.dtype, centered=True, weight=False, bias=False)
+        _add_rows(builder, kernel, (rows, rows, rows), out, epsilon)
+        return
+    channels = found.groups * found.each
+    most = max(1, _COLUMNS_A_TASK // found.each) * found.each
+    tasks = -(-channels // most)
+    geometry = [found.positions, channels, found.each, most, tasks, _bits(epsilon)]
+    threads = builder.threads_from(_PARALLEL_FROM, x.size)
+    task = compiled_task(groups_kernels.standardize())
+    builder.call_tasks(task, found.images * tasks, (x, x), out, geometry, threads)
 
 
 for _kind_name in KINDS:

@@ -14,7 +14,7 @@ from gptrs.ir.ops.normalization import LayerNorm
 from gptrs_conformance.numerics import decode
 from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import as_float, sample
-from gptrs_conformance.tolerance import Tolerance
+from gptrs_conformance.tolerance import Tolerance, norm_tolerance
 
 SHAPES: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("last axis", (3, 7), 1),
@@ -43,6 +43,7 @@ def expected(op: LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) 
         row = rows_[index]
         with np.errstate(all="ignore"):  # infinities, and 0 / 0 where nothing varies
             d = row - sum(row) / len(row) if len(row) else row
+            d = d - sum(d) / len(row) if len(row) else d
             variance = sum(d * d) / len(row) if len(row) else 0.0
             result[index] = d / np.sqrt(variance + op.epsilon) * decode(scale) + decode(bias)
     return np.moveaxis(result, -1, op.axis)
@@ -63,6 +64,18 @@ def layer_norm(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> It
     far = {"f64": 2.0**40, "f32": 4096.0, "f16": 1024.0, "bf16": 128.0}.get(dtype.name, 8.0)
     near = as_float(far + np.array([[1.0, 3.0, 5.0, 7.0], [4.0, 4.0, 6.0, 6.0]]), dtype)
     yield _case(LayerNorm(1e-5, 1), near, rng, "mean far from zero")
+    for values, label in (
+        (np.full((2, 100), 3.3), "equal elements"),
+        (np.full((2, 100), 1e37), "equal elements near the limit of f32"),
+        (1000.0 + rng.standard_normal((2, 100)), "a mean of 1000 deviations"),
+    ):
+        with np.errstate(over="ignore"):
+            x = as_float(values, dtype)
+        if np.isfinite(decode(x)).all():
+            one, zero = (as_float(np.full(100, value), dtype) for value in (1.0, 0.0))
+            wanted = expected(LayerNorm(1e-5, 1), x, one, zero)
+            tolerance = norm_tolerance(wanted, dtype)
+            yield OpCase(LayerNorm(1e-5, 1), (x, one, zero), (wanted,), tolerance, label)
     inf, nan = math.inf, math.nan
     odd = np.array([[1, nan, 2], [inf, 1, 2], [-inf, inf, 0], [1, 2, 4]], np.float64)
     yield _case(LayerNorm(1e-5, 1), as_float(odd, dtype), rng, "not finite")

@@ -5,19 +5,22 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gptrs import functionals as F
+from gptrs.capture.tensor import Tensor
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
+from gptrs_conformance.tolerance import norm_tolerance
 
 
 def standardize(x: np.ndarray, axes: Sequence[int], epsilon: float = 1e-5) -> np.ndarray:
     """With mean 0 and variance 1 over `axes`."""
     d = x - x.mean(tuple(axes), keepdims=True)
+    d = d - d.mean(tuple(axes), keepdims=True)  # of equal elements f64 has a rounding error, too
     return d / np.sqrt((d * d).mean(tuple(axes), keepdims=True) + epsilon)
 
 
@@ -57,7 +60,31 @@ IMAGES = normal(1, 2, 3, 5, 6)
 W, B = normal(5, 6), normal(6, 6)
 MEAN, VARIANCE = normal(7, 6), np.abs(normal(8, 6)) + np.float32(0.1)
 
+FAR = (np.float32(1000) + normal(1, 2, 8, 96), np.full((2, 8, 96), 12345.678, np.float32))
+LARGE = (1e37 * np.sign(normal(2, 2, 8, 96)), np.full((2, 8, 96), 1e37, np.float32))
+
+
+def _exact() -> Iterator[Use]:
+    """Yield norms of what lies far from 0, to the last digits; near the limit of f32."""
+    norms: tuple[tuple[str, Callable[..., Tensor], Callable[..., np.ndarray]], ...] = (
+        ("layer_norm", F.layer_norm, lambda x: standardize(x, [2])),
+        ("layer_norm", lambda x: F.layer_norm(x, axes=(1, 2)), lambda x: standardize(x, [1, 2])),
+        ("group_norm", lambda x: F.group_norm(x, 6), lambda x: _group_norm(x, 6)),
+        ("instance_norm", F.instance_norm, lambda x: standardize(x, [1])),
+    )
+    for number, (name, call, expected) in enumerate(norms):
+        label = "2 axes, " * (number == 1)
+        for x, what in zip(FAR, ("a mean of 1000 deviations", "equal elements"), strict=True):
+            yield Use(name, (x,), call, expected, label + what, tolerance=norm_tolerance)
+        # Squares are infinite, so that nothing is left; neither sums nor differences may be.
+        for x, what in zip(LARGE, ("elements of 1e37", "equal elements of 1e37"), strict=True):
+            yield Use(
+                name, (x.astype(np.float32),), call, np.zeros_like, label + what, small_floats=False
+            )
+
+
 USES = (
+    *_exact(),
     Use("layer_norm", (X, normal(5, 4), normal(6, 4)), F.layer_norm, _layer_norm,
         torch=lambda torch, x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)),
     Use("layer_norm", (X,), F.layer_norm, _layer_norm, "neither weight nor bias",

@@ -15,6 +15,7 @@ from gptrs import functionals as F
 from gptrs.ir import dtypes
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
+from gptrs_conformance.tolerance import EXACT
 
 X = normal(1, 2, 3, 4)
 COUNTS = np.array([[3, -1, 4], [1, -5, 9]])
@@ -104,6 +105,15 @@ USES = (
         "large values", torch=lambda torch, x: x.mean(-1)),
     Use("variance", (X,), lambda x: F.variance(x, 1, correction=1), lambda x: x.var(1, ddof=1),
         "Bessel", torch=lambda torch, x: torch.var(x, 1)),
+    Use("variance_and_mean", (X,), lambda x: F.variance_and_mean(x, 1, correction=1),
+        lambda x: (x.var(1, ddof=1), x.mean(1)),
+        torch=lambda torch, x: torch.var_mean(x, dim=1, correction=1)),
+    Use("variance_and_mean", (X + np.float32(1000),),
+        lambda x: F.variance_and_mean(x, keepdims=True),
+        lambda x: (x.var(keepdims=True), x.mean(keepdims=True)), "of all, far from 0"),
+    Use("variance_and_mean", (np.full((3, 100), 3.3, np.float32),),
+        lambda x: F.variance_and_mean(x, 1), lambda x: (np.zeros(3), x[:, 0]), "equal elements",
+        tolerance=lambda expected, dtype: EXACT),
     Use("variance", (X,), lambda x: F.variance(x, (0, 1)), lambda x: x.var((0, 1)), "biased",
         torch=lambda torch, x: torch.var(x, (0, 1), correction=0)),
     Use("variance", (X[:1],), lambda x: F.variance(x, 0, correction=1),

@@ -47,7 +47,7 @@ def layer_norm(
     normalized = _last_axes("layer_norm", x, axes)
     _require_vectors("layer_norm", x, x.shape[-len(normalized) :], weight, bias)
     _require_epsilon("layer_norm", epsilon)
-    normal = _standardized(_widened(x), normalized, epsilon)
+    normal = standardized(_widened(x), normalized, epsilon)
     return _narrowed(_affine(normal, weight, bias), x)
 
 
@@ -147,7 +147,7 @@ def group_norm(
             f" got {groups}"
         )
     shape = (x.shape[0], math.prod(x.shape[1:-1]), groups, channels // groups)
-    normal = _standardized(primitives.reshape(_widened(x), shape), [1, 3], epsilon)
+    normal = standardized(primitives.reshape(_widened(x), shape), [1, 3], epsilon)
     normal = primitives.reshape(normal, x.shape)
     return _narrowed(_affine(normal, weight, bias), x)
 
@@ -169,7 +169,7 @@ def instance_norm(
     _require_samples("instance_norm", x, rank=3)
     _require_vectors("instance_norm", x, x.shape[-1:], weight, bias)
     _require_epsilon("instance_norm", epsilon)
-    normal = _standardized(_widened(x), range(1, x.rank - 1), epsilon)
+    normal = standardized(_widened(x), range(1, x.rank - 1), epsilon)
     return _narrowed(_affine(normal, weight, bias), x)
 
 
@@ -229,7 +229,8 @@ def _require_epsilon(name: str, epsilon: float) -> None:
         raise UsageError(f"`{name}` needs a finite `epsilon` >= 0, got {epsilon!r}")
 
 
-def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+def standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """Return `(x - mean) / sqrt(var + epsilon)` over `axes`, in the type of `x`."""
     apart = centered(x, axes)
     variance = bounded_mean(primitives.mul(apart, apart), axes)
     inverse = primitives.rsqrt(primitives.add(variance, splat(epsilon, x.dtype, variance.shape)))

@@ -102,6 +102,25 @@ def variance(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool =
 
 
 @functional
+def variance_and_mean(
+    x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The `variance` of floats and the mean that it is about, computed once for both.
+
+    Of equal elements the mean is exactly one of them, unlike that of `mean`: what rounding leaves
+    of it is added. Both are rounded once (`torch.var_mean`).
+    """
+    require_float("variance_and_mean", x=x)
+    axes = axes_of("variance_and_mean", axis, x)
+    wide = widened(x)
+    first = bounded_mean(wide, axes)
+    rest = bounded_mean(primitives.sub(wide, expand(first, x.shape)), axes)
+    found = _variance(x, axes, correction, keepdims)
+    mean = primitives.reshape(primitives.add(first, rest), found.shape)
+    return converted(found, x.dtype), converted(mean, x.dtype)
+
+
+@functional
 def std(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
     """The square root of `variance`, rounded once."""
     require_float("std", x=x)

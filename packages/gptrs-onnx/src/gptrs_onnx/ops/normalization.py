@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -22,10 +23,10 @@ def batch_normalization(
     if not node.flag("training_mode"):
         return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
     axes = [axis for axis in range(x.rank) if axis != 1]
-    wide = x if x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
-    own_mean = F.cast(F.mean(wide, axes), mean.dtype)
-    own_variance = F.cast(F.variance(wide, axes), variance.dtype)
-    result = _by_statistics(x, scale, bias, own_mean, own_variance, epsilon)
+    wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 else x
+    found = F.variance_and_mean(wide, axes)
+    own_variance, own_mean = (F.cast(each, mean.dtype) for each in found)
+    result = F.cast(_by_channel(_standardized(wide, axes, epsilon), scale, bias), x.dtype)
     momentum = node.number("momentum", 0.9)
     running = [
         given * momentum + own * (1.0 - momentum)
@@ -46,15 +47,32 @@ def _by_statistics(
 @converts("InstanceNormalization")
 def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Return each channel of each example with mean 0 and variance 1, shifted and scaled."""
-    axes = list(range(2, x.rank))
-    normal = _standardized(x, axes, node.number("epsilon", 1e-5))
+    normal = _standardized(x, range(2, x.rank), node.number("epsilon", 1e-5))
+    return _by_channel(normal, scale, bias)
+
+
+def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """Return x less its mean over `axes`, over its deviation there."""
+    order = [*(axis for axis in range(x.rank) if axis not in axes), *axes]
+    last = range(x.rank - len(axes), x.rank)
+    made = F.layer_norm(F.transpose(x, order), epsilon=epsilon, axes=last)
+    return F.transpose(made, [order.index(axis) for axis in range(x.rank)])
+
+
+def _by_channel(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Return x times a scale and plus a bias of each channel, which are on axis 1."""
     shape = [-1, *[1] * (x.rank - 2)]
-    return normal * F.reshape(scale, shape) + F.reshape(bias, shape)
+    scale, bias = (F.reshape(F.cast(each, x.dtype), shape) for each in (scale, bias))
+    return x * scale + bias
 
 
-def _standardized(x: Tensor, axes: list[int], epsilon: float) -> Tensor:
-    centred = x - F.mean(x, axes, keepdims=True)
-    return centred * F.rsqrt(F.mean(centred * centred, axes, keepdims=True) + epsilon)
+@converts("MeanVarianceNormalization")
+def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
+    """Return x less its mean over axes, over its deviation there plus 1e-9."""
+    axes = [axis % x.rank for axis in node.integers("axes", [0, 2, 3])]
+    variance, mean = F.variance_and_mean(x, axes, keepdims=True)
+    apart = x - mean
+    return (apart - F.mean(apart, axes, keepdims=True)) / (F.sqrt(variance) + 1e-9)
 
 
 @converts("LayerNormalization")
@@ -69,11 +87,10 @@ def layer_normalization(
     if not (node.wants(1) or node.wants(2)) and scale.shape == x.shape[axis:]:
         return (F.layer_norm(x, scale, bias, epsilon, axes),)
     wide = F.cast(x, stash)
-    mean = F.mean(wide, axes, keepdims=True)
-    centred = wide - mean
-    inverse = F.rsqrt(F.mean(centred * centred, axes, keepdims=True) + epsilon)
-    normal = F.cast(centred * inverse, x.dtype) * scale
-    return (normal if bias is None else normal + bias, mean, inverse)
+    variance, mean = F.variance_and_mean(wide, axes, keepdims=True)
+    normal = F.cast(F.layer_norm(wide, epsilon=epsilon, axes=axes), x.dtype) * scale
+    made = normal if bias is None else normal + bias
+    return (made, mean, F.rsqrt(variance + epsilon))
 
 
 @converts("RMSNormalization")
@@ -96,10 +113,9 @@ def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> T
     batch, channels, *spatial = x.shape
     flat = F.reshape(x, [batch, groups, (channels // groups) * math.prod(spatial)])
     normal = F.reshape(_standardized(flat, [2], epsilon), x.shape)
-    ends = [-1, *[1] * len(spatial)]
     if node.version < 21:  # a scale for each group
         scale, bias = (F.repeat_interleave(each, channels // groups, 0) for each in (scale, bias))
-    return normal * F.reshape(scale, ends) + F.reshape(bias, ends)
+    return _by_channel(normal, scale, bias)
 
 
 @converts("LpNormalization")

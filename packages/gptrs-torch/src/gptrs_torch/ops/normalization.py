@@ -26,8 +26,8 @@ def layer_norm(
     wide = _widened(x, weight, bias)
     axes = list(range(x.rank - len(shape), x.rank))
     made = F.layer_norm(wide, weight, bias, epsilon, axes)
-    mean = F.mean(wide, axes, keepdims=True)
-    deviation = F.rsqrt(F.variance(wide, axes, 0, keepdims=True) + epsilon)
+    variance, mean = F.variance_and_mean(wide, axes, keepdims=True)
+    deviation = F.rsqrt(variance + epsilon)
     return _typed(node, made, mean, deviation)
 
 
@@ -46,15 +46,15 @@ def group_norm(
     """Return x normalized over groups of channels, with their means and 1 / deviations."""
     x = _widened(x, weight, bias)
     boxes = F.reshape(x, [batch, groups, channels // groups * size])
-    mean = F.mean(boxes, [2], keepdims=True)
-    deviation = F.rsqrt(F.variance(boxes, [2], 0, keepdims=True) + epsilon)
+    variance, mean = F.variance_and_mean(boxes, 2)
+    deviation = F.rsqrt(variance + epsilon)
     if x.rank > 2:
         last = F.transpose(x, [0, *range(2, x.rank), 1])
         made = F.group_norm(last, groups, weight, bias, epsilon)
         made = F.transpose(made, [0, x.rank - 1, *range(1, x.rank - 1)])
     else:
         made = F.group_norm(x, groups, weight, bias, epsilon)
-    return _typed(node, made, F.squeeze(mean, 2), F.squeeze(deviation, 2))
+    return _typed(node, made, mean, deviation)
 
 
 @converts("_native_batch_norm_legit_no_training")

@@ -165,8 +165,10 @@ def variance_and_mean(
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the variance along axes, and the mean."""
+    if x.rank and isinstance(correction, int):
+        return F.variance_and_mean(x, axes_of(dim, x), correction, keepdim)
     found = variance(node, x, dim, keepdim=keepdim, correction=correction)
-    return found, F.mean(x, axes_of(dim, x), keepdim)
+    return found, F.variance_and_mean(x, axes_of(dim, x), 0, keepdim)[1]
 
 
 @converts("cumsum", "cumprod")
