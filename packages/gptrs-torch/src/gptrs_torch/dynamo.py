@@ -16,6 +16,7 @@ from gptrs.api import Backend, UsageError
 from gptrs_torch.decompositions import table
 from gptrs_torch.partition import PartitionedGraph
 from gptrs_torch.settings import Settings
+from gptrs_torch.weights import Watch, WeightWatch
 from gptrs_torch.whole_layers import keep_layers
 
 Compiled = Callable[..., Any]
@@ -45,12 +46,11 @@ def gptrs_backend(
     if declined is not None:
         warnings.warn(f"the compile backend `gptrs` {declined}", stacklevel=2)
         return module.forward
-    backend = settings.engine()
+    watch = partial(WeightWatch, contents=settings.weights != "frozen")
+    compile_graph = partial(_compiled, settings.engine(), watch)
     keep_layers(module)
     compiler = aot_autograd(
-        fw_compiler=partial(_compiled, backend),
-        inference_compiler=partial(_compiled, backend),
-        decompositions=table(),
+        fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=table()
     )
     return compiler(module, example_inputs)
 
@@ -72,11 +72,14 @@ def _why_not(tensors: Sequence[torch.Tensor]) -> str | None:
 
 
 def _compiled(
-    backend: Backend, module: fx.GraphModule, example_inputs: Sequence[object]
+    backend: Backend, watch: Watch, module: fx.GraphModule, example_inputs: Sequence[object]
 ) -> Compiled:
     """Return the function for a graph of core ATen, called with a list of its inputs."""
     del example_inputs
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    static = [] if metadata is None else list(metadata.static_input_indices)
-    return PartitionedGraph(module, backend, static).boxed()
+    static: list[int] = []
+    if metadata is not None:  # what the graph itself changes would be read anew in each call
+        changed = [each.mutates_data for each in metadata.input_info]
+        static = [i for i in metadata.static_input_indices if i < len(changed) and not changed[i]]
+    return PartitionedGraph(module, backend, static, watch=watch).boxed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from operator import attrgetter, is_
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -28,10 +27,8 @@ from gptrs_torch.conversion import Conversion, asks_for_sizes, constants_of
 from gptrs_torch.layouts import laid_out, result_order
 from gptrs_torch.node import NotConvertedError
 from gptrs_torch.symbols import expression_of
-from gptrs_torch.weights import TensorSource
+from gptrs_torch.weights import TensorSource, Watch, WeightWatch
 
-_VERSION = attrgetter("_version")
-"""How often torch has changed a tensor in place."""
 Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
 _UNTRACKED: Final = (
     "the weights were made under `torch.inference_mode()`, where torch does not tell that they have"
@@ -66,14 +63,20 @@ class GraphFunction:
     """A graph module, called with the values of its placeholders; returns its outputs.
 
     Placeholders at the positions in `static` are weights: the same tensors in each call, used where
-    they are. Where torch has changed or replaced one since, they are read anew.
+    they are. Where one was changed or replaced since, as `watch` tells, they are read anew.
     """
 
     def __init__(
-        self, module: fx.GraphModule, backend: Backend, static: Collection[int] = ()
+        self,
+        module: fx.GraphModule,
+        backend: Backend,
+        static: Collection[int] = (),
+        *,
+        watch: Watch = WeightWatch,
     ) -> None:
         self._module = module
         self.backend = backend
+        self._watch_of = watch
         self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._sizes = _size_sources(self._inputs)
         self._static = [i for i in sorted(static) if _is_tensor(self._inputs[i])]
@@ -97,8 +100,7 @@ class GraphFunction:
         self._is_plain = not self._orders and all(
             isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
         )
-        self._weights: list[torch.Tensor] = []
-        self._versions: list[int] = []
+        self._watch: WeightWatch | None = None
         self._steps: dict[Sizes, JittedGraph] = {}
         self._pinned: dict[Hashable, Pinned] = {}
         self._is_static = False
@@ -180,6 +182,8 @@ class GraphFunction:
         if not self._steps or self._changed(weights):
             self._steps.clear()
             weights = self._tracked(weights)
+            # Before they are read: what is written meanwhile is seen by the next call.
+            self._watch = self._watch_of(weights)
         step = self._steps.get(equal)
         if step is None:
             if len(self._steps) == MAX_STEPS:
@@ -191,8 +195,7 @@ class GraphFunction:
         return step, given, tuple([cast("int", values[i]) for i in self._numbers])
 
     def _changed(self, weights: list[torch.Tensor]) -> bool:
-        same = all(map(is_, weights, self._weights))
-        return not same or list(map(_VERSION, weights)) != self._versions
+        return self._watch is None or self._watch.differ(weights)
 
     def _tracked(self, weights: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the weights whose changes torch counts.
@@ -224,7 +227,6 @@ class GraphFunction:
         Sizes that are `equal` are one: torch has a symbol for each, and no reason to compare them.
         """
         self._pinned.clear()
-        self._weights, self._versions = weights, list(map(_VERSION, weights))
         named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
         source = TensorSource({**named, **constants_of(self._module)})
         params = Params(source, backend=self.backend, dtype=None, origin="the graph")

@@ -32,7 +32,7 @@ def load(
     what is not converted.
     """
     if isinstance(program, ExportedProgram):
-        return TorchModel(program, backend, "the exported program")
+        return TorchModel(program, backend, "the exported program", shared=True)
     with _one_line(program):
         return TorchModel(_deserialized(program), backend, Path(program).name)
 

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ from gptrs_torch.element_types import dtype_of
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.sizes import ExportedSizes
 from gptrs_torch.symbols import expression_of
+from gptrs_torch.weights import WeightWatch
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _STATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
@@ -39,11 +41,17 @@ class TorchModel:
 
     One program serves all sizes that the export left free. Buffers that the program changes keep
     their values from call to call; an input that it changes is written to. `module` takes and
-    gives tensors of torch, nested as they were exported.
+    gives tensors of torch, nested as they were exported. `shared`: others have the weights, too,
+    so that each call looks whether they have changed.
     """
 
     def __init__(
-        self, exported: ExportedProgram, backend: str | Backend | None, origin: str
+        self,
+        exported: ExportedProgram,
+        backend: str | Backend | None,
+        origin: str,
+        *,
+        shared: bool = False,
     ) -> None:
         self.name = origin
         self.backend = backend_of(backend)
@@ -60,7 +68,8 @@ class TorchModel:
             i for i, name in enumerate(self._sources) if name is not None and name not in changed
         ]
         self._sizes = ExportedSizes(whole)
-        self._function = GraphFunction(whole.graph_module, self.backend, static)
+        watch = partial(WeightWatch, contents=shared, layouts=shared)
+        self._function = GraphFunction(whole.graph_module, self.backend, static, watch=watch)
         self.inputs: dict[str, ModelInput] = {}
         self._constants: dict[str, object] = {}
         for spec, node in zip(self._signature.input_specs, self._nodes, strict=True):

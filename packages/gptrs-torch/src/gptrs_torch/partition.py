@@ -16,6 +16,7 @@ from gptrs.api import Backend
 from gptrs_torch.conversion import NUMERIC, unsupported_nodes
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.node import NotConvertedError
+from gptrs_torch.weights import Watch, WeightWatch
 
 _logger = logging.getLogger("gptrs")
 _said: set[str] = set()
@@ -31,10 +32,16 @@ class PartitionedGraph:
     """
 
     def __init__(
-        self, module: fx.GraphModule, backend: Backend, static: Collection[int] = ()
+        self,
+        module: fx.GraphModule,
+        backend: Backend,
+        static: Collection[int] = (),
+        *,
+        watch: Watch = WeightWatch,
     ) -> None:
         self._module = module
         self._backend = backend
+        self._watch = watch
         self._static = static
         self._refused = {node.name: why for node, why in unsupported_nodes(module)}
         self._runs: Any = None
@@ -76,9 +83,12 @@ class PartitionedGraph:
             return found
         return self._module(*values)
 
+    def _function(self, module: fx.GraphModule, static: Collection[int]) -> GraphFunction:
+        return GraphFunction(module, self._backend, static, watch=self._watch)
+
     def _cut(self) -> Any:
         if not self._refused and _is_convertible(self._module):
-            return GraphFunction(self._module, self._backend, self._static)
+            return self._function(self._module, self._static)
         for why in self._refused.values():
             _say_once(why)
         support = _Convertible(self._refused)
@@ -102,7 +112,7 @@ class PartitionedGraph:
             placeholder.meta.setdefault("val", cast("fx.Node", outer).meta.get("val"))
         single = not isinstance(_result_of(inner), (tuple, list))
         fused.delete_submodule(cast("str", node.target))
-        part = _Part(GraphFunction(inner, self._backend, static), single=single)
+        part = _Part(self._function(inner, static), single=single)
         fused.add_module(cast("str", node.target), part)
 
 

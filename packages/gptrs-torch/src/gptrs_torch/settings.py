@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from gptrs import dumping, get_backend
 from gptrs.api import Backend, Precision, UsageError, with_precision
 
+_WEIGHTS: Final = ("checked", "frozen")
 _dumps = ExitStack()
 _dumped: set[Path] = set()
 atexit.register(_dumps.close)
@@ -23,13 +24,15 @@ class Settings:
 
     `backend` is the name of a backend of gptrs, None for the default one; `threads` and `precision`
     are its own (`GPTRS_NUM_THREADS` and f32 unless given); into the directory `dump` go all
-    programs, see `gptrs.dumping`.
+    programs, see `gptrs.dumping`. `weights`: `checked` (None, too) or `frozen`, which promises that
+    nobody changes them in ways that torch does not count, such as `.data`.
     """
 
     backend: str | None = None
     threads: int | None = None
     precision: Precision | None = None
     dump: str | None = None
+    weights: str | None = "checked"
 
     @staticmethod
     def of(options: Mapping[str, object] | None) -> Settings:
@@ -47,6 +50,8 @@ class Settings:
                 raise UsageError(
                     f"the option `{name}` takes a value of type `{kind.__name__}`, got `{value!r}`"
                 )
+            if name == "weights" and value not in (None, *_WEIGHTS):
+                raise UsageError(f"the option `weights` takes `checked` or `frozen`, got `{value}`")
         return Settings(**cast("dict[str, str]", dict(options or {})))  # pyright: ignore[reportArgumentType]
 
     def engine(self) -> Backend:
