@@ -82,7 +82,7 @@ class WrittenPages:
 
 
 class _Tracker:
-    """What watches the pages of this process, opened for the first that asks."""
+    """Watches the pages of this process; opened for the first that asks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
