@@ -86,9 +86,10 @@ def directory(request, tmp_path_factory):
 
 
 def _tokens() -> tuple[np.ndarray, np.ndarray]:
-    """Three texts of unequal lengths, padded at the right; none has the token of padding."""
+    """Three texts of unequal lengths, padded at the right; two spell what some call padding."""
     lengths = np.array([140, 1, 6])
-    tokens = np.random.default_rng(1).integers(4, 71, (3, 140))
+    tokens = np.random.default_rng(1).integers(0, 71, (3, 140))
+    tokens[0, ::9], tokens[2, 1:4] = np.arange(16) % 4, (3, 1, 2)
     mask = np.arange(140) < lengths[:, np.newaxis]
     return tokens, mask
 

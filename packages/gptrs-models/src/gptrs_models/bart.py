@@ -26,7 +26,7 @@ from gptrs_models.bart_blocks import (
     EncoderLayer,
     source_views,
 )
-from gptrs_models.sines import Sines
+from gptrs_models.sines import Sines, counted_positions
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Kind:
     """A kind in its differences from BART, and defaults of its config.
 
     Positions are "learned" (behind two unused rows, if `two_more`), "halves" (sines, then cosines)
-    or "m2m" (the same of other frequencies, counted from behind the padding token).
+    or "m2m" (the same of other frequencies, where the token of padding is not counted).
     """
 
     norm_first: bool = False
@@ -148,12 +148,12 @@ class Embeddings(Module):
         x = self.embed_tokens(tokens)
         if self._scale != 1:
             x = x * self._scale
-        at = F.arange(self._first, tokens.shape[1] + self._first)
-        positions = F.take(self.positions, at if place is None else at + place)
-        if self._padding is not None:
-            seen = F.expand_dims(F.not_equal(tokens, self._padding), 2)
-            positions = F.where(seen, F.expand_dims(positions, 0), 0.0)
-        x = x + positions
+        if self._padding is None:
+            at = F.arange(self._first, tokens.shape[1] + self._first)
+            at = at if place is None else at + place
+        else:
+            at = counted_positions(tokens, self._padding, 0 if place is None else place)
+        x = x + F.take(self.positions, at)
         return x if self.norm is None else self.norm(x)
 
 
@@ -161,7 +161,7 @@ def _sines(config: BartConfig) -> np.ndarray:
     """Return the positions f32 [positions, C] of kinds that do not learn them (as fairseq's)."""
     width, count = config.width, config.max_position_embeddings
     if config.kind.positions == "m2m":
-        return Sines(count, config.padding + 1).table(width)
+        return Sines(count + 1, config.padding, silent=config.padding).table(width)
     half = -(-width // 2)
     angles = np.arange(count)[:, None] / 1e4 ** (2 * np.arange(half) / width)
     return np.concatenate([np.sin(angles), np.cos(angles[:, : width // 2])], 1).astype(np.float32)

@@ -18,6 +18,7 @@ from gptrs.nn import (
 )
 from gptrs_models.bert_config import BertConfig
 from gptrs_models.encoder_heads import Body
+from gptrs_models.sines import counted_positions
 
 
 class Norm(Module):
@@ -55,19 +56,23 @@ class Embeddings(Module):
             else None
         )
         self.LayerNorm = Norm(config, params / "LayerNorm", width)
-        self._first_position = config.first_position
+        self._padding = config.padding
 
     def __call__(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         """Int [B, T], and which text of a pair each token is of, all the first -> [B, T, E]."""
-        positions = self.position_embeddings.weight
-        first, length = self._first_position, tokens.shape[1]
         x = self.word_embeddings(tokens)
         if self.token_type_embeddings is not None:
             types = self.token_type_embeddings
             x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
         if self.task_type_embeddings is not None:
             x = x + F.slice_axis(self.task_type_embeddings.weight, 0, 0, 1)
-        return self.LayerNorm(x + F.slice_axis(positions, 0, first, length))  # (T, E)
+        return self.LayerNorm(x + self._positions(tokens))
+
+    def _positions(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of positions, [T, E] where all texts have the same, else [B, T, E]."""
+        if self._padding is None:
+            return F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])
+        return self.position_embeddings(counted_positions(tokens, self._padding) + self._padding)
 
 
 class SelfAttention(Module):

@@ -29,9 +29,11 @@ class Names:
 class BertConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `first_position` is the row of the position embeddings for the first token. `type_vocab_size` 0
-    is a kind without token types. `stored_layers` is the name of each layer below the body, one
-    after another; the same name twice is one layer that is computed twice (ALBERT).
+    `padding` is the token that has no position, wherever it stands; the row of position embeddings
+    behind its own is that of the first token (RoBERTa). None counts every token, from row 0 on.
+    `type_vocab_size` 0 is a kind without token types. `stored_layers` is the name of each layer
+    below the body, one after another; the same name twice is one layer that is computed twice
+    (ALBERT).
     `segments` is how many texts of a pair are told apart, 1 for kinds whose tokenizers do not.
     `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
     such bias. `task_types` is how many embeddings of tasks there are; every token has that of the
@@ -50,7 +52,7 @@ class BertConfig:
     type_vocab_size: int
     layer_norm_eps: float
     stored_layers: tuple[str, ...]
-    first_position: int = 0
+    padding: int | None = None
     relative_buckets: int = 0
     segments: int = 1
     task_types: int = 0
@@ -59,4 +61,5 @@ class BertConfig:
     @property
     def context_length(self) -> int:
         """Return the largest number of tokens of a text."""
-        return self.max_position_embeddings - self.first_position
+        unused = 0 if self.padding is None else self.padding + 1
+        return self.max_position_embeddings - unused

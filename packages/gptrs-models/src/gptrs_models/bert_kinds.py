@@ -75,10 +75,10 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
 
 def _roberta(fields: ConfigFields, config: BertConfig) -> BertConfig:
     """Count positions from the token of padding on, whose row is for padding itself."""
-    first = fields.integer("pad_token_id", 1, minimum=0) + 1
-    if first >= config.max_position_embeddings:
-        raise fields.error("max_position_embeddings", f"must be above {first}")
-    return replace(config, first_position=first)
+    padding = fields.integer("pad_token_id", 1, minimum=0)
+    if padding + 1 >= config.max_position_embeddings:
+        raise fields.error("max_position_embeddings", f"must be above {padding + 1}")
+    return replace(config, padding=padding)
 
 
 def _ernie(fields: ConfigFields, config: BertConfig) -> BertConfig:

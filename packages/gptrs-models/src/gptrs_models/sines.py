@@ -1,4 +1,4 @@
-"""Positions that are not learned, as fairseq has them: sines, then cosines."""
+"""Positions as fairseq counts them, and its sines and cosines where they are not learned."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import Tensor, dtypes
+
+
+def counted_positions(tokens: Tensor, padding: int, before: Tensor | int = 0) -> Tensor:
+    """Return the position of each token: int [B, T] -> si64 [B, T].
+
+    Tokens are counted from 1 on, and after `before` earlier ones; the token `padding`, which is
+    not counted wherever it stands, has the position 0.
+    """
+    counted = F.cast(F.not_equal(tokens, padding), dtypes.si64)
+    return (F.cumsum(counted, 1) + before) * counted
 
 
 @dataclass(frozen=True)
