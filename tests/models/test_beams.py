@@ -109,19 +109,28 @@ def test_texts_about_sources(tmp_path, backend_name, case):
 
 
 def test_beams_of_the_file_count_unless_a_caller_says_otherwise(tmp_path, caplog):
-    settings = {"num_beams": 3, "length_penalty": 0.7, "early_stopping": True}
-    model = gptrs.load_model(save_tiny_gpt2(tmp_path / "m", generation_config=settings), "ref")
-    asked = gptrs.generate(
-        model, [1, 2], max_tokens=8, beams=3, length_penalty=0.7, early_stopping=True
-    )
-    assert gptrs.generate(model, [1, 2], max_tokens=8).token_ids == asked.token_ids
+    for penalty in (0.7, 0, -1.0, -100, 100):
+        settings = {"num_beams": 3, "length_penalty": penalty, "early_stopping": True}
+        folder = save_tiny_gpt2(tmp_path / str(penalty), generation_config=settings)
+        model = gptrs.load_model(folder, "ref")
+        asked = gptrs.generate(
+            model, [1, 2], max_tokens=8, beams=3, length_penalty=penalty, early_stopping=True
+        )
+        assert gptrs.generate(model, [1, 2], max_tokens=8).token_ids == asked.token_ids
     greedy = gptrs.generate(model, [1, 2], max_tokens=8, beams=1)
     plain = gptrs.load_model(save_tiny_gpt2(tmp_path / "plain"), "ref")
     assert greedy.token_ids == gptrs.generate(plain, [1, 2], max_tokens=8).token_ids
     assert not caplog.records
-    for wrong in ({"num_beams": 0}, {"num_beams": 2, "early_stopping": "always"}):
-        folder = save_tiny_gpt2(tmp_path / str(len(wrong)), generation_config=wrong)
-        with pytest.raises(ModelError, match=r"num_beams|early_stopping"):
+    for name, wrong in (
+        ("num_beams", 0),
+        ("early_stopping", "always"),
+        ("length_penalty", 101),
+        ("length_penalty", -101),
+        ("length_penalty", True),
+    ):
+        settings = {"num_beams": 2, name: wrong}
+        folder = save_tiny_gpt2(tmp_path / f"{name} {wrong}", generation_config=settings)
+        with pytest.raises(ModelError, match=name):
             gptrs.generate(gptrs.load_model(folder, "ref"), [1])
 
 
@@ -131,6 +140,8 @@ def test_beams_of_the_file_count_unless_a_caller_says_otherwise(tmp_path, caplog
         ({"beams": 0}, "the number of beams must be at least 1, got 0"),
         ({"beams": 257}, "256 beams at most"),
         ({"length_penalty": 2.0}, "are of beams"),
+        ({"length_penalty": float("nan"), "beams": 2}, "must be a number from -100 to 100"),
+        ({"length_penalty": 101, "beams": 2}, "must be a number from -100 to 100"),
         ({"early_stopping": True, "beams": 1}, "are of beams"),
         ({"beams": 2, "temperature": 0.5}, "`sampling` does not go with beams"),
         ({"beams": 2, "logprobs": 1}, "`logprobs` does not go with beams"),

@@ -13,7 +13,7 @@ from gptrs.errors import CacheBudgetError, UsageError
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.logits_processors import ProcessorChain
-from gptrs.runtime.generation.options import EarlyStopping, GenerationOptions
+from gptrs.runtime.generation.options import MOST_PENALTY, EarlyStopping, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.text_cache import Row, TextCache
 
@@ -108,9 +108,11 @@ def asked_beams(
     penalty, stopping = options.length_penalty, options.early_stopping
     if stopping is None:
         stopping = _early_stopping(fields)
-    return Beams(
-        count, fields.number("length_penalty", 1.0) if penalty is None else penalty, stopping
-    )
+    if penalty is None:
+        penalty = fields.number("length_penalty", 1.0, minimum=-MOST_PENALTY)
+        if penalty > MOST_PENALTY:
+            raise fields.error("length_penalty", f"must be at most {MOST_PENALTY}")
+    return Beams(count, penalty, stopping)
 
 
 def _early_stopping(fields: Fields) -> EarlyStopping:
@@ -233,7 +235,8 @@ class BeamSearch:
         return Found(ended.tokens, self._rated(ended.score, length))
 
     def _rated(self, score: np.float32, length: int) -> float:
-        return float(score / np.float32(length**self._beams.length_penalty))
+        with np.errstate(over="ignore", divide="ignore"):
+            return float(score / np.float32(np.float64(length) ** self._beams.length_penalty))
 
     def _may_improve(self, found: Sequence[Found], best: np.float32, length: int) -> bool:
         """Return whether a text that grows, `best` of them by its score, may yet be taken."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final, TypeGuard, cast
 
 import numpy as np
 
@@ -28,12 +28,13 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number of Python or NumPy; a bool is none."""
     return isinstance(value, float | np.floating) or _is_integer(value)
 
 
 INTEGER: Final[Kind] = ("an integer", _is_integer)
-NUMBER: Final[Kind] = ("a number", _is_number)
+NUMBER: Final[Kind] = ("a number", is_number)
 FLAG: Final[Kind] = ("True or False", lambda value: isinstance(value, bool | np.bool_))
 TEXT: Final[Kind] = ("a text", _is_text)
 SIZE: Final[Kind] = ("bytes or a text such as 2GB", lambda v: _is_text(v) or _is_integer(v))

@@ -15,13 +15,13 @@ from gptrs.runtime.generation.option_types import (
     FLAG,
     FUNCTIONS,
     INTEGER,
-    NUMBER,
     PATH,
     SIZE,
     TEXT,
     TEXTS,
     Kind,
     having,
+    is_number,
     require_types,
 )
 from gptrs.runtime.generation.sampling import Sampling
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
+MOST_PENALTY: Final = 100
+"""The largest exponent of a number of tokens, above and below 0."""
 
 EarlyStopping = bool | Literal["never"]
 """When beam search ends; see `Beams`."""
@@ -165,7 +167,10 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "form": having("new_processor", "a form such as `gptrs.Grammar`"),
     "draft": having("causal_lm", "a model"),
     "sampling": ("a `Sampling`", lambda value: isinstance(value, Sampling)),
-    "length_penalty": NUMBER,
+    "length_penalty": (
+        f"a number from -{MOST_PENALTY} to {MOST_PENALTY}",
+        lambda value: is_number(value) and abs(value) <= MOST_PENALTY,
+    ),
     "early_stopping": ("True, False or `never`", lambda v: v is True or v is False or v == "never"),
 }
 
