@@ -86,7 +86,7 @@ def test_what_is_no_call_stays_text(family, text):
         ("{{ tools }} [TOOL_CALLS] [", MISTRAL),
         ("{{ tools }} [TOOL_CALLS]{{ name }}[ARGS]", MISTRAL_NAMED),
         ("{{ tools }} <|tool_call|>", GRANITE),
-        ("{{ tools }} <tool_call><function=f>", "in a form that this server does not know"),
+        ("{{ tools }} <tool_call><function=f>", "in a form that gptrs does not know"),
         ("{{ messages }}", "does not read them"),
     ],
 )

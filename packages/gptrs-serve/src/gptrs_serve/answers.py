@@ -36,11 +36,11 @@ class Envelope:
         return {**self._common, "choices": list(choices), **more}
 
 
-def usage(streams: Sequence[AnswerStream]) -> dict[str, object]:
+def usage(streams: Sequence[AnswerStream], reasoning: int | None = None) -> dict[str, object]:
     """Return how many tokens were read and written; those of a prompt count once for all answers.
 
     `cached_tokens` were known from other requests. Of tokens that were guessed ahead those that
-    came true are accepted.
+    came true are accepted. `reasoning` tokens are thoughts, None of a model without.
     """
     prompt = sum(stream.prompt_tokens for stream in streams)
     new = sum(len(text.tokens) for stream in streams for text in stream.texts)
@@ -51,12 +51,13 @@ def usage(streams: Sequence[AnswerStream]) -> dict[str, object]:
         "total_tokens": prompt + new,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    details: dict[str, int] = {} if reasoning is None else {"reasoning_tokens": reasoning}
     guesses = guesses_of(streams)
     if guesses is not None:
-        told["completion_tokens_details"] = {
-            "accepted_prediction_tokens": guesses.accepted,
-            "rejected_prediction_tokens": guesses.proposed - guesses.accepted,
-        }
+        details["accepted_prediction_tokens"] = guesses.accepted
+        details["rejected_prediction_tokens"] = guesses.proposed - guesses.accepted
+    if details:
+        told["completion_tokens_details"] = details
     return told
 
 

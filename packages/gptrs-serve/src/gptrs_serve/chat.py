@@ -8,10 +8,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.chat.answer_reader import AnswerForm
+from gptrs.runtime.generation.chat_answers import answer_form, opens_thoughts, thought_tokens
 from gptrs.runtime.generation.generate import Generation
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
-from gptrs_serve.bodies import ChatBody
+from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
 from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
 from gptrs_serve.forms import form_of
@@ -19,8 +22,8 @@ from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import chat_logprobs, chat_max_tokens, chat_messages, options_of
 from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
-from gptrs_serve.tools.deltas import AnswerDeltas, message_of
-from gptrs_serve.tools.use import ToolUse, told_tools, tool_use
+from gptrs_serve.tools.parser import AnswerDeltas
+from gptrs_serve.tools.use import told_tools, tool_use
 
 
 @dataclass(frozen=True)
@@ -28,21 +31,32 @@ class _Chat:
     """A conversation that the engine answers."""
 
     name: str
+    model: LoadedModel
     stream: AnswerStream
-    tools: ToolUse | None
+    form: AnswerForm
+    opened: bool
     texts: TokenTexts
     metrics: Metrics
+
+    def usage(self, answers: Sequence[AnswerDeltas]) -> dict[str, object]:
+        """Return the tokens of the conversation and of its answers."""
+        if self.form.thoughts is None:
+            return usage([self.stream])
+        texts = zip(answers, self.stream.texts, strict=True)
+        counts = [thought_tokens(self.model, each.reader, text.tokens) for each, text in texts]
+        return usage([self.stream], sum(counts))
 
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
-    form = await form_of(body, model, tools.grammar if tools else None)
-    special = tools is not None and tools.shows_special
-    options = options_of(body, model, chat_logprobs(body), form, special=special)
-    asked = chat_max_tokens(body)
+    answers = tools.form if tools else answer_form(model)
+    asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
     tokens = await served.chat_tokens(model, chat_messages(body), told_tools(body))
+    opened = opens_thoughts(model, answers, tokens) and _has_thoughts(body, answers)
+    form = await form_of(body, model, tools.grammar(opened=opened) if tools else None)
+    options = options_of(body, model, logprobs, form, special=answers.shown)
     stream = served.submit(
         name,
         tokens,
@@ -51,12 +65,21 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
         answers=body.n,
         priority=body.priority,
     )
-    begun = _Chat(name, stream, tools, served.texts_of(name), metrics)
+    begun = _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
     if body.stream:
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
         return EventStream(_events(made, begun, quick), stream.cancel, quick)
     return await _whole(request, begun)
+
+
+def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:
+    """Return whether an answer may end thoughts: one of another form has none."""
+    forms = [form for form in (body.regex, body.grammar) if form is not None]
+    if isinstance(body.response_format, JsonObject | JsonSchema):
+        return False
+    end = "" if answers.thoughts is None else answers.thoughts.end
+    return all(end in form.replace("\\", "") for form in forms)
 
 
 async def _whole(request: Request, begun: _Chat) -> Response:
@@ -69,13 +92,17 @@ async def _whole(request: Request, begun: _Chat) -> Response:
     await while_connected(request, read(), stream.cancel)
     if any(not text.ended for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
-    choices = [_choice(index, made, begun) for index, made in enumerate(stream.generations)]
+    answers = [AnswerDeltas(begun.form, opened=begun.opened) for _ in stream.texts]
+    choices = [
+        _choice(index, made, answer, begun)
+        for index, (made, answer) in enumerate(zip(stream.generations, answers, strict=True))
+    ]
     envelope = Envelope("chatcmpl", "chat.completion", begun.name)
-    return JSONResponse(envelope.of(choices, usage=usage([stream])))
+    return JSONResponse(envelope.of(choices, usage=begun.usage(answers)))
 
 
-def _choice(index: int, made: Generation, begun: _Chat) -> dict[str, object]:
-    message = message_of(made.text, begun.tools)
+def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: _Chat) -> dict[str, object]:
+    message = answer.message(made.text)
     scores = None if made.logprobs is None else {"content": begun.texts.chat(made.logprobs)}
     return {
         "index": index,
@@ -95,7 +122,7 @@ class _Events:
         self._chunks = Chunks(
             envelope, lambda index, text: _delta(index, {"content": text}), **more
         )
-        self._answers = [AnswerDeltas(begun.tools) for _ in range(body.n)]
+        self._answers = [AnswerDeltas(begun.form, opened=begun.opened) for _ in begun.stream.texts]
         self._begun = begun
         self._with_scores = body.logprobs
 
@@ -111,13 +138,14 @@ class _Events:
 
     def usage(self) -> bytes:
         """Return the event that tells how many tokens there were, empty unless asked for."""
-        told = usage([self._begun.stream]) if self._with_usage else None
+        told = self._begun.usage(self._answers) if self._with_usage else None
         return b"" if told is None else self._chunks.of([], usage=told)
 
     def _of(self, piece: Piece) -> Iterator[bytes]:
         """Yield the chunks that a piece is."""
-        chunks, tools = self._chunks, self._begun.tools
-        if tools is None and not self._with_scores and piece.finish_reason is None:
+        chunks = self._chunks
+        is_text = self._begun.form.is_plain and not self._with_scores
+        if is_text and piece.finish_reason is None:
             if piece.text:
                 yield chunks.text(piece.index, piece.text)
             return

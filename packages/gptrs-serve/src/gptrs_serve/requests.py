@@ -47,7 +47,7 @@ def options_of(
     logprobs: int | None,
     form: Grammar | None,
     *,
-    special: bool = False,
+    special: bool | frozenset[str] = False,
 ) -> GenerationOptions:
     """Return the options of a request but for `max_tokens`; with `special` tokens in the text.
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from gptrs.runtime.chat.marks import CallFamily, ThoughtMarks, shown_marks
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Function
 from gptrs_serve.forms import bounded_schema
-from gptrs_serve.tools.families import Family
 
 _COMPACT: Final = {
     "whitespace_flexible": False,
@@ -22,21 +22,37 @@ _TEXT: Final = r"TEXT: /(.|\n)*/"
 
 
 class CallGrammar:
-    """The grammar of answers of `model` that call `functions`, in the form of `family`."""
+    """The grammar of answers of `model` that call `functions`, in the form of `family`.
 
-    def __init__(self, model: LoadedModel, family: Family, functions: Sequence[Function]) -> None:
+    Thoughts are free: an answer begins within them where the prompt has `opened` them, and may
+    begin with some where text is allowed before a call.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        family: CallFamily,
+        functions: Sequence[Function],
+        thoughts: ThoughtMarks | None,
+        *,
+        opened: bool,
+    ) -> None:
         self._family = family
         self._functions = functions
-        special = model.tokenizer.special_pieces()
-        self._special = [mark for mark in family.marks if mark in special]
+        self._thoughts = thoughts
+        self._opened = opened and thoughts is not None
+        self._special = sorted(
+            shown_marks(model.tokenizer.special_pieces(), thoughts, family), key=len, reverse=True
+        )
         self._tokens = {mark: model.tokenizer.number(mark) for mark in self._special}
 
     def calls(self, *, several: bool) -> str:
         """Return the grammar of an answer that is a call, or `several` ones."""
         family = self._family
         more = f"({self._text(family.between)} call)*" if several else ""
-        start = f"start: {self._text(family.begin)} call {more} {self._text(family.end)}"
-        return self._whole([start, *self._rules("call", family.opening)])
+        calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
+        lines = [f"start: thoughts {calls}", *self._thought_rules()] if self._opened else []
+        return self._whole([*(lines or [f"start: {calls}"]), *self._rules("call", family.opening)])
 
     def text_and_calls(self, *, several: bool) -> str:
         """Return the grammar of an answer that is text, perhaps with calls after it."""
@@ -44,17 +60,36 @@ class CallGrammar:
         more = f"({self._text(family.between)} call)*" if several else ""
         if family.bare:
             marked = f"({self._text(mark)})?" if mark in self._special else ""
-            lines = [f"start: {marked} call {more} | TEXT", r"TEXT: /([^{](.|\n)*)?/"]
+            lines = [f"answer: {marked} call {more} | TEXT", r"TEXT: /([^{](.|\n)*)?/"]
+            lines += self._start()
             return self._whole([*lines, *self._rules("call", family.opening)])
         begin = family.begin.removeprefix(mark)
         opening = family.opening if family.begin else family.opening.removeprefix(mark)
         calls = f"{self._text(begin)} first {more} {self._text(family.end)}"
         if mark in self._special:
-            lines = [f"start: TEXT ({self._text(mark)} {calls})?"]
+            lines = [f"answer: TEXT ({self._text(mark)} {calls})?"]
         else:
-            lines = [f"start: TEXT | begun {calls}", f"begun[lazy]: TEXT {json.dumps(mark)}"]
+            lines = [f"answer: TEXT | begun {calls}", f"begun[lazy]: TEXT {json.dumps(mark)}"]
+        lines += self._start()
         rules = [*self._rules("first", opening), *self._rules("call", family.opening)]
         return self._whole([*lines, _TEXT, *rules])
+
+    def _start(self) -> list[str]:
+        """Return the rules of an answer after thoughts, if there are any."""
+        if self._thoughts is None:
+            return ["start: answer"]
+        if self._opened:
+            return ["start: thoughts answer", *self._thought_rules()]
+        begin = self._text(self._thoughts.begin)
+        return [f"start: answer | {begin} thoughts answer", *self._thought_rules()]
+
+    def _thought_rules(self) -> list[str]:
+        """Return the rules of what follows the mark where thoughts begin."""
+        assert self._thoughts is not None
+        end = self._thoughts.end
+        if self._text(end) == json.dumps(end):
+            return [rf"thoughts[lazy]: /(.|\n)*{re.escape(end)}\s*/".replace("</", r"<\/")]
+        return [f"thoughts: THOUGHTS {self._text(end)}", r"THOUGHTS: /(.|\n)*/"]
 
     def _rules(self, name: str, opening: str) -> list[str]:
         """Return the rules of one call, of any of the functions."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
+from gptrs.runtime.chat.answer_reader import AnswerForm
+from gptrs.runtime.chat.marks import CallFamily
+from gptrs.runtime.generation.chat_answers import answer_form
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, Function, JsonObject, JsonSchema, NamedTool
 from gptrs_serve.problems import RequestError
-from gptrs_serve.tools.families import Family, family_of
+from gptrs_serve.tools.families import family_of
 from gptrs_serve.tools.grammar import CallGrammar
-from gptrs_serve.tools.parser import CallParser
 
 
 @dataclass(frozen=True)
@@ -25,44 +26,34 @@ class ToolUse:
     """
 
     model: LoadedModel
-    family: Family
+    family: CallFamily
     functions: Sequence[Function]
     several: bool
     calls_only: bool
 
-    @cached_property
-    def _special(self) -> frozenset[str]:
-        return self.model.tokenizer.special_pieces()
-
     @property
-    def shows_special(self) -> bool:
-        """Whether the text of answers needs its special tokens, as calls are marked by them."""
-        return not self._special.isdisjoint(self.family.marks)
+    def _is_bound(self) -> bool:
+        """Whether a grammar keeps the answer to its form."""
+        return self.calls_only or not self.several or any(each.strict for each in self.functions)
 
     @cached_property
-    def _hidden(self) -> re.Pattern[str]:
-        """The special tokens that are not part of calls, which no text shows."""
-        hidden = sorted(self._special.difference(self.family.marks), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, hidden)) or "(?!)")
+    def form(self) -> AnswerForm:
+        """How the answer is read."""
+        tools = [_told(function) for function in self.functions]
+        return answer_form(self.model, tools, several=self.several, certain=self._is_bound)
 
-    def shown(self, text: str) -> str:
-        """Return a piece of the text of an answer without special tokens but those of calls."""
-        return self._hidden.sub("", text) if self.shows_special else text
+    def grammar(self, *, opened: bool) -> str | None:
+        """Return the grammar that answers keep to, after thoughts that the prompt has `opened`.
 
-    @property
-    def grammar(self) -> str | None:
-        """The grammar that answers keep to; None where the model may write what it likes."""
-        made = CallGrammar(self.model, self.family, self.functions)
+        None where the model may write what it likes.
+        """
+        if not self._is_bound:
+            return None
+        thoughts = self.form.thoughts
+        made = CallGrammar(self.model, self.family, self.functions, thoughts, opened=opened)
         if self.calls_only:
             return made.calls(several=self.several)
-        if not self.several or any(function.strict for function in self.functions):
-            return made.text_and_calls(several=self.several)
-        return None
-
-    def new_parser(self) -> CallParser:
-        """Return the parser of one answer."""
-        names = {function.name for function in self.functions}
-        return CallParser(self.family, names, several=self.several)
+        return made.text_and_calls(several=self.several)
 
 
 def tool_use(body: ChatBody, model: LoadedModel) -> ToolUse | None:

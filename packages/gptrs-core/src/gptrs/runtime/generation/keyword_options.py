@@ -42,7 +42,7 @@ class OptionFields(SamplingFields, total=False):
     use_cache: bool
     prefill_chunk: int
     logprobs: int | None
-    special: bool
+    special: bool | frozenset[str]
     context: int | None
     context_shift: bool
     keep: int

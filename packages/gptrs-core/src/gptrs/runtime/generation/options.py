@@ -78,9 +78,9 @@ class GenerationOptions:
     `prefill_chunk` is how many tokens of prompts one step takes.
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones. `special`
-    shows special tokens in the text. `context` is how many tokens the model sees at most. With
-    `context_shift` a context that would overflow keeps its first `keep` tokens and the last half of
-    the others, and is read anew.
+    shows special tokens in the text, a frozenset of them shows these. `context` is how many tokens
+    the model sees at most. With `context_shift` a context that would overflow keeps its first
+    `keep` tokens and the last half of the others, and is read anew.
 
     All generations of a model share a key/value cache while they ask for the same `cache_dtype`
     (f32, bf16, f16, q8) and `cache_budget` (bytes, or a text: `2GB`); None takes the variables
@@ -112,7 +112,7 @@ class GenerationOptions:
     use_cache: bool = True
     prefill_chunk: int = PREFILL_CHUNK
     logprobs: int | None = None
-    special: bool = False
+    special: bool | frozenset[str] = False
     context: int | None = None
     context_shift: bool = False
     keep: int = 0
@@ -157,8 +157,12 @@ class GenerationOptions:
 _KINDS: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(("max_tokens", "prefill_chunk", "logprobs", "context", "keep"), INTEGER),
     **dict.fromkeys(("beams", "steps_at_once"), INTEGER),
-    **dict.fromkeys(("ignore_eos", "use_cache", "special", "context_shift"), FLAG),
+    **dict.fromkeys(("ignore_eos", "use_cache", "context_shift"), FLAG),
     "prompt_lookup": FLAG,
+    "special": (
+        "True, False or a frozenset of tokens",
+        lambda value: isinstance(value, frozenset) or FLAG[1](value),
+    ),
     "stop": TEXTS,
     "cache_budget": SIZE,
     "cache_dtype": TEXT,

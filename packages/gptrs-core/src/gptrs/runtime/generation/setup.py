@@ -99,7 +99,7 @@ class GenerationSetup:
             most_positions=most_positions,
             max_tokens=count,
             ends=self._ends,
-            shows_end=self.options.special,
+            shows_end=bool(self.options.special),
             sampler=sampler,
             processors=ProcessorChain(processors, shown_tokens(begin)),
             decode=self._decode(),

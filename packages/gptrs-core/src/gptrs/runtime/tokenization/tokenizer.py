@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Encoding
@@ -182,11 +183,15 @@ class TextTokenizer:
         ends_special = encoding.special_tokens_mask[-1:] == [1]
         return len(encoding.ids) - ends_special
 
-    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of `tokens`, with `special` ones only if set.
+    def decode(self, tokens: Sequence[int], *, special: bool | frozenset[str] = False) -> str:
+        """Return the text of `tokens`, with `special` ones only if set, or if they are in that set.
 
         Bad UTF-8 is U+FFFD; of ByT5 it is left out, as in transformers.
         """
+        if isinstance(special, frozenset):
+            pieces = self._special
+            tokens = [each for each in tokens if each not in pieces or pieces[each] in special]
+            special = True
         if self._keeps_whole:
             return without_panics(lambda: self._whole_characters(tokens, special), self._name)
         decode = self._tokenizer.decode
@@ -225,8 +230,13 @@ class TextTokenizer:
 
     def special_pieces(self) -> frozenset[str]:
         """Return the special tokens, which texts do not show."""
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        return frozenset(token.content for token in added if token.special)
+        return frozenset(self._special.values())
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The special tokens by their numbers."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return {number: token.content for number, token in added if token.special}
 
     def _encoded(self, text: str, special: bool) -> Encoding:
         try:
