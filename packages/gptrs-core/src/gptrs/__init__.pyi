@@ -18,11 +18,17 @@ from gptrs.functionals.creation import ones as ones
 from gptrs.functionals.creation import zeros as zeros
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
+from gptrs.runtime.chat.answer_reader import AnswerReader as AnswerReader
+from gptrs.runtime.chat.answer_reader import TextDelta as TextDelta
+from gptrs.runtime.chat.answer_reader import ThoughtsDelta as ThoughtsDelta
 from gptrs.runtime.embedding.embed import embed as embed
 from gptrs.runtime.embedding.embed_images import embed_images as embed_images
 from gptrs.runtime.embedding.match import Matches as Matches
 from gptrs.runtime.embedding.match import match as match
 from gptrs.runtime.generation.async_stream import astream as astream
+from gptrs.runtime.generation.chat_answers import Answer as Answer
+from gptrs.runtime.generation.chat_answers import answer_reader as answer_reader
+from gptrs.runtime.generation.chat_answers import read_answer as read_answer
 from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
 from gptrs.runtime.generation.generate import Generation as Generation
 from gptrs.runtime.generation.generate import GenerationOptions as GenerationOptions

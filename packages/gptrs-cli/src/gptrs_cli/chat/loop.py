@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.chat_answers import answer_reader
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.generation.options import Generation
 from gptrs_cli.chat.commands import COMMANDS, ChatCommands, is_command
@@ -75,7 +76,8 @@ def _answer(
         with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):
             answer = session.ask(text, commands.images)
             commands.images = []
-            interrupted = write_stream(Page(), answer, model, waiting)
+            reader = answer_reader(model, answer.generation.prompt_token_ids)
+            interrupted = write_stream(Page(), answer, model, waiting, reader=reader)
             session.remember(answer)
             if interrupted and strict:
                 raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
-from gptrs_cli.generate.page import result_fields
+from gptrs_cli.generate.page import answer_of, result_fields
 from gptrs_cli.generate.prompt_lines import PromptLine, prompt_parts
 from gptrs_cli.generate.prompt_tasks import BadLines, runnable_tasks
 from gptrs_cli.generate.request import GenerateRequest
@@ -98,7 +98,10 @@ class _Run:
             raise
 
     def _write(self, line: PromptLine, result: Generation) -> None:
-        fields = {"id": line.id, **result_fields(result)}
+        answer = None
+        if line.messages is not None or (self._request.prompt.chat and line.text is not None):
+            answer = answer_of(self._request, self._model, result)
+        fields = {"id": line.id, **result_fields(result, answer)}
         fields["prompt_token_ids"] = result.prompt_token_ids
         self._results.write({**fields, "model": self._model.name})
         self._done += 1

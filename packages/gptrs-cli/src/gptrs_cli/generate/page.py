@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from gptrs.quoting import counted
+from gptrs.runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelta, ThoughtsDelta
+from gptrs.runtime.generation.chat_answers import Answer, read_answer
 from gptrs.runtime.generation.generate import Generation, TextStream
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.spans import span
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
 from gptrs_cli.terminal.waiting import Waiting
 
@@ -32,6 +36,7 @@ class Page:
     def __init__(self) -> None:
         self.is_terminal = is_terminal(sys.stdout)
         self._last = ""
+        self._thinks = False
 
     def write(self, text: str, *, dim: bool = False) -> None:
         """Show more text; `dim` applies where the output has colors."""
@@ -43,6 +48,17 @@ class Page:
                 sys.stdout.flush()
             self._last = text[-1]
 
+    def write_answer(self, events: Sequence[AnswerEvent]) -> None:
+        """Show more of an answer: its thoughts on a terminal only, dim and apart from the text."""
+        for event in events:
+            if isinstance(event, ThoughtsDelta) and self.is_terminal:
+                self.write(event.text, dim=True)
+                self._thinks = True
+            elif isinstance(event, TextDelta):
+                self.write("\n\n" if self._thinks else "")
+                self.write(event.text)
+                self._thinks = False
+
     def end_line(self) -> None:
         """End the line, unless the last text did."""
         if self._last != "\n":
@@ -51,11 +67,17 @@ class Page:
 
 
 def write_stream(
-    page: Page, pieces: TextStream, model: LoadedModel, waiting: Waiting, before: str = ""
+    page: Page,
+    pieces: TextStream,
+    model: LoadedModel,
+    waiting: Waiting,
+    before: str = "",
+    reader: AnswerReader | None = None,
 ) -> bool:
     """Show `before`, then the text as it comes; return whether the user interrupted.
 
-    A model without a tokenizer shows tokens instead.
+    A model without a tokenizer shows tokens instead. `reader` tells thoughts from the text, None
+    where all is text.
     """
     has_text = model.has_tokenizer
     interrupted, begun, shown = False, False, 0
@@ -69,26 +91,43 @@ def write_stream(
                 tokens = pieces.generation.token_ids
                 piece = as_numbers(tokens[shown:])
                 shown = len(tokens)
-            page.write(piece)
+            if reader is None:
+                page.write(piece)
+            else:
+                page.write_answer(reader.push(piece))
     except KeyboardInterrupt:
         interrupted = True
     waiting.stop()
+    page.write_answer([] if reader is None else reader.finish())
     page.end_line()
     return interrupted
 
 
-def result_fields(result: Generation) -> dict[str, object]:
-    """Return the JSON fields of one text."""
+def result_fields(result: Generation, answer: Answer | None = None) -> dict[str, object]:
+    """Return the JSON fields of one text, which is that of an `answer` if it is one."""
     fields: dict[str, object] = {
-        "text": result.text,
+        "text": result.text if answer is None else answer.text,
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
     }
+    if answer is not None and answer.reasoning is not None:
+        fields["reasoning_content"] = answer.reasoning
     if result.logprobs is not None:
         fields["logprobs"] = [scores.as_json() for scores in result.logprobs]
     if result.guesses is not None:
         fields["guesses"] = dataclasses.asdict(result.guesses)
     return fields
+
+
+def answer_of(request: GenerateRequest, model: LoadedModel, result: Generation) -> Answer:
+    """Return the answer that a text in a conversation is.
+
+    One that shows all special tokens is told as it is; one of a form has no thoughts that the
+    prompt begins.
+    """
+    if request.output.special:
+        return Answer(result.text, None, ())
+    return read_answer(model, result, opened=False if request.form.given else None)
 
 
 def shown_text(result: Generation, model: LoadedModel) -> str:

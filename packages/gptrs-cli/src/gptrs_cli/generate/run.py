@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
+from gptrs.runtime.chat.answer_reader import (
+    AnswerEvent,
+    AnswerReader,
+    TextDelta,
+    ThoughtsDelta,
+)
 from gptrs.runtime.generation.batch import Several
+from gptrs.runtime.generation.chat_answers import Answer, answer_form, opens_thoughts
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream
 from gptrs.runtime.images.picture_tokens import shown_tokens
@@ -16,7 +23,14 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
-from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
+from gptrs_cli.generate.page import (
+    Page,
+    answer_of,
+    figures,
+    result_fields,
+    shown_text,
+    write_stream,
+)
 from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model
@@ -59,6 +73,8 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         several = request.output.num_return > 1
         if request.output.stream or not (settings.json or several):
             options = options.for_stream()
+        if request.prompt.chat and not options.special:
+            options = dataclasses.replace(options, special=answer_form(model).shown)
         work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):
@@ -98,7 +114,9 @@ class _Work:
         page = Page()
         before = self._shown_prompt(page)
         self._name_default(page)
-        interrupted = write_stream(page, self._stream, self._model, self._waiting, before)
+        interrupted = write_stream(
+            page, self._stream, self._model, self._waiting, before, self._reader()
+        )
         result = self._stream.generation
         if interrupted:
             note(f"interrupted after {len(result.token_ids)} tokens")
@@ -115,7 +133,11 @@ class _Work:
         page.write(self._shown_prompt(page), dim=True)
         for number, result in enumerate(results, start=1):
             page.write(f"--- {number} of {len(results)}\n", dim=True)
-            page.write(shown_text(result, self._model))
+            answer = self._answer(result)
+            if answer is None:
+                page.write(shown_text(result, self._model))
+            else:
+                page.write_answer([ThoughtsDelta(answer.reasoning or ""), TextDelta(answer.text)])
             page.end_line()
         longest = max(results, key=lambda result: len(result.token_ids))
         interruption = f"interrupted after {len(longest.token_ids)} tokens"
@@ -127,7 +149,7 @@ class _Work:
         """Print one object at the end; return whether the user interrupted."""
         interrupted, results = self._finished()
         fields: dict[str, object] = {
-            **result_fields(results[0]),
+            **result_fields(results[0], self._answer(results[0])),
             "prompt": self._text,
             "prompt_token_ids": results[0].prompt_token_ids,
             "timings": dataclasses.asdict(results[0].timings),
@@ -138,7 +160,7 @@ class _Work:
         if self._request.adapter is not None:
             fields["adapter"] = str(self._request.adapter)
         if several:
-            fields["generations"] = [result_fields(result) for result in results]
+            fields["generations"] = [result_fields(each, self._answer(each)) for each in results]
         print_result("generate", fields | profile_fields(profile))
         return interrupted
 
@@ -148,10 +170,13 @@ class _Work:
         try:
             if self._several is not None:
                 self._several.run()
-            shown = 0
+            reader, shown = self._reader(), 0
             for piece in self._stream or ():
                 if self._request.output.stream:
-                    shown = self._print_event(piece, shown)
+                    found = [TextDelta(piece)] if reader is None else reader.push(piece)
+                    shown = self._print_events(found or [TextDelta("")], shown)
+            if self._request.output.stream and reader is not None:
+                self._print_events(reader.finish(), shown)
         except KeyboardInterrupt:
             interrupted = True
         self._waiting.stop()
@@ -160,13 +185,32 @@ class _Work:
         assert self._stream is not None
         return interrupted, [self._stream.generation]
 
-    def _print_event(self, piece: str, shown: int) -> int:
+    def _print_events(self, events: Sequence[AnswerEvent], shown: int) -> int:
         """Print what came after `shown` tokens; return the number of tokens by now."""
         assert self._stream is not None
         tokens = self._stream.generation.token_ids
-        fields = {"event": "text", "text": piece, "token_ids": tokens[shown:]}
-        print_result("generate.event", fields)
+        for event in events:
+            if isinstance(event, TextDelta | ThoughtsDelta):
+                kind = "text" if isinstance(event, TextDelta) else "reasoning"
+                fields = {"event": kind, "text": event.text, "token_ids": tokens[shown:]}
+                print_result("generate.event", fields)
+                shown = len(tokens)
         return len(tokens)
+
+    def _reader(self) -> AnswerReader | None:
+        """Return what reads the text as an answer; None where all of it is text."""
+        request, tokens = self._request, self._stream and self._stream.generation.prompt_token_ids
+        if not request.prompt.chat or request.output.special or tokens is None:
+            return None
+        form = answer_form(self._model)
+        if form.is_plain:
+            return None
+        opened = not request.form.given and opens_thoughts(self._model, form, tokens)
+        return AnswerReader(form, opened=opened)
+
+    def _answer(self, result: Generation) -> Answer | None:
+        """Return the answer that a text is, None for one outside of a conversation."""
+        return answer_of(self._request, self._model, result) if self._request.prompt.chat else None
 
     def _note_cut(self, results: Sequence[Generation]) -> None:
         """Say that a text ended before it had the form that was asked for."""

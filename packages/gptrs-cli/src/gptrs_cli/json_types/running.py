@@ -36,6 +36,9 @@ class GeneratedText(TypedDict):
     """A text that was generated."""
 
     text: str
+    """Of a conversation the answer without its thoughts."""
+    reasoning_content: NotRequired[str]
+    """Of a conversation: the thoughts of the model, where there are some."""
     token_ids: list[int]
     finish_reason: Reason
     logprobs: NotRequired[list[TokenLogprob]]
@@ -75,9 +78,10 @@ class Generate(GeneratedText):
 class GenerateEvent(TypedDict):
     """`gptrs generate --stream`: each line but the last one."""
 
-    event: Literal["text"]
+    event: Literal["text", "reasoning"]
+    """Whether it is text, or thoughts of an answer in a conversation."""
     text: str
-    """Follows the texts of earlier lines: whole characters, perhaps none."""
+    """Follows the texts of earlier lines of this `event`: whole characters, perhaps none."""
     token_ids: list[int]
     """The tokens since the line before."""
 

@@ -33,6 +33,19 @@ function shown(role) {
   return { article, text, note };
 }
 
+/** Return where the thoughts of an answer go: folded, before its text. */
+function thoughtsOf(view) {
+  if (!view.thoughts) {
+    const folded = document.createElement("details");
+    const summary = document.createElement("summary");
+    summary.textContent = "Thoughts";
+    view.thoughts = document.createElement("p");
+    folded.append(summary, view.thoughts);
+    view.text.before(folded);
+  }
+  return view.thoughts;
+}
+
 function request() {
   const system = at("system").value.trim();
   const told = system ? [{ role: "system", content: system }, ...messages] : messages;
@@ -106,7 +119,9 @@ async function read(view, signal) {
     if (!response.ok) throw await refusal(response);
     for await (const event of events(response)) {
       for (const choice of event.choices) {
-        if (choice.delta.content) first ??= performance.now();
+        const thought = choice.delta.reasoning_content;
+        if (choice.delta.content || thought) first ??= performance.now();
+        if (thought) thoughtsOf(view).append(thought);
         text += appended(choice, view.text);
       }
       if (event.usage) view.note.textContent = toldUsage(event.usage, started, first);
@@ -116,7 +131,8 @@ async function read(view, signal) {
     if (error.name !== "AbortError") throw error;
     view.note.textContent = "stopped";
   } finally {
-    if (text) messages.push({ role: "assistant", content: text });
+    const thoughts = view.thoughts && { reasoning_content: view.thoughts.textContent };
+    if (text || thoughts) messages.push({ role: "assistant", content: text, ...thoughts });
   }
 }
 
@@ -128,7 +144,7 @@ async function answer() {
     await read(view, running.signal);
   } catch (error) {
     at("status").textContent = error.message;
-    if (!view.text.textContent) {
+    if (!view.text.textContent && !view.thoughts) {
       view.article.remove();
       takeBack();
     }

@@ -18,7 +18,7 @@ _COMPACT: Final = {
     "key_separator": ": ",
 }
 """JSON as `tojson` writes it in templates."""
-_TEXT: Final = r"TEXT: /(.|\n)*/"
+_ANY: Final = r"(.|\n)*"
 
 
 class CallGrammar:
@@ -51,45 +51,47 @@ class CallGrammar:
         family = self._family
         more = f"({self._text(family.between)} call)*" if several else ""
         calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
-        lines = [f"start: thoughts {calls}", *self._thought_rules()] if self._opened else []
-        return self._whole([*(lines or [f"start: {calls}"]), *self._rules("call", family.opening)])
+        lines = [f"answer: {calls}", *self._rules("call", family.opening)]
+        return self._whole([*self._start(self._opened), *lines])
 
     def text_and_calls(self, *, several: bool) -> str:
         """Return the grammar of an answer that is text, perhaps with calls after it."""
         family, mark = self._family, self._family.marks[0]
         more = f"({self._text(family.between)} call)*" if several else ""
+        start = self._start(self._thoughts is not None)
         if family.bare:
             marked = f"({self._text(mark)})?" if mark in self._special else ""
-            lines = [f"answer: {marked} call {more} | TEXT", r"TEXT: /([^{](.|\n)*)?/"]
-            lines += self._start()
-            return self._whole([*lines, *self._rules("call", family.opening)])
+            text = self._free(r"(\s*[^{\s](.|\n)*)?")
+            lines = [f"answer: {marked} call {more} | TEXT", f"TEXT: {text}"]
+            return self._whole([*start, *lines, *self._rules("call", family.opening)])
         begin = family.begin.removeprefix(mark)
         opening = family.opening if family.begin else family.opening.removeprefix(mark)
         calls = f"{self._text(begin)} first {more} {self._text(family.end)}"
         if mark in self._special:
             lines = [f"answer: TEXT ({self._text(mark)} {calls})?"]
         else:
-            lines = [f"answer: TEXT | begun {calls}", f"begun[lazy]: TEXT {json.dumps(mark)}"]
-        lines += self._start()
+            begun = self._free(_ANY + _escaped(mark))
+            lines = [f"answer: TEXT | begun {calls}", "begun[lazy]: BEGUN", f"BEGUN: {begun}"]
         rules = [*self._rules("first", opening), *self._rules("call", family.opening)]
-        return self._whole([*lines, _TEXT, *rules])
+        return self._whole([*start, *lines, f"TEXT: {self._free(_ANY)}", *rules])
 
-    def _start(self) -> list[str]:
-        """Return the rules of an answer after thoughts, if there are any."""
-        if self._thoughts is None:
+    def _start(self, thinks: bool) -> list[str]:
+        """Return the rules of an answer, which may begin with thoughts if it `thinks`."""
+        thoughts = self._thoughts
+        if thoughts is None or not thinks:
             return ["start: answer"]
-        if self._opened:
-            return ["start: thoughts answer", *self._thought_rules()]
-        begin = self._text(self._thoughts.begin)
-        return [f"start: answer | {begin} thoughts answer", *self._thought_rules()]
+        before = "" if self._opened else f"answer | {self._text(thoughts.begin)} "
+        rules = [f"start: {before} thoughts BLANKS answer", r"BLANKS: /\s*/"]
+        if self._text(thoughts.end) == json.dumps(thoughts.end):
+            return [*rules, f"thoughts[lazy]: /{_ANY}{_escaped(thoughts.end)}/"]
+        return [*rules, f"thoughts: THOUGHTS {self._text(thoughts.end)}", f"THOUGHTS: /{_ANY}/"]
 
-    def _thought_rules(self) -> list[str]:
-        """Return the rules of what follows the mark where thoughts begin."""
-        assert self._thoughts is not None
-        end = self._thoughts.end
-        if self._text(end) == json.dumps(end):
-            return [rf"thoughts[lazy]: /(.|\n)*{re.escape(end)}\s*/".replace("</", r"<\/")]
-        return [f"thoughts: THOUGHTS {self._text(end)}", r"THOUGHTS: /(.|\n)*/"]
+    def _free(self, pattern: str) -> str:
+        """Return a terminal for text of a pattern that does not begin with thoughts."""
+        begin = "" if self._thoughts is None else self._thoughts.begin
+        if not begin or self._text(begin) != json.dumps(begin):
+            return f"/{pattern}/"
+        return rf"/{pattern}/ & ~/\s*{_escaped(begin)}{_ANY}/"
 
     def _rules(self, name: str, opening: str) -> list[str]:
         """Return the rules of one call, of any of the functions."""
@@ -122,3 +124,8 @@ class CallGrammar:
             for part in parts
             if part
         )
+
+
+def _escaped(text: str) -> str:
+    """Return a pattern, within the slashes of Lark, of a text."""
+    return re.sub(r"[][\\/|.*+?(){}^$]", r"\\\g<0>", text, flags=re.ASCII).replace("\n", r"\n")

@@ -107,16 +107,25 @@ def answer_reader(
 
 
 def read_answer(
-    model: LoadedModel, generation: Generation, tools: Sequence[Mapping[str, Any]] = ()
+    model: LoadedModel,
+    generation: Generation,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    opened: bool | None = None,
 ) -> Answer:
     """Return thoughts, text and calls of an answer, whatever special tokens its text shows.
 
-    `tools` are those that the template was told of; errors are those of `answer_form`.
+    `tools` are those that the template was told of. `opened` says whether it begins within
+    thoughts, None that it does where the prompt opens some: False for a text of a form, which has
+    none. Errors are those of `answer_form`.
     """
-    reader = answer_reader(model, generation.prompt_token_ids, tools)
+    form = answer_form(model, tools)
+    if opened is None:
+        opened = opens_thoughts(model, form, generation.prompt_token_ids)
     text = generation.text
-    if reader.form.shown and not any(mark in text for mark in reader.form.shown):
-        text = _with_marks(model, generation, reader.form.shown)
+    if form.shown and not any(mark in text for mark in form.shown):
+        text = _with_marks(model, generation, form.shown)
+    reader = AnswerReader(form, opened=opened)
     return joined([*reader.push(text), *reader.finish()])
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Unpack
 
 from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.generation.chat_answers import answer_form, read_answer
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
@@ -16,8 +18,8 @@ from gptrs.runtime.loaded_model import LoadedModel
 class ChatSession:
     """A conversation with `model`, which may begin with a `system` message.
 
-    Options are those of `stream`, for each answer. ModelError for a model without tokenizer or chat
-    template.
+    Options are those of `stream`, for each answer; special tokens that mark thoughts are shown.
+    ModelError for a model without tokenizer or chat template.
     """
 
     def __init__(
@@ -29,9 +31,11 @@ class ChatSession:
     ) -> None:
         self.messages: list[Message] = conversation(system)
         self._model = model
-        self._options = generation_options(model, options, fields)
+        asked = generation_options(model, options, fields)
         _ = model.tokenizer  # which must be there, too
         self._template = model.chat_template()
+        special = asked.special or answer_form(model).shown
+        self._options = dataclasses.replace(asked, special=special)
 
     def ask(self, text: str, images: Sequence[object] = ()) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.
@@ -48,9 +52,14 @@ class ChatSession:
         return answer
 
     def remember(self, answer: TextStream) -> None:
-        """Add `answer`, or what there is of it, and end it."""
+        """Add `answer`, or what there is of it, and end it.
+
+        Its thoughts become `reasoning_content` of the message, which templates leave out or not.
+        """
         answer.close()
-        self.messages.append({"role": "assistant", "content": answer.generation.text})
+        made = read_answer(self._model, answer.generation)
+        thoughts = {} if made.reasoning is None else {"reasoning_content": made.reasoning}
+        self.messages.append({"role": "assistant", "content": made.text, **thoughts})
 
 
 def conversation(system: str | None, *texts: str) -> list[Message]:
