@@ -7,13 +7,13 @@ import itertools
 import pytest
 
 import gptrs
-from gptrs.errors import ContextLengthError, ModelError
+from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.runtime.generation.generate import GenerationOptions, generate
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
 from runtime.steps import rows_of_steps
-from runtime.tiny_chat import TEMPLATE, save_tiny_chat
-from runtime.tiny_gpt2 import END
+from runtime.tiny_chat import TEMPLATE, save_scripted_chat, save_tiny_chat
+from runtime.tiny_gpt2 import END, save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)
 
@@ -93,3 +93,81 @@ def test_a_model_must_be_made_for_it(model, tmp_path):
     bare = load_model(save_tiny_chat(tmp_path / "bare", TEMPLATE, tokenizer=False), "ref")
     with pytest.raises(ModelError, match=r"no tokenizer\.json"):
         gptrs.ChatSession(bare, GenerationOptions())
+
+
+THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+PROMPT = "user: hi\nassistant: "
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_thoughts_are_remembered_apart_from_the_text(tmp_path):
+    template = THINKS + "{# <think> </think> #}"
+    answer = "<think>\nhm\n</think>\n\nYes 好.\n"
+    folder = save_scripted_chat(tmp_path / "m", answer, prompt=PROMPT, template=template)
+    model = load_model(folder, "ref")
+    session = gptrs.ChatSession(model, max_tokens=60)
+    stream = session.ask("hi")
+    assert "".join(stream) == answer
+    session.remember(stream)
+    assert session.messages[1:] == [
+        {"role": "assistant", "content": "Yes 好.\n", "reasoning_content": "hm"}
+    ]
+    assert gptrs.read_answer(model, stream.generation) == gptrs.Answer("Yes 好.\n", "hm", ())
+    whole = gptrs.read_answer(model, stream.generation, opened=True)
+    assert whole.reasoning == "hm"
+    reader = gptrs.answer_reader(model, model.prompt_tokens([{"role": "user", "content": "hi"}]))
+    events = [event for piece in answer for event in reader.push(piece)] + reader.finish()
+    assert events[:1] == [gptrs.ThoughtsDelta("h")]
+    assert events[-1:] == [gptrs.TextDelta("\n")]
+
+
+def test_marks_that_are_special_tokens_are_read_whatever_the_text_shows(tmp_path):
+    marks = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "<x>")
+    answer = '[THINK]hm[/THINK]Yes.<x> No.[TOOL_CALLS]f[ARGS]{"a": 1}'
+    template = f"{THINKS}{{# tools {' '.join(marks[:4])} #}}"
+    folder = save_scripted_chat(
+        tmp_path / "m", answer, prompt=PROMPT, template=template, special=marks
+    )
+    model = load_model(folder, "ref")
+    messages = [{"role": "user", "content": "hi"}]
+    hidden = gptrs.generate(model, messages, max_tokens=60)
+    assert hidden.text == 'hmYes. No.f{"a": 1}'
+    reader = gptrs.answer_reader(model, hidden.prompt_token_ids, TOOLS)
+    shown = gptrs.generate(model, messages, max_tokens=60, special=reader.form.shown)
+    assert shown.text == answer.replace("<x>", "")
+    for made in (hidden, shown):
+        found = gptrs.read_answer(model, made, TOOLS)
+        assert found == gptrs.Answer("Yes. No.", "hm", found.calls)
+        assert [(call.name, call.arguments) for call in found.calls] == [("f", '{"a": 1}')]
+    for stop in ("s.", " ", "No."):
+        cut = gptrs.generate(model, messages, max_tokens=60, stop=[stop])
+        text = "Yes. No.".split(stop)[0]
+        assert gptrs.read_answer(model, cut) == gptrs.Answer(text, "hm", ())
+    session = gptrs.ChatSession(model, max_tokens=60)
+    stream = session.ask("hi")
+    assert "".join(stream).startswith("[THINK]hm[/THINK]Yes.")
+    session.remember(stream)
+    assert session.messages[1]["reasoning_content"] == "hm"
+    with pytest.raises(UsageError, match="`special` must be True, False or a frozenset of tokens"):
+        gptrs.generate(model, messages, special="[THINK]")
+    with pytest.raises(UsageError, match="a tool has a name and perhaps parameters"):
+        gptrs.read_answer(model, hidden, [{"function": {"parameters": {}}}])
+
+
+def test_a_prompt_that_opens_thoughts_begins_the_answer_within_them(tmp_path):
+    template = THINKS + "<think>\n\n{# </think> #}"
+    folder = save_scripted_chat(
+        tmp_path / "m", "hm\n</think>\nYes", prompt=f"{PROMPT}<think>\n\n", template=template
+    )
+    model = load_model(folder, "ref")
+    made = gptrs.generate(model, [{"role": "user", "content": "hi"}], max_tokens=30)
+    assert gptrs.read_answer(model, made) == gptrs.Answer("Yes", "hm", ())
+    assert gptrs.read_answer(model, made, opened=False).reasoning is None
+
+
+def test_without_a_template_an_answer_is_text(tmp_path):
+    model = load_model(save_tiny_gpt2(tmp_path / "m"), "ref")
+    made = gptrs.generate(model, "def", max_tokens=5)
+    assert gptrs.read_answer(model, made) == gptrs.Answer(made.text, None, ())
+    with pytest.raises(ModelError, match="has no chat template"):
+        gptrs.read_answer(model, made, TOOLS)

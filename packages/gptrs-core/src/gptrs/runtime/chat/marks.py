@@ -32,7 +32,7 @@ class ThoughtMarks:
 
 
 THINK: Final = ThoughtMarks("<think>", "</think>")
-_THOUGHTS: Final = (
+THOUGHTS: Final = (
     ThoughtMarks(
         "<|channel|>analysis<|message|>",
         "<|end|>",
@@ -70,11 +70,11 @@ def thought_marks(template: str, vocabulary: Vocabulary) -> ThoughtMarks | None:
 
     None for a model that knows none: what looks like thoughts is text then.
     """
-    for marks in _THOUGHTS:
+    for marks in THOUGHTS:
         first = marks.around[:1] or (marks.end,)
         if first[0] in template and (marks.begin in template or not marks.around):
             return marks
-    for marks in _THOUGHTS:
+    for marks in THOUGHTS:
         if not marks.around and None not in map(vocabulary.number, (marks.begin, marks.end)):
             return marks
     return None
