@@ -155,7 +155,7 @@ def test_tokens_give_the_best_next_tokens(gptrs, model_directory):
     order = np.argsort(-expected[0, -1])[:5]
     (best,) = result.json["top"]
     assert [score["index"] for score in best] == order.tolist()
-    assert [score["name"] for score in best] == [model.tokenizer.decode([n]) for n in order]
+    assert [score["name"] for score in best] == [model.tokenizer.token_text(n) for n in order]
 
 
 def test_text_is_encoded_and_shown_in_quotes(gptrs, model_directory):

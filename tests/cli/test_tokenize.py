@@ -16,7 +16,9 @@ def test_there_and_back(run):
     found = run("the café", "--json").json
     assert found["text"] == "the café"
     ids = [token["id"] for token in found["tokens"]]
-    assert found["tokens"][0] | {"id": 0} == {"id": 0, "piece": "the", "text": "the"}
+    first = {"id": 0, "piece": "the", "text": "the", "bytes": [116, 104, 101]}
+    assert found["tokens"][0] | {"id": 0} == first
+    assert bytes(byte for token in found["tokens"] for byte in token["bytes"]) == "the café".encode()
     listed = ",".join(map(str, ids))
     assert run("the café").out == f"{listed}\n"
     assert run("--tokens", listed).out == "the café\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.generation.generate import TokenScores
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
@@ -31,7 +31,7 @@ class _Prompt:
     tokens: list[int]
     stream: AnswerStream | None
     text: str
-    scores: list[TokenScores | None] | None
+    logprobs: dict[str, object] | None
 
 
 async def completions(
@@ -68,13 +68,16 @@ async def _asked(
     form = await form_of(body, model)
     options = options_of(body, model, body.logprobs, form)
     tokens = list(await served.tokens(model, given))
-    text, scores = "", None
+    text, logprobs = "", None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
         if body.logprobs is not None:
             scores = await served.prompt_scores(model, tokens, body.logprobs)
+            texts = served.texts_of(name)
+            places = texts.places(given if isinstance(given, str) else None, tokens)
+            logprobs = texts.completion(scores, tokens, places)
     if body.max_tokens == 0:
-        return _Prompt(tokens, None, text, scores)
+        return _Prompt(tokens, None, text, logprobs)
     stream = served.submit(
         name,
         tokens,
@@ -83,7 +86,7 @@ async def _asked(
         answers=body.n,
         priority=body.priority,
     )
-    return _Prompt(tokens, stream, text, scores)
+    return _Prompt(tokens, stream, text, logprobs)
 
 
 def _decoded(model: LoadedModel, tokens: Sequence[int]) -> str:
@@ -125,20 +128,26 @@ def _choices(
     body: CompletionBody, prompt: _Prompt, texts: TokenTexts, first: int
 ) -> list[dict[str, object]]:
     """Return the choices of one prompt."""
-    echoed = prompt.tokens if body.echo else []
     if prompt.stream is None:
-        scores = None if prompt.scores is None else texts.completion(prompt.scores, echoed, 0)
-        return [_choice(first + n, prompt.text, scores, "length") for n in range(body.n)]
+        return [_choice(first + n, prompt.text, prompt.logprobs, "length") for n in range(body.n)]
     choices: list[dict[str, object]] = []
     for made in prompt.stream.generations:
-        scores = None
-        if made.logprobs is not None:
-            of_all = [*(prompt.scores or []), *made.logprobs]
-            scores = texts.completion(of_all, [*echoed, *made.token_ids], 0)
+        answer = texts.new_answer(prompt.text)
+        text, logprobs = answer.add(made.text, made.token_ids, made.logprobs or (), ends=True)
+        whole = _joined(prompt.logprobs, logprobs)
         reason = finish_reason(made.finish_reason)
-        text = prompt.text + made.text
-        choices.append(_choice(first + len(choices), text, scores, reason))
+        choices.append(_choice(first + len(choices), prompt.text + text, whole, reason))
     return choices
+
+
+def _joined(
+    one: dict[str, object] | None, other: dict[str, object] | None
+) -> dict[str, object] | None:
+    """Return the log-probabilities of a prompt and of its answer as one."""
+    if one is None or other is None:
+        return one or other
+    return {name: [*cast("list[object]", one[name]), *cast("list[object]", other[name])]
+            for name in one}  # fmt: skip
 
 
 def _choice(index: int, text: str, logprobs: object, reason: str | None) -> dict[str, object]:
@@ -166,21 +175,17 @@ class _Events:
         envelope = Envelope("cmpl", "text_completion", name)
         self._chunks = Chunks(envelope, lambda at, text: _choice(at, text, None, None), **more)
         self._body = body
-        self._texts = texts
         self._prompts = prompts
         self._with_usage = with_usage
-        self._offsets = [len(prompt.text) for prompt in prompts for _ in range(body.n)]
+        self._answers = [texts.new_answer(each.text) for each in prompts for _ in range(body.n)]
 
     def echoed(self) -> bytes:
         """Return the events of the prompts, empty where they are not echoed."""
         events: list[bytes] = []
         for prompt in self._prompts if self._body.echo else ():
-            scores = None
-            if prompt.scores is not None:
-                scores = self._texts.completion(prompt.scores, prompt.tokens, 0)
             reason = None if prompt.stream else "length"
             for _ in range(self._body.n):
-                choice = _choice(len(events), prompt.text, scores, reason)
+                choice = _choice(len(events), prompt.text, prompt.logprobs, reason)
                 events.append(self._chunks.of([choice]))
         return b"".join(events)
 
@@ -189,15 +194,12 @@ class _Events:
         return b"".join([self._of(number * self._body.n + each.index, each) for each in pieces])
 
     def _of(self, index: int, piece: Piece) -> bytes:
-        scores = None
-        if self._body.logprobs is not None:
-            offset = self._offsets[index]
-            scores = self._texts.completion(piece.scores, piece.tokens, offset)
-        self._offsets[index] += len(piece.text)
+        ends = piece.finish_reason is not None
+        text, scores = self._answers[index].add(piece.text, piece.tokens, piece.scores, ends=ends)
         reason = finish_reason(piece.finish_reason)
         if scores or reason:
-            return self._chunks.of([_choice(index, piece.text, scores, reason)])
-        return self._chunks.text(index, piece.text) if piece.text else b""
+            return self._chunks.of([_choice(index, text, scores, reason)])
+        return self._chunks.text(index, text) if text else b""
 
     def usage(self) -> bytes:
         """Return the event that tells how many tokens there were, empty unless asked for."""

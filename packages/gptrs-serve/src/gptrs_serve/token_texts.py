@@ -1,39 +1,28 @@
-"""Single tokens as texts, as log-probabilities name them."""
+"""Tokens as log-probabilities tell of them: their texts, their bytes, their places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gptrs.runtime.generation.generate import TokenScores
+from gptrs.runtime.generation.text_stream import TokenOffsets
 from gptrs.runtime.loaded_model import LoadedModel
-
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 class TokenTexts:
-    """The texts of the tokens of a model; one that is part of a character has that of its entry."""
+    """The texts of the tokens of a model, as OpenAI writes them.
+
+    Bytes that are no UTF-8 are `\\xe2\\x80` in it; in completions such a text begins with `bytes:`.
+    A token without a text is `token_id:` and its number.
+    """
 
     def __init__(self, model: LoadedModel) -> None:
         self._tokenizer = model.tokenizer if model.has_tokenizer else None
-        self._known: dict[int, str] = {}
-
-    def of(self, token: int) -> str:
-        """Return the text of a token; different tokens of a vocabulary have different ones."""
-        known = self._known.get(token)
-        if known is None:
-            known = self._known[token] = self._text(token)
-        return known
-
-    def _text(self, token: int) -> str:
-        if self._tokenizer is None:
-            return f"token_id:{token}"
-        text = self._tokenizer.decode([token], special=True)
-        if _INCOMPLETE in text or not text:
-            return self._tokenizer.piece(token) or f"token_id:{token}"
-        return text
+        self._known: dict[int, tuple[str, list[int] | None, bool]] = {}
+        """Of each token its text, what an answer has of it, and whether it is whole."""
 
     def chat(self, scores: Sequence[TokenScores]) -> list[dict[str, object]]:
-        """Return scores in the form of chats."""
+        """Return scores in the form of chats; the joined `bytes` of an answer are its text."""
         return [
             {
                 **self._entry(one.token, one.logprob),
@@ -43,27 +32,136 @@ class TokenTexts:
         ]
 
     def completion(
-        self, scores: Sequence[TokenScores | None], tokens: Sequence[int], offset: int
+        self,
+        scores: Sequence[TokenScores | None],
+        tokens: Sequence[int],
+        places: Sequence[int],
     ) -> dict[str, object]:
         """Return scores in the form of completions; None for a first token, which has none.
 
-        `offset` is where the text of `tokens` begins.
+        `places` are those of `tokens` in the text.
         """
-        texts = [self.of(token) for token in tokens]
-        offsets: list[int] = []
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
         return {
-            "tokens": texts,
+            "tokens": [self._named(token) for token in tokens],
             "token_logprobs": [one.logprob if one else None for one in scores],
-            "top_logprobs": [
-                {self.of(token): logprob for token, logprob in one.top} if one else None
-                for one in scores
-            ],
-            "text_offset": offsets,
+            "top_logprobs": [self._top(one) if one else None for one in scores],
+            "text_offset": list(places),
         }
 
+    def places(self, text: str | None, tokens: Sequence[int]) -> list[int]:
+        """Return where tokens of a prompt begin in `text`; without one, in that of all of them."""
+        if self._tokenizer is None:
+            return [0] * len(tokens)
+        if text is None:
+            offsets = self._offsets(special=True)
+            return [offsets.push(token) for token in tokens]
+        places = self._tokenizer.encode_with_places(text).places()
+        return places if len(places) == len(tokens) else [0] * len(tokens)  # of an empty text
+
+    def new_answer(self, prompt: str) -> AnswerText:
+        """Return the text of an answer that follows `prompt`, of which nothing has come yet."""
+        return AnswerText(self, prompt, self._offsets(special=False))
+
+    def left_out(self, token: int) -> str | None:
+        """Return the space of a token that a text loses which begins with it.
+
+        None where the text shows nothing of the token.
+        """
+        if self._tokenizer is None or not self._shown(token, special=False):
+            return None
+        begins = self._shown(token, special=False).startswith(b" ")
+        return " " if begins and not self._tokenizer.decode([token]).startswith(" ") else ""
+
+    def _offsets(self, *, special: bool) -> TokenOffsets:
+        tokenizer = self._tokenizer
+        return TokenOffsets(
+            lambda tokens: tokenizer.decode(tokens, special=special) if tokenizer else "",
+            lambda token: self._shown(token, special=special),
+        )
+
+    def _shown(self, token: int, *, special: bool) -> bytes:
+        """Return what a text has of a token."""
+        found = self._tokenizer.token_bytes(token, special=special) if self._tokenizer else None
+        return found or b""
+
+    def _top(self, scores: TokenScores) -> dict[str, float]:
+        """Return the likeliest tokens by their texts: the likelier of two of one text has it."""
+        found: dict[str, float] = {}
+        for token, logprob in scores.top:
+            name = self._named(token)
+            found[_numbered(token) if name in found else name] = logprob
+        return found
+
+    def _named(self, token: int) -> str:
+        text, _, is_whole = self._of(token)
+        return text if is_whole else f"bytes:{text}"
+
     def _entry(self, token: int, logprob: float) -> dict[str, object]:
-        text = self.of(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        text, shown, _ = self._of(token)
+        return {"token": text, "logprob": logprob, "bytes": shown}
+
+    def _of(self, token: int) -> tuple[str, list[int] | None, bool]:
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._made(token)
+        return known
+
+    def _made(self, token: int) -> tuple[str, list[int] | None, bool]:
+        text = self._tokenizer.token_text(token) if self._tokenizer else None
+        if text is None:
+            return _numbered(token), None, True
+        is_whole = text.encode() == self._shown(token, special=True)
+        return text, list(self._shown(token, special=False)), is_whole
+
+
+def _numbered(token: int) -> str:
+    return f"token_id:{token}"
+
+
+class AnswerText:
+    """The text of an answer as it comes, with the places of its tokens.
+
+    `prompt` precedes it, where that is echoed: then the space is back that a text loses which
+    begins with one.
+    """
+
+    def __init__(self, texts: TokenTexts, prompt: str, offsets: TokenOffsets) -> None:
+        self._texts = texts
+        self._begin = len(prompt)
+        self._come = len(prompt)
+        self._offsets = offsets
+        self._space: str | None = None if prompt else ""
+        """What is put before the text; None while its first token is not known."""
+        self._put = ""
+        """The same, until there is a text to put it before."""
+        self._waiting: list[tuple[TokenScores, int]] = []
+
+    def add(
+        self, text: str, tokens: Sequence[int], scores: Sequence[TokenScores], *, ends: bool
+    ) -> tuple[str, dict[str, object] | None]:
+        """Return what comes to the text, and the scores of tokens that begin in it so far, if any.
+
+        Tokens behind a stop string are at the end of the text.
+        """
+        for number, token in enumerate(tokens):
+            before = len(self._space or "")
+            if self._space is None:
+                self._space = self._texts.left_out(token)
+                self._put = self._space or ""
+            if scores:
+                place = self._begin + before + self._offsets.push(token)
+                self._waiting.append((scores[number], place))
+        if text:
+            text, self._put = self._put + text, ""
+        self._come += len(text)
+        return text, self._told(ends)
+
+    def _told(self, ends: bool) -> dict[str, object] | None:
+        """Return the scores of waiting tokens as far as their places have come."""
+        told = [each for each in self._waiting if ends or each[1] <= self._come]
+        if not told:
+            return None
+        self._waiting = self._waiting[len(told) :]
+        places = [min(place, self._come) for _, place in told]
+        scores = [one for one, _ in told]
+        return self._texts.completion(scores, [one.token for one in scores], places)

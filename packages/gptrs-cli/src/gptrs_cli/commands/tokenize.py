@@ -58,7 +58,7 @@ def tokenize(
         rows = [
             [str(each), _piece(tokenizer, each), json.dumps(shown, ensure_ascii=False)]
             for each in ids
-            for shown in (tokenizer.decode([each], special=True),)
+            for shown in (tokenizer.token_text(each) or "",)
         ]
         print_table(["id", "piece", "text"], rows)
         note_below(f"{counted(len(ids), 'token')} of {counted(len(content), 'character')}")
@@ -78,7 +78,8 @@ def _print_json(text: str, tokenizer: TextTokenizer, ids: list[int]) -> None:
         {
             "id": each,
             "piece": _piece(tokenizer, each),
-            "text": tokenizer.decode([each], special=True),
+            "text": tokenizer.token_text(each) or "",
+            "bytes": list(tokenizer.token_bytes(each) or b""),
         }
         for each in ids
     ]

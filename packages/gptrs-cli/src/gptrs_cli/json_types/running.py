@@ -223,11 +223,12 @@ class Embed(TypedDict):
 
 
 class TokenPiece(TypedDict):
-    """A token: its entry of the vocabulary, and its text alone."""
+    """A token: its entry of the vocabulary, and the text and bytes that it is of others."""
 
     id: int
     piece: str
     text: str
+    bytes: list[int]
 
 
 class Tokenize(TypedDict):

@@ -103,4 +103,4 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def _name(model: LoadedModel, index: int) -> str:
     if not model.capabilities.isdisjoint(WITH_CLASSES):
         return class_label(model.config, index)
-    return model.tokenizer.decode([index]) if model.has_tokenizer else ""
+    return (model.tokenizer.token_text(index) or "") if model.has_tokenizer else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
@@ -25,6 +27,8 @@ class IncrementalDecoder:
         self._told = 0
         """How many of them are in the pieces so far."""
         self._told_text = ""
+        self.held = 0
+        """How many characters are held back before those that are not whole."""
 
     def push(self, token: int) -> str:
         """Return the text that `token` completes, possibly empty."""
@@ -32,7 +36,9 @@ class IncrementalDecoder:
         text = self._decode(self._tokens)
         piece = text[len(self._told_text) :]
         if not piece or piece.endswith(INCOMPLETE):
+            self.held = len(piece.rstrip(INCOMPLETE))
             return ""
+        self.held = 0
         if len(self._tokens) > _WINDOW:
             del self._tokens[: self._told]
             text = self._decode(self._tokens)
@@ -44,6 +50,45 @@ class IncrementalDecoder:
         text = self._decode(self._tokens)[len(self._told_text) :]
         self._tokens, self._told, self._told_text = [], 0, ""
         return text
+
+
+class TokenOffsets:
+    """The places of tokens in their text, in characters, as they come.
+
+    A token that goes on with a character is at the place of that character; one that adds nothing
+    to the text, such as a special token, is where the next one will be. `bytes_of` gives what a
+    token adds. Within bytes that are no UTF-8 places are those of some U+FFFD that stands for them.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        bytes_of: Callable[[int], bytes],
+        start: int = 0,
+    ) -> None:
+        self._decoder = IncrementalDecoder(decode)
+        self._bytes_of = bytes_of
+        self._told = start
+        self._held = b""
+        """Bytes of tokens that the decoder holds back."""
+
+    def push(self, token: int) -> int:
+        """Return the place of a token."""
+        own, held, characters = self._bytes_of(token), self._held, self._decoder.held
+        start = self._told + min(_whole_characters(held), characters)
+        piece = self._decoder.push(token)
+        self._told += len(piece)
+        self._held = b"" if piece else held + own
+        with suppress(UnicodeDecodeError):
+            text = own.decode()
+            if text and piece.endswith(text):
+                return self._told - len(text)
+        return start
+
+
+def _whole_characters(data: bytes) -> int:
+    """Return how many characters end in `data`, of which the last one may go on."""
+    return len(codecs.getincrementaldecoder("utf-8")("replace").decode(data))
 
 
 class StopFilter:

@@ -106,7 +106,9 @@ def _likeliest(model: LoadedModel, logits: np.ndarray, count: int) -> list[LensT
     chances = np.exp(logits - logits.max())
     chances /= chances.sum()
     best = np.argsort(-chances, kind="stable")[:count].tolist()
-    texts = [model.tokenizer.decode([each]) if model.has_tokenizer else None for each in best]
+    texts = [
+        (model.tokenizer.token_text(each) or "") if model.has_tokenizer else None for each in best
+    ]
     return [
         LensToken(token, float(chances[token]), text)
         for token, text in zip(best, texts, strict=True)

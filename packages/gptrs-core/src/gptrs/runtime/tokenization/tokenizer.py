@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Encoding
 
-from gptrs.checkpoint.models.byte_tokens import WHOLE_CHARACTERS, byte_characters
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.errors import ModelError, UsageError
 from gptrs.lazy_module import lazy_module
@@ -20,6 +19,7 @@ from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_sp
 from gptrs.runtime.tokenization.rust_panics import panics_unheard
 from gptrs.runtime.tokenization.special_tokens import added_tokens
 from gptrs.runtime.tokenization.text_slices import SLICE, is_sliceable, slices
+from gptrs.runtime.tokenization.token_bytes import TokenBytes
 from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
 from gptrs.runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_bytes, steps_of
 from gptrs.spans import span
@@ -115,8 +115,7 @@ class TextTokenizer:
         # Of all decoders only one that strips ends of tokens panics: at a token that is shorter.
         steps = steps_of(self._tokenizer.decoder)
         self._decode_panics = any(step.get("stop") for step in steps)
-        of_bytes = bool(steps) and steps[0]["type"] == "ByteLevel"
-        self._keeps_whole = of_bytes and steps[1:] == WHOLE_CHARACTERS
+        self._bytes = without_panics(lambda: TokenBytes(self._tokenizer), name)
 
     def __repr__(self) -> str:
         return f"<TextTokenizer of {self._name}: {self.size} tokens>"
@@ -186,32 +185,39 @@ class TextTokenizer:
     def decode(self, tokens: Sequence[int], *, special: bool | frozenset[str] = False) -> str:
         """Return the text of `tokens`, with `special` ones only if set, or if they are in that set.
 
-        Bad UTF-8 is U+FFFD; of ByT5 it is left out, as in transformers.
+        Bad UTF-8 is U+FFFD; of ByT5 it is left out, as in transformers. An added token is its own
+        text, in a vocabulary of bytes, too.
         """
         if isinstance(special, frozenset):
             pieces = self._special
             tokens = [each for each in tokens if each not in pieces or pieces[each] in special]
             special = True
-        if self._keeps_whole:
-            return without_panics(lambda: self._whole_characters(tokens, special), self._name)
+        if self._bytes.keeps_whole or self._bytes.misread:
+            found = b"".join(self._bytes.shown(token, special=special) for token in tokens)
+            return found.decode(errors="ignore" if self._bytes.keeps_whole else "replace")
         decode = self._tokenizer.decode
         with panics_unheard() if self._decode_panics else nullcontext():
             return without_panics(
                 lambda: decode(list(tokens), skip_special_tokens=not special), self._name
             )
 
-    def _whole_characters(self, tokens: Sequence[int], special: bool) -> str:
-        """Return the text of tokens that are bytes: the library cannot tell U+FFFD from damage."""
-        added, bytes_of = self._tokenizer.get_added_tokens_decoder(), byte_characters()
-        parts: list[bytes] = []
-        for token in tokens:
-            if token in added:
-                shown = special or not added[token].special
-                parts.append(added[token].content.encode() if shown else b"")
-            else:
-                piece = self.piece(token) or ""
-                parts.append(bytes(bytes_of[each] for each in piece if each in bytes_of))
-        return b"".join(parts).decode(errors="ignore")
+    def token_bytes(self, token: int, *, special: bool = True) -> bytes | None:
+        """Return the bytes that a token adds to a text; None for one that there is not.
+
+        Those of a special one are its own text, none without `special`. Joined they are what
+        `decode` returns, but for a space in front that some tokenizers leave out.
+        """
+        with panics_unheard() if self._decode_panics else nullcontext():
+            found = without_panics(lambda: self._bytes.of(token), self._name)
+        return found if found is None else self._bytes.shown(token, special=special)
+
+    def token_text(self, token: int) -> str | None:
+        """Return the text of a token within others, special or not; None where it has none.
+
+        Bytes that are no UTF-8, as of a part of a character, are shown as `\\xe2\\x80`.
+        """
+        found = self.token_bytes(token)
+        return found.decode(errors="backslashreplace") if found else None
 
     @property
     def size(self) -> int:
