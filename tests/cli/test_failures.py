@@ -106,7 +106,7 @@ def test_a_model_that_is_not_as_it_should_be_exits_with_3(
         (["--greedy", "--top-k", "4"], 2, "`--greedy` and `--top-k` exclude each other"),
         (["--greedy", "--temperature", "1"], 2, "`--greedy` and `--temperature` exclude"),
         (["--temperature", "nan"], 2, "temperature must be a finite number"),
-        (["--top-p", "1.5"], 2, "top-p must be above 0 and at most 1"),
+        (["--top-p", "1.5"], 2, "top-p must be from 0 to 1"),
         (["--top-k", "-1"], 2, "top-k must be at least 1"),
         (["--stop", ""], 2, "a stop string must not be empty"),
         (["--no-such-option"], 2, "no such option"),

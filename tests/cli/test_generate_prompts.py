@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+import gptrs as gptrs_library
 from gptrs.runtime.generation.batch import Batches
 from gptrs_cli.generate import batch, prompt_lines
 from gptrs_cli.generate.prompt_lines import LONGEST_LINE
@@ -94,6 +95,46 @@ def test_a_conversation_that_the_template_refuses_is_left_out(gptrs, tmp_path):
     assert (result.code, records(result.out).keys()) == (1, {2})
     assert result.err.count("never") == 2
     assert gptrs(*asked).code == 3
+
+
+def test_lines_say_what_their_template_is_told(gptrs, tmp_path):
+    template = (
+        "{{ tools | tojson if tools }}{% for m in messages %}{{ m.role }}:{{ m.content }};"
+        "{{ m.tool_calls[0].function.arguments.a if m.tool_calls }}{% endfor %}{{ mood }}"
+        "{% if enable_thinking %}think{% endif %}{% if add_generation_prompt %}->{% endif %}"
+    )
+    folder = save_tiny_chat(tmp_path / "chat", template)
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+    said = [{"role": "user", "content": [{"type": "text", "text": "the"}]}]
+    called = [*said, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    lines = [
+        {"messages": said, "chat_template_kwargs": {"mood": "!"}, "enable_thinking": True},
+        {"messages": called, "tools": [{"function": {"name": "f"}}], "tool_choice": "auto"},
+        {"messages": said, "continue_final_message": True, "tools": None},
+        {"prompt": "the", "add_generation_prompt": False, "chat_template_kwargs": {"mood": "?"}},
+        {"prompt": "the", "tools": "none"},
+        {"messages": said, "chat_template_kwargs": {"bos_token": "x"}},
+    ]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    asked = ("generate", "--model", folder, "--prompts", file, "--max-tokens", 1, "--skip-bad")
+    result = gptrs(*asked, "--chat", "--template-var", "mood=.", "--backend", "ref")
+    assert result.err.count("line 5 of") == result.err.count("line 6 of") == 1
+    assert "tools must be a list" in result.err
+    assert "`bos_token` is no variable" in result.err
+    model = gptrs_library.load_model(folder, backend="ref")
+    texts = [
+        model.tokenizer.decode(each["prompt_token_ids"]) for each in records(result.out).values()
+    ]
+    tool = '{"type": "function", "function": {"name": "f", "parameters": {"type": "object",'
+    assert texts == [
+        "user:the;!think->",
+        f'[{tool} "properties": {{}}}}}}}}]user:the;assistant:;b.->',
+        "user:the",
+        "user:the;?",
+    ]
+    plain = gptrs(*asked, "--backend", "ref")  # a text alone is no message
+    assert set(records(plain.out)) == {1, 2, 3, 4, 5}
 
 
 def test_each_prompt_gives_the_text_that_it_gives_alone(run, prompts):

@@ -13,6 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from gptrs_ray.tasks import ERROR, run_rows, task_named
 from gptrs_ray.worker import BatchWorker, Failed, RowWorker, WorkerSettings
 from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_chat import save_tiny_chat
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,21 @@ def test_prompts_may_be_tokens_and_arrays(demo):
         for tokens in ([5, 6, 7], np.array([5, 6, 7]))
     )
     assert listed[0]["generated"] == array[0]["generated"]
+
+
+def test_columns_say_what_the_template_of_messages_is_told(tmp_path):
+    template = "{{ tools[0].function.name if tools }}{{ messages[0].content }}{{ mood }}"
+    model = gptrs.load_model(save_tiny_chat(tmp_path / "chat", template), backend="ref")
+    said = [{"role": "user", "content": [{"type": "text", "text": "the"}]}]
+    tools = [{"function": {"name": "cat"}}]
+    row = {"messages": np.array(said), "tools": tools, "chat_template_kwargs": {"mood": " dog"}}
+    options = {"max_tokens": 3, "temperature": 0, "ignore_eos": True}
+    rows = [row, {"messages": said, "tools": None}, {"messages": said, "tools": "x"}]
+    found = run_rows(model, task_named("generate"), rows, options=options, skip_bad=True)
+    texts = ["catthe dog", "the"]
+    expected = [gptrs.generate(model, text, **options).text for text in texts]
+    assert [each["generated"] for each in found] == [*expected, None]
+    assert "tools must be a list" in found[2][ERROR]
 
 
 def test_vectors_are_those_of_embed(bert):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.chat.conversation import Conversation
 from gptrs.runtime.chat.template import ChatTemplate, ChatTemplateError, chat_template_of
 from gptrs.runtime.load import load_model
 from runtime.tiny_chat import TEMPLATE, save_tiny_chat
@@ -50,7 +51,9 @@ def test_a_conversation_is_rendered_as_transformers_does_it(tmp_path, name, answ
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     expected = theirs.apply_chat_template(SAID, tokenize=False, add_generation_prompt=answer)
     model = load_model(folder, "ref")
-    text = chat_template_of(model.files, "chat").render(SAID, answer=answer)
+    text = chat_template_of(model.files, "chat").render(
+        Conversation(SAID, add_generation_prompt=answer)
+    )
     assert text == expected
     tokens = theirs.apply_chat_template(SAID, add_generation_prompt=answer)["input_ids"]
     assert model.tokenizer.encode(text, special=False) == tokens
@@ -195,14 +198,14 @@ def test_settings_that_are_no_json_are_refused(tmp_path):
 
 
 def test_variables_reach_the_template():
-    source = "{{ enable_thinking }} {{ tools[0].name }} {{ documents | length }} {{ bos_token }}"
+    source = "{{ enable_thinking }} {{ tools[0].function.name }} {{ documents | length }} {{ bos_token }}"
     template = ChatTemplate(source, {"bos_token": "<s>"})
-    given = {"enable_thinking": False, "tools": [{"name": "add"}], "documents": ["a", "b"]}
-    assert template.render(SAID, variables=given) == "False add 2 <s>"
-    assert template.render(SAID, variables={**given, "bos_token": "x"}) == "False add 2 x"
-    for wrong in ({"tools": {1, 2}}, {"x": float("nan")}):
+    given = {"enable_thinking": False, "documents": ["a", "b"]}
+    told = Conversation(SAID, tools=[{"function": {"name": "add"}}], variables=given)
+    assert template.render(told) == "False add 2 <s>"
+    for wrong in ({"x": {1, 2}}, {"x": float("nan")}):
         with pytest.raises(UsageError, match="must be JSON values"):
-            template.render(SAID, variables=wrong)
+            template.render(Conversation(SAID, variables=wrong))
 
 
 PARTS_ONLY = (

@@ -31,7 +31,7 @@ def request(source: str, cpu_seconds: int = 5) -> dict[str, object]:
     return {
         "template": source,
         "variables": {},
-        "conversations": [MESSAGES],
+        "conversations": [{"messages": MESSAGES}],
         "characters": 1000,
         "cpu_seconds": cpu_seconds,
         "memory_bytes": 1 << 29,

@@ -65,6 +65,17 @@ def test_top_p_keeps_the_token_that_reaches_p():
     assert set(np.flatnonzero(frequencies)) == {0, 1}
 
 
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_top_p_of_0_keeps_the_likeliest_token_alone(top_k):
+    logits = np.log(np.array([0.1, 0.4, 0.4, 0.1]))
+    sampling = Sampling(temperature=5, top_p=0, top_k=top_k, seed=0)
+    assert draws(sampling, logits, 40)[1] == 1
+    tokens, weights = candidates(logits, sampling)
+    assert (list(tokens), list(weights)) == ([1], [1])
+    assert Sampler(sampling).takes_largest
+    assert not Sampler(Sampling(top_p=0.1)).takes_largest
+
+
 def test_a_logit_of_minus_infinity_is_never_drawn():
     logits = np.array([0, -np.inf, 0], np.float32)
     assert draws(Sampling(temperature=100, seed=0), logits, 300)[1] == 0
@@ -80,6 +91,9 @@ def test_equal_seeds_give_equal_tokens_and_others_differ():
     assert tokens(3) == tokens(3)
     assert tokens(3) != tokens(4)
     assert tokens(None) != tokens(None)
+    assert tokens(-1) == tokens(2**64 - 1) != tokens(1)
+    assert tokens(-(2**63)) == tokens(2**63) != tokens(0)
+    assert tokens(2**64) != tokens(0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -96,9 +110,8 @@ def test_logits_that_are_not_finite_are_an_error(bad, temperature):
         ({"temperature": -1}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
         ({"top_k": 0}, "top-k"),
-        ({"top_p": 0}, "top-p"),
+        ({"top_p": -0.1}, "top-p"),
         ({"top_p": 1.5}, "top-p"),
-        ({"seed": -1}, "seed"),
         ({"min_p": 1.5}, "min-p"),
         ({"min_p": -0.1}, "min-p"),
         ({"typical_p": 0}, "typical-p"),

@@ -98,5 +98,12 @@ def test_what_is_no_image_is_refused(address):
     answer = post(address, "/v1/chat/completions", asked("data:image/png;base64,Zm94"))
     assert answer.status_code == 400
     assert "no image that can be read" in answer.json()["error"]["message"]
-    answer = post(address, "/v1/chat/completions", asked(url_of(pixels(9, 9)), detail="high"))
-    assert answer.status_code == 400
+
+
+def test_what_advises_others_how_to_read_a_part_is_taken(address):
+    """There is one way here: it asks for nothing."""
+    url = url_of(pixels(9, 9))
+    plain = post(address, "/v1/chat/completions", asked(url)).json()["usage"]
+    for detail in ("low", "high", "auto", None):
+        answer = post(address, "/v1/chat/completions", asked(url, detail=detail))
+        assert answer.json()["usage"]["prompt_tokens"] == plain["prompt_tokens"]

@@ -21,6 +21,7 @@ from gptrs.plugins.manager import get_backend as get_backend
 from gptrs.runtime.chat.answer_reader import AnswerReader as AnswerReader
 from gptrs.runtime.chat.answer_reader import TextDelta as TextDelta
 from gptrs.runtime.chat.answer_reader import ThoughtsDelta as ThoughtsDelta
+from gptrs.runtime.chat.conversation import Conversation as Conversation
 from gptrs.runtime.embedding.embed import embed as embed
 from gptrs.runtime.embedding.embed_images import embed_images as embed_images
 from gptrs.runtime.embedding.match import Matches as Matches

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from gptrs.api import GptrsError, UsageError
+from gptrs.runtime.chat.conversation import FIELDS, conversation_of
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.generation.generate import generate_batch
 from gptrs.runtime.loaded_model import LoadedModel
@@ -35,6 +36,8 @@ class Task:
     adds: tuple[str, ...]
     options: frozenset[str] | None
     run: Callable[[LoadedModel, list[Any], Mapping[str, Any]], list[Row]]
+    read: Callable[[Any, Row], Any] = lambda value, _: value
+    """Makes an input of the value in the column, and of what others say of it."""
 
     def require_options(self, options: Mapping[str, Any]) -> None:
         """UsageError for an option that the task does not have."""
@@ -52,7 +55,7 @@ class Task:
         wanted = self.columns if column is None else (column,)
         for name in wanted:
             if row.get(name) is not None:
-                return _plain(row[name])
+                return self.read(_plain(row[name]), row)
         listed = " or ".join(f"`{name}`" for name in wanted)
         found = ", ".join(f"`{name}`" for name in row) or "nothing"
         raise UsageError(f"a row needs {listed}, found {found}", hint="name its column")
@@ -130,8 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
-    prompts = [_prompt(value) for value in inputs]
-    found = generate_batch(model, prompts, **cast("Any", dict(options)))
+    found = generate_batch(model, inputs, **cast("Any", dict(options)))
     return [
         {
             "generated": each.text,
@@ -142,7 +144,11 @@ def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any])
     ]
 
 
-def _prompt(value: Any) -> Prompt:
+def _prompt(value: Any, row: Row) -> Prompt:
+    """Return a prompt; what the template of messages is told besides stands in other columns."""
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        told = {name: _plain(row[name]) for name in FIELDS if name in row}
+        return conversation_of({**told, "messages": cast("object", value)})
     if isinstance(value, str | list) and value:
         return cast("Prompt", value)
     raise UsageError(
@@ -198,6 +204,7 @@ TASKS: Final[Mapping[str, Task]] = {
             ("generated", "generated_token_ids", "finish_reason"),
             None,
             _generate,
+            _prompt,
         ),
         Task(
             "embed",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+import json
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
+import msgspec.inspect
 from msgspec import Meta, Struct
 
 from gptrs_serve.problems import RequestError
@@ -24,6 +27,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
+    continuous_usage_stats: Literal[False] = False
 
 
 class TextFormat(Struct, tag="text", forbid_unknown_fields=True):
@@ -60,10 +64,10 @@ class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
+    seed: int | None = None
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -80,30 +84,11 @@ class CompletionBody(Generating, kw_only=True):
     """`/v1/completions`."""
 
     prompt: str | Annotated[list[Token | str | Tokens], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=0)] | None = 16
+    max_tokens: Annotated[int, Meta(ge=0)] = 16
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False
     best_of: int | None = None
     suffix: Literal[""] | None = None
-
-
-class TextPart(Struct, tag="text", forbid_unknown_fields=True):
-    """A part of a message that is text."""
-
-    text: str
-
-
-class ImageUrl(Struct, forbid_unknown_fields=True):
-    """An image: a URL `data:image/...;base64,...`, as none is opened."""
-
-    url: Annotated[str, Meta(pattern="^data:image/")]
-    detail: Literal["auto"] = "auto"
-
-
-class ImagePart(Struct, tag="image_url", forbid_unknown_fields=True):
-    """A part of a message that is an image, for models that read some."""
-
-    image_url: ImageUrl
 
 
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -136,6 +121,8 @@ class NamedTool(Struct, tag="function", forbid_unknown_fields=True):
     function: ToolReference
 
 
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
 Message = Annotated[
     dict[str, Any],
     Meta(extra_json_schema={"properties": {"role": {"type": "string"}}, "required": ["role"]}),
@@ -146,18 +133,24 @@ class ChatBody(Generating, kw_only=True):
     """`/v1/chat/completions`. Messages are read by the template of the model."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: TextFormat | JsonObject | JsonSchema | None = None
     store: Literal[False] | None = None
     metadata: dict[str, str] | None = None
     modalities: list[Literal["text"]] | None = None
     service_tier: Literal["auto", "default"] | None = None
+    verbosity: Literal["medium"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -208,8 +201,15 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool = True
+    messages: list[Message] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
 
 
 class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -223,9 +223,9 @@ Body = TypeVar("Body")
 
 
 def decoded(data: bytes, kind: type[Body]) -> Body:
-    """Return a body; RequestError says which field is wrong."""
+    """Return a body, in which null is left out; RequestError says which field is wrong."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return _decoded(data, kind)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         param = place.rstrip("`").lstrip(".") or None
@@ -242,3 +242,36 @@ def decoded(data: bytes, kind: type[Body]) -> Body:
         raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from error
     except RecursionError as error:
         raise RequestError("the body is nested too deeply", code="invalid_json") from error
+
+
+def _decoded(data: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        if b"null" not in data:
+            raise
+        told = _without_nulls(msgspec.json.decode(data), _known_type(kind))
+        return msgspec.json.decode(json.dumps(told).encode(), type=kind)
+
+
+@cache
+def _known_type(kind: type) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
+
+
+def _without_nulls(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """Return a value without the fields of its structs that are null; unknown ones, too."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        for each in kind.types:
+            value = _without_nulls(value, each)
+    elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
+        return [_without_nulls(each, kind.item_type) for each in cast("list[Any]", value)]
+    elif isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        types = {field.encode_name: field.type for field in kind.fields}
+        return {
+            name: _without_nulls(each, types[name]) if name in types else each
+            for name, each in fields.items()
+            if each is not None
+        }
+    return value

@@ -19,7 +19,7 @@ from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
 from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
-from gptrs_serve.requests import chat_logprobs, chat_max_tokens, chat_messages, options_of
+from gptrs_serve.requests import asked_conversation, chat_logprobs, chat_max_tokens, options_of
 from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 from gptrs_serve.tools.parser import AnswerDeltas
@@ -53,7 +53,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     tools = tool_use(body, model)
     answers = tools.form if tools else answer_form(model)
     asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
-    tokens = await served.chat_tokens(model, chat_messages(body), told_tools(body))
+    tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
     opened = opens_thoughts(model, answers, tokens) and _has_thoughts(body, answers)
     form = await form_of(body, model, tools.grammar(opened=opened) if tools else None)
     options = options_of(body, model, logprobs, form, special=answers.shown)

@@ -26,7 +26,9 @@ from gptrs_serve.bodies import (
 )
 from gptrs_serve.events import while_connected
 from gptrs_serve.problems import RequestError
+from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import RANKING, SERVED, Served
+from gptrs_serve.tools.use import told_tools
 
 Result = TypeVar("Result")
 
@@ -152,9 +154,16 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either `prompt` or `messages`", param="prompt")
     if body.messages is not None:
-        tokens = await served.tokens(model, body.messages)
+        if body.add_special_tokens:
+            raise RequestError(
+                "the template of `messages` writes special tokens itself; leave out"
+                " `add_special_tokens`",
+                param="add_special_tokens",
+            )
+        tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
     else:
-        text, special = body.prompt or "", body.add_special_tokens
+        require_no_conversation(body)
+        text, special = body.prompt or "", body.add_special_tokens is not False
         tokens = await asyncio.to_thread(lambda: model.tokenizer.encode(text, special=special))
     length = model.token_reader().context_length
     return JSONResponse(

@@ -97,11 +97,28 @@ def openapi_page() -> dict[str, Any]:
         "paths": {path: {route.method: _operation(path, route, known)}
                   for path, route in ROUTES.items()},
         "components": {
-            "schemas": {**schemas, "Error": _ERROR},
+            "schemas": {**{name: _nullable(each) for name, each in schemas.items()},
+                        "Error": _ERROR},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }  # fmt: skip
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object in which null is what is left out, of unknown names, too."""
+    if "properties" not in schema:
+        return schema
+    kept = {*schema.get("required", ()), "type"}  # the last one says which of several it is
+    made = {**schema, "properties": {
+        name: each if name in kept or _takes_null(each) else {"anyOf": [each, {"type": "null"}]}
+        for name, each in schema["properties"].items()
+    }}  # fmt: skip
+    return made | {"additionalProperties": {"type": "null"}}
+
+
+def _takes_null(schema: dict[str, Any]) -> bool:
+    return schema.get("type") == "null" or any(map(_takes_null, schema.get("anyOf", ())))
 
 
 def _operation(path: str, route: _Route, known: Mapping[type, dict[str, Any]]) -> dict[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-import msgspec
 import numpy as np
 
+from gptrs.errors import UsageError
+from gptrs.runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs.runtime.generation.generate import GenerationOptions
 from gptrs.runtime.generation.grammar import Grammar
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, ImagePart, TextPart
+from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
 from gptrs_serve.problems import RequestError
-from gptrs_serve.tools.messages import with_call_objects
 
 _MOST_PROMPTS: Final = 1024
 
@@ -61,7 +61,7 @@ def options_of(
     sampling = configured_sampling(
         settings,
         temperature=temperature,
-        top_k=body.top_k,
+        top_k=None if body.top_k is None else max(0, body.top_k),
         top_p=body.top_p,
         min_p=body.min_p,
         seed=body.seed,
@@ -70,6 +70,7 @@ def options_of(
         frequency_penalty=body.frequency_penalty or 0.0,
     )
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    stop = [text for text in stop if text]  # an empty one asks for nothing
     vocab_size = model.causal_lm().vocab_size
     bias = [LogitBias(body.logit_bias, vocab_size)] if body.logit_bias else []
     return GenerationOptions(
@@ -100,27 +101,24 @@ def chat_max_tokens(body: ChatBody) -> int | None:
     return body.max_completion_tokens or body.max_tokens
 
 
-def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Return the messages, parts joined to texts where all are; RequestError for other parts."""
-    return [_message(number, message) for number, message in enumerate(body.messages)]
-
-
-def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    message = with_call_objects(number, message)
-    content: object = message.get("content")
-    if not isinstance(content, list):
-        return message
+def asked_conversation(
+    body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None
+) -> Conversation:
+    """Return the conversation of a request whose template is told of `tools`."""
+    fields = {name: getattr(body, name) for name in FIELDS}
     try:
-        parts = msgspec.convert(cast("list[object]", content), list[TextPart | ImagePart])
-    except msgspec.ValidationError as error:
-        raise RequestError(
-            f"message {number} has a part that is neither text nor an image: {error}",
-            param="messages",
-        ) from error
-    texts = [part.text for part in parts if isinstance(part, TextPart)]
-    if len(texts) == len(parts):
-        return {**message, "content": "".join(texts)}
-    return {**message, "content": msgspec.to_builtins(parts)}
+        return conversation_of({**fields, "tools": tools})
+    except UsageError as error:
+        told = next((name for name in FIELDS if f"`{name}" in error.message), "messages")
+        told = "chat_template_kwargs" if "variable" in error.message else told
+        raise RequestError(error.message, param=told) from error
+
+
+def require_no_conversation(body: TokenizeBody) -> None:
+    """RequestError for what a text has no use for."""
+    for name in (*FIELDS, "tool_choice"):
+        if getattr(body, name) is not None:
+            raise RequestError(f"`{name}` goes with `messages` only", param=name)
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from gptrs.api import LeadingBackend
 from gptrs.quoting import listed
+from gptrs.runtime.chat.conversation import Conversation
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.forward import class_label
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
@@ -98,34 +99,17 @@ class Served:
         return self._texts[name]
 
     async def tokens(
-        self, model: LoadedModel, prompt: str | list[int] | list[dict[str, Any]]
+        self, model: LoadedModel, prompt: str | list[int] | Conversation
     ) -> Sequence[int]:
         """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`.
 
-        A thread reads messages, which a process renders, and texts that take longer than the way
-        there and back.
+        A thread reads conversations, which a process renders, and texts that take longer than the
+        way there and back.
         """
-        quick = len(prompt) <= _SHORT if isinstance(prompt, str) else _is_tokens(prompt)
-        if quick:
+        is_long = isinstance(prompt, str) and len(prompt) > _SHORT
+        if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt)
         return await asyncio.to_thread(model.prompt_tokens, prompt)
-
-    async def chat_tokens(
-        self,
-        model: LoadedModel,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None,
-    ) -> Sequence[int]:
-        """Return the tokens of a conversation, whose template reads `tools`; errors as `tokens`."""
-        if tools is None:
-            return await self.tokens(model, messages)
-
-        def work() -> Sequence[int]:
-            template = model.chat_template(with_tools=True)
-            tokens = model.conversation_tokens(messages, template, {"tools": tools})
-            return model.prompt_tokens(tokens)
-
-        return await asyncio.to_thread(work)
 
     def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
         """Return how many tokens may follow a prompt: those asked for, else what there is room for.
@@ -209,7 +193,3 @@ class Served:
             return list(embed(model, texts))
 
         return await self.calls.run((model, "vectors"), texts, work)
-
-
-def _is_tokens(prompt: Sequence[object]) -> bool:
-    return not prompt or isinstance(prompt[0], int)

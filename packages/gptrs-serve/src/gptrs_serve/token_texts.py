@@ -59,7 +59,7 @@ class TokenTexts:
         return places if len(places) == len(tokens) else [0] * len(tokens)  # of an empty text
 
     def new_answer(self, prompt: str) -> AnswerText:
-        """Return the text of an answer that follows `prompt`, of which nothing has come yet."""
+        """Return the text of an answer that follows `prompt`, as long as nothing has come."""
         return AnswerText(self, prompt, self._offsets(special=False))
 
     def left_out(self, token: int) -> str | None:

@@ -99,7 +99,7 @@ class _Run:
 
     def _write(self, line: PromptLine, result: Generation) -> None:
         answer = None
-        if line.messages is not None or (self._request.prompt.chat and line.text is not None):
+        if line.conversation is not None or (self._request.prompt.chat and line.text is not None):
             answer = answer_of(self._request, self._model, result)
         fields = {"id": line.id, **result_fields(result, answer)}
         fields["prompt_token_ids"] = result.prompt_token_ids

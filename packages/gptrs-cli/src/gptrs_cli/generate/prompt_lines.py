@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
-from gptrs.runtime.chat.messages import Message, checked_messages
+from gptrs.runtime.chat.conversation import FIELDS, Conversation, conversation_of
+from gptrs.runtime.generation.chat_session import conversation
 from gptrs.strict_json import parse_object
 from gptrs_cli.terminal.failures import InputFileError
 
@@ -32,17 +34,25 @@ Bad = Callable[[InputFileError], None]
 
 @dataclass(frozen=True)
 class PromptLine:
-    """A prompt: one of `text`, `tokens` and `messages`, to continue by at most `max_tokens`.
+    """A prompt: one of `text`, `tokens` and `conversation`, to continue by at most `max_tokens`.
 
-    `where` names the line in errors; `id` is that of the object, else the number of its line.
+    `where` names the line in errors; `id` is that of the object, else the number of its line. Of a
+    text `told` is what the chat template is told besides, if the text becomes a message.
     """
 
     where: str
     id: Id
     text: str | None
     tokens: list[int] | None
-    messages: list[Message] | None
+    conversation: Conversation | None
     max_tokens: int | None
+    told: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def as_message(self, system: str | None) -> Conversation:
+        """Return the text as a message of a user, behind one of the system if there is one."""
+        return _conversation(
+            {**self.told, "messages": conversation(system, self.text or "")}, self.where
+        )
 
 
 def refuse(error: InputFileError) -> None:
@@ -155,8 +165,9 @@ def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLi
         id=_id(record.get("id", number), where),
         text=_text(record.get("prompt"), where),
         tokens=_tokens(record.get("prompt_ids"), where),
-        messages=_messages(record.get("messages"), where),
+        conversation=None if record.get("messages") is None else _conversation(record, where),
         max_tokens=_max_tokens(record.get("max_tokens"), where),
+        told={name: record[name] for name in FIELDS if name in record},
     )
 
 
@@ -184,11 +195,9 @@ def _is_token(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _messages(value: object, where: str) -> list[Message] | None:
-    if value is None:
-        return None
+def _conversation(record: Mapping[str, object], where: str) -> Conversation:
     try:
-        return checked_messages(value)
+        return conversation_of(record)
     except UsageError as error:
         raise InputFileError(f"{where}: {error.message}") from error
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs.errors import GptrsError, ModelError, UsageError
-from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.chat.conversation import Conversation
 from gptrs.runtime.chat.template import ChatTemplateError
 from gptrs.runtime.generation.batch import Task
-from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.images.image_prompts import has_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.prompt_lines import PromptLine
 from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.terminal.failures import InputFileError
 from gptrs_cli.terminal.stderr import complain
 
 
@@ -75,13 +75,20 @@ def _tasks(
     request: GenerateRequest, model: LoadedModel, lines: Sequence[PromptLine], bad: BadLines
 ) -> tuple[list[PromptLine], list[Task]]:
     """Return lines and their tasks; all conversations are rendered together."""
-    said = {
-        number: _messages(request, line)
-        for number, line in enumerate(lines)
-        if line.messages is not None or (request.prompt.chat and line.text is not None)
-    }
+    said: dict[int, Conversation] = {}
+    talks: set[int] = set()
+    for number, line in enumerate(lines):
+        if line.conversation is not None:
+            said[number] = line.conversation
+        elif request.prompt.chat and line.text is not None:
+            try:
+                said[number] = line.as_message(request.prompt.system)
+            except InputFileError as error:
+                bad.refuse(error)
+                talks.add(number)
+    talks |= said.keys()
     prompts = _rendered(model, lines, dict(said), bad)
-    kept = [number for number in range(len(lines)) if number not in said or number in prompts]
+    kept = [number for number in range(len(lines)) if number not in talks or number in prompts]
     tasks = [
         Task(
             prompts.get(number) or lines[number].tokens or lines[number].text or "",
@@ -93,24 +100,17 @@ def _tasks(
     return [lines[number] for number in kept], tasks
 
 
-def _messages(request: GenerateRequest, line: PromptLine) -> list[Message]:
-    if line.messages is not None:
-        return line.messages
-    return conversation(request.prompt.system, line.text or "")
-
-
 def _rendered(
-    model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, list[Message]], bad: BadLines
+    model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, Conversation], bad: BadLines
 ) -> dict[int, Sequence[int]]:
     """Return the tokens of conversations by their numbers, without those that are refused."""
     if not said:
         return {}
-    if "image_lm" in model.capabilities or any(map(has_images, said.values())):
+    if "image_lm" in model.capabilities or any(has_images(each.messages) for each in said.values()):
         return _with_images(model, lines, said, bad)
-    template = model.chat_template()
     while said:
         try:
-            texts = template.render_all(list(said.values()))
+            tokens = model.all_conversation_tokens(list(said.values()))
         except ChatTemplateError as error:
             if error.conversation is None:
                 raise
@@ -119,19 +119,18 @@ def _rendered(
             bad.refuse(ModelError(f"{where}: {error.message}", hint=error.hint))
             del said[number]
         else:
-            encoded = (model.tokenizer.encode(text, special=False) for text in texts)
-            return dict(zip(said, encoded, strict=True))
+            return dict(zip(said, tokens, strict=True))
     return {}
 
 
 def _with_images(
-    model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, list[Message]], bad: BadLines
+    model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, Conversation], bad: BadLines
 ) -> dict[int, Sequence[int]]:
     """Return the tokens of conversations that may have images, as `_rendered` does."""
     found: dict[int, Sequence[int]] = {}
-    for number, messages in said.items():
+    for number, conversation in said.items():
         try:
-            found[number] = model.prompt_tokens(messages)
+            found[number] = model.prompt_tokens(conversation)
         except (ModelError, UsageError) as error:
             where = lines[number].where
             bad.refuse(type(error)(f"{where}: {error.message}", hint=error.hint))

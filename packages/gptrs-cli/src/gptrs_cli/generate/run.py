@@ -16,7 +16,7 @@ from gptrs.runtime.chat.answer_reader import (
 )
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_answers import Answer, answer_form, opens_thoughts
-from gptrs.runtime.generation.chat_session import chat_prompt, conversation
+from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream
 from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
@@ -237,10 +237,7 @@ def _content(
         return None, prompt.content
     if not request.prompt.chat:
         return prompt.content, prompt.content
-    images = request.prompt.image
-    if images or "image_lm" in model.capabilities:
-        message = {"role": "user", "content": image_prompts.about_images(prompt.content, images)}
-        tokens = model.prompt_tokens([*conversation(request.prompt.system), message])
-        return model.tokenizer.decode(list(shown_tokens(tokens)), special=True), tokens
-    text = chat_prompt(model, conversation(request.prompt.system, prompt.content))
-    return text, model.tokenizer.encode(text, special=False)
+    content = image_prompts.about_images(prompt.content, request.prompt.image)
+    message = {"role": "user", "content": content}
+    tokens = model.prompt_tokens([*conversation(request.prompt.system), message])
+    return model.tokenizer.decode(list(shown_tokens(tokens)), special=True), tokens

@@ -34,6 +34,7 @@ from gptrs.plugins.capabilities import (
 )
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
+from gptrs.runtime.chat.conversation import Conversation
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.functional_overrides import OverriddenModel
 from gptrs.runtime.guarded_model import guarded, model_factory
@@ -297,32 +298,49 @@ class LoadedModel(CapableModel):
         require_known_tokens(tokens, self.token_reader().vocab_size)
         return tokens
 
-    def conversation_tokens(
-        self,
-        messages: Sequence[Message],
-        template: ChatTemplate | None = None,
-        variables: Mapping[str, object] | None = None,
-    ) -> Sequence[int]:
-        """Return the tokens of messages as `template`, else that of the model, renders them.
+    def conversation_tokens(self, conversation: Conversation | Sequence[Message]) -> Sequence[int]:
+        """Return the tokens of a conversation, as the chat template of the model renders it.
 
-        `content` of a message is a text, or a list of parts: `{"type": "text", "text": ...}` and,
-        for models with `image_lm`, `{"type": "image", "image": ...}` with the `Path` of a file, a
-        `data:` URL or ui8 [H, W, 3]; or `image_url` as OpenAI has it, with such a URL. `variables`
-        are those of `ChatTemplate.render`, which has the errors, too; ModelError for images that
-        the model does not read.
+        For models with `image_lm` parts of messages may be `{"type": "image", "image": ...}` with
+        the `Path` of a file, a `data:` URL or ui8 [H, W, 3]; or `image_url` as OpenAI has it, with
+        such a URL. Errors are those of `ChatTemplate.render`; ModelError for images that the model
+        does not read.
         """
-        own = self.chat_template() if template is None else template
+        given = conversation
+        if not isinstance(given, Conversation):
+            given = Conversation(given)
+        if "image_lm" not in self.capabilities or self.base is not None:
+            return self.all_conversation_tokens([given])[0]
+        template = self.chat_template(with_tools=given.tools is not None)
 
         def render(plain: Sequence[Message]) -> str:
-            return own.render(plain, variables=variables)
+            return template.render(given.with_messages(plain))
 
-        if "image_lm" not in self.capabilities or self.base is not None:
-            image_prompts.require_no_images(messages, self.name)
-            return self.tokenizer.encode(render(messages), special=False)
-        lm = self.image_lm()
         return image_prompts.pictured_prompt(
-            lm, self._tiling_processor, render, self.tokenizer, messages
+            self.image_lm(), self._tiling_processor, render, self.tokenizer, given.messages
         )
+
+    def all_conversation_tokens(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Return the tokens of conversations without images, rendered together.
+
+        Errors as of `conversation_tokens`; a ChatTemplateError says which one is refused.
+        """
+        texts: dict[int, str] = {}
+        for with_tools in (False, True):
+            own = [n for n, each in enumerate(conversations) if bool(each.tools) == with_tools]
+            for number in own:
+                image_prompts.require_no_images(conversations[number].messages, self.name)
+            if own:
+                template = self.chat_template(with_tools=with_tools)
+                try:
+                    found = template.render_all([conversations[number] for number in own])
+                except chat_templates.ChatTemplateError as error:
+                    if error.conversation is not None:
+                        error.conversation = own[error.conversation]
+                    raise
+                texts.update(zip(own, found, strict=True))
+        encode = self.tokenizer.encode
+        return [encode(texts[number], special=False) for number in range(len(conversations))]
 
     def _tiling_processor(self) -> TilingProcessor:
         """Return what cuts images into pictures; ModelError for another size than the model's."""
@@ -335,12 +353,10 @@ class LoadedModel(CapableModel):
             )
         return found
 
-    def _tokens_of(self, prompt: str | list[int] | list[Message]) -> Sequence[int]:
+    def _tokens_of(self, prompt: str | list[int] | Conversation) -> Sequence[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            return self.conversation_tokens(cast("list[Message]", prompt))
-        return cast("list[int]", prompt)
+        return self.conversation_tokens(prompt) if isinstance(prompt, Conversation) else prompt
 
     def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
         """Return the chat template with `template_variables`, that of tools if there are several.

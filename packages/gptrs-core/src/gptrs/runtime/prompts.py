@@ -8,15 +8,17 @@ from typing import cast
 import numpy as np
 
 from gptrs.errors import UsageError
-from gptrs.runtime.chat.messages import Message, checked_messages
+from gptrs.runtime.chat.conversation import Conversation
+from gptrs.runtime.chat.messages import Message
 
-Prompt = str | Sequence[int] | Sequence[Message]
-"""Text, tokens (NumPy's too), or messages such as `{"role": "user", "content": "Hello"}`."""
+Prompt = str | Sequence[int] | Sequence[Message] | Conversation
+"""Text, tokens (NumPy's too), messages such as `{"role": "user", "content": "Hello"}`, or these
+with what else the chat template is told."""
 
 
-def checked_prompt(prompt: object) -> str | list[int] | list[Message]:
-    """Return a prompt as text, a list of tokens, or messages; UsageError for anything else."""
-    if isinstance(prompt, str):
+def checked_prompt(prompt: object) -> str | list[int] | Conversation:
+    """Return a prompt as text, tokens, or a conversation; UsageError for anything else."""
+    if isinstance(prompt, str | Conversation):
         return prompt
     if isinstance(prompt, np.ndarray):
         return _of_array(cast("np.ndarray", prompt))
@@ -24,7 +26,7 @@ def checked_prompt(prompt: object) -> str | list[int] | list[Message]:
         raise _refused(f"`{type(prompt).__name__}`")
     items = cast("Sequence[object]", prompt)
     if items and isinstance(items[0], Mapping):
-        return checked_messages(list(items))
+        return Conversation(cast("list[Message]", list(items)))
     if set(map(type, items)) <= {int}:  # the most usual, and long
         return list(cast("Sequence[int]", items))
     for number, item in enumerate(items):

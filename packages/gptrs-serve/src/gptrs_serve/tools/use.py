@@ -12,7 +12,14 @@ from gptrs.runtime.chat.answer_reader import AnswerForm
 from gptrs.runtime.chat.marks import CallFamily
 from gptrs.runtime.generation.chat_answers import answer_form
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_serve.bodies import ChatBody, Function, JsonObject, JsonSchema, NamedTool
+from gptrs_serve.bodies import (
+    ChatBody,
+    Function,
+    JsonObject,
+    JsonSchema,
+    NamedTool,
+    TokenizeBody,
+)
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import family_of
 from gptrs_serve.tools.grammar import CallGrammar
@@ -96,7 +103,7 @@ def _require_tools(body: ChatBody, functions: Sequence[Function]) -> None:
                            param="tool_choice")  # fmt: skip
 
 
-def told_tools(body: ChatBody) -> list[dict[str, Any]] | None:
+def told_tools(body: ChatBody | TokenizeBody) -> list[dict[str, Any]] | None:
     """Return the tools as templates read them, None if the model is not to know of any."""
     if not body.tools or body.tool_choice == "none":
         return None

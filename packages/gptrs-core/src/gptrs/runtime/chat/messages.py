@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from gptrs.errors import UsageError
-from gptrs.quoting import shown_value
+from gptrs.quoting import listed, quoted, shown_value
 
 Message = Mapping[str, object]
 """An object such as `{"role": "user", "content": "Hello"}`; templates may read further keys."""
 
+IMAGES: Final = ("image", "image_url")
+"""The types of parts that are images."""
+_TEXTS: Final = {"text": "text", "refusal": "refusal"}
+"""The types of parts that are texts, and the keys of these."""
+_ADVICE: Final = ("cache_control", "detail")
+"""What parts and images may say besides, which asks for nothing that is done here."""
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """Keys of the thoughts of a message, the first found counts; templates read the first two."""
 
@@ -27,8 +34,102 @@ def checked_messages(value: object) -> list[Message]:
     return cast("list[Message]", list(messages))
 
 
+def read_messages(value: object) -> list[Message]:
+    """Return the messages of OpenAI's API as templates read them; UsageError for malformed ones.
+
+    Parts that are texts alone become one text, arguments of calls that are JSON as text become
+    objects. Nulls and what only advises others are left out.
+    """
+    return [_read(number, message) for number, message in enumerate(checked_messages(value))]
+
+
+def _object(value: object) -> Message:
+    """Return an object, empty for what is none."""
+    return cast("Message", value) if isinstance(value, Mapping) else dict[str, object]()
+
+
 def _has_role(message: Message) -> bool:
     return isinstance(message.get("role"), str)
+
+
+def _read(number: int, message: Message) -> Message:
+    read = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in read:
+        read["tool_calls"] = _calls(number, read["tool_calls"])
+    content = read.get("content", read.pop("refusal", None))
+    if isinstance(content, list | tuple):
+        content = _joined([_part(number, part) for part in cast("Sequence[object]", content)])
+    elif content is not None and not isinstance(content, str):
+        raise UsageError(
+            f"`content` of message {number} must be a text or a list of parts, got"
+            f" {shown_value(content)}"
+        )
+    return read if content is None else {**read, "content": content}
+
+
+def _joined(parts: list[Message]) -> object:
+    """Return parts as one text, or as they are where one is an image."""
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "".join(cast("list[str]", texts)) if len(texts) == len(parts) else parts
+
+
+def _part(number: int, part: object) -> Message:
+    """Return a part without what asks for nothing."""
+    stated = _object(part)
+    kind = stated.get("type")
+    known = {key: each for key, each in stated.items() if each is not None and key not in _ADVICE}
+    text = known.get(_TEXTS.get(kind, "")) if isinstance(kind, str) else None
+    if isinstance(text, str) and len(known) == 2:
+        return {"type": "text", "text": text}
+    image = known.get(kind) if isinstance(kind, str) and kind in IMAGES else None
+    if isinstance(image, Mapping):
+        fields = cast("Message", image)
+        image = {key: each for key, each in fields.items() if key not in _ADVICE}
+        image = image if image.keys() == {"url"} else None
+    if image is None or len(known) != 2:
+        raise UsageError(
+            f"message {number} has a part that is neither text nor an image, {_shown(part)}",
+            hint='parts are {"type": "text", "text": ...}, {"type": "image", "image": ...} and'
+            ' {"type": "image_url", "image_url": {"url": "data:..."}}',
+        )
+    return {"type": kind, str(kind): image}
+
+
+def _shown(part: object) -> str:
+    """Return a part in an error by its keys alone: an image is long."""
+    if not isinstance(part, Mapping):
+        return f"got {shown_value(part)}"
+    found = cast("Message", part)
+    kind = shown_value(found.get("type"))
+    return f"of type {kind}, got the keys {listed(sorted(map(str, found)), 8)}"
+
+
+def _calls(number: int, calls: object) -> list[Message]:
+    if not isinstance(calls, list | tuple):
+        raise _no_call(number)
+    return [_call(number, call) for call in cast("Sequence[object]", calls)]
+
+
+def _call(number: int, call: object) -> Message:
+    stated = _object(call)
+    function = stated.get("function")
+    known = _object(function)
+    given = known.get("arguments")
+    if isinstance(given, str):
+        try:
+            given = cast("object", json.loads(given.strip() or "{}"))
+        except (ValueError, RecursionError) as error:
+            raise _no_call(number) from error
+    if not isinstance(given, Mapping) or not isinstance(known.get("name"), str):
+        raise _no_call(number)
+    return {**stated, "function": {**known, "arguments": cast("object", given)}}
+
+
+def _no_call(number: int) -> UsageError:
+    return UsageError(
+        f"message {number} has a tool call that is not of the form"
+        ' {"id": ..., "type": "function", "function": {"name": ..., "arguments": "{...}"}}'
+    )
 
 
 def as_templates_read(message: Message) -> dict[str, object]:
@@ -38,3 +139,59 @@ def as_templates_read(message: Message) -> dict[str, object]:
     if thoughts is None:
         return stated
     return {"thinking": thoughts, **stated, "reasoning_content": thoughts}
+
+
+def read_tools(value: object) -> list[Message] | None:
+    """Return tools as templates read them, None for none; UsageError for what is no function."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"tools must be a list of functions, got {shown_value(value)}")
+    tools = cast("Sequence[object]", value)
+    return [_tool(number, tool) for number, tool in enumerate(tools)] or None
+
+
+def _tool(number: int, tool: object) -> Message:
+    stated = _object(tool)
+    function = stated.get("function")
+    known = _object(function)
+    name, text, parameters = (known.get(key) for key in ("name", "description", "parameters"))
+    ok = stated.get("type", "function") == "function" and isinstance(name, str)
+    ok = ok and (text is None or isinstance(text, str))
+    if not ok or not (parameters is None or isinstance(parameters, Mapping)):
+        raise UsageError(
+            f"tool {number} is not of the form"
+            ' {"type": "function", "function": {"name": ..., "description": ...,'
+            ' "parameters": {...}}}'
+        )
+    # In this order, whatever the one is in which they come: templates write objects as they are.
+    told: dict[str, object] = {"name": name}
+    if text is not None:
+        told["description"] = text
+    told["parameters"] = parameters or {"type": "object", "properties": {}}
+    for key, each in known.items():
+        if each is not None and key not in (*told, "strict"):
+            told[key] = each
+    return {"type": "function", "function": told}
+
+
+def require_free_names(variables: Mapping[str, object], taken: Sequence[str]) -> None:
+    """UsageError for variables of a template that are no names, or have a name of its own."""
+    for name in variables:
+        if not name.isidentifier():
+            raise UsageError(f"a variable of a template has a name, got {quoted(name)}")
+        if name in _OWN or name in taken or name in _SPECIAL:
+            raise UsageError(
+                f"`{name}` is no variable that can be set: the template is told of it otherwise",
+                hint="leave it out",
+            )
+
+
+_SPECIAL: Final = tuple(
+    f"{word}_token" for word in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+_OWN: Final = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message"}
+    | {"raise_exception", "strftime_now", "dict", "namespace", "range"}
+)
+"""What chat templates are given besides variables."""

@@ -39,9 +39,9 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
     room: int = request["characters"]
     try:
         template = _template(request["template"])
-        for messages in request["conversations"]:
+        for variables in request["conversations"]:
             conversation = len(texts)
-            texts.append(_text(template, {**request["variables"], "messages": messages}, room))
+            texts.append(_text(template, {**request["variables"], **variables}, room))
             room -= len(texts[-1])
     except MemoryError:
         problem = "it needs too much memory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol, cast
@@ -13,7 +14,8 @@ from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, shown_value
-from gptrs.runtime.chat.messages import Message, as_templates_read, checked_messages
+from gptrs.runtime.chat.conversation import Conversation
+from gptrs.runtime.chat.messages import Message, as_templates_read, require_free_names
 from gptrs.runtime.chat.render_worker import WorkerError, worker
 from gptrs.runtime.tokenization.special_tokens import named_tokens
 
@@ -65,57 +67,66 @@ class ChatTemplate:
     special_tokens: Mapping[str, str]
     variables: Mapping[str, object] = field(default_factory=dict[str, object])
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        answer: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
-        """Return the text of a conversation; with `answer` it ends where the model continues.
+    def render(self, conversation: Conversation | Sequence[Message]) -> str:
+        """Return the text of a conversation.
 
-        `variables` are more names for the template, JSON values: `tools`, `documents`,
-        `enable_thinking` and whatever else it reads; they go before special tokens of that name.
-
-        UsageError for malformed messages. ChatTemplateError if the template fails or refuses them,
-        or takes more than a few seconds, 512 MiB of memory or ten million characters.
+        UsageError for malformed messages, and for variables that are no JSON or would hide what the
+        template is given. ChatTemplateError if the template fails or refuses them, or takes more
+        than a few seconds, 512 MiB of memory or ten million characters.
         """
-        return self.render_all([messages], answer=answer, variables=variables)[0]
+        return self.render_all([conversation])[0]
 
-    def render_all(
-        self,
-        conversations: Sequence[Sequence[Message]],
-        *,
-        answer: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> list[str]:
+    def render_all(self, conversations: Sequence[Conversation | Sequence[Message]]) -> list[str]:
         """Return the texts of several conversations; the limits are for all of them together."""
-        checked = [checked_messages(messages) for messages in conversations]
-        usual = {"tools": None, "documents": None, "add_generation_prompt": answer}
+        checked = [
+            each if isinstance(each, Conversation) else Conversation(each) for each in conversations
+        ]
         seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
         request: dict[str, object] = {
             "template": self.source,
-            "variables": {
-                **self.special_tokens,
-                **usual,
-                **_checked({**self.variables, **(variables or {})}),
-            },
-            "conversations": [[as_templates_read(m) for m in messages] for messages in checked],
+            "variables": self.special_tokens,
+            "conversations": [self._told(each, each.rendered_messages()) for each in checked],
             "characters": _MAX_CHARACTERS,
             "cpu_seconds": seconds,
             "memory_bytes": _MEMORY_BYTES,
         }
         texts = _answer(request, seconds * _WALL_FACTOR)
-        lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i])]
+        lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i].messages)]
         if lost:
-            parts = [[_in_parts(as_templates_read(m)) for m in checked[i]] for i in lost]
+            parts = [
+                self._told(checked[i], [_in_parts(m) for m in checked[i].rendered_messages()])
+                for i in lost
+            ]
             try:
                 found = _answer({**request, "conversations": parts}, seconds * _WALL_FACTOR)
             except ChatTemplateError:
-                return texts
+                found = [texts[i] for i in lost]
             for i, text in zip(lost, found, strict=True):
-                texts[i] = texts[i] if _loses_the_user(text, checked[i]) else text
-        return texts
+                texts[i] = texts[i] if _loses_the_user(text, checked[i].messages) else text
+        return [_ended(number, each, texts[number]) for number, each in enumerate(checked)]
+
+    def _told(self, conversation: Conversation, messages: Sequence[Message]) -> dict[str, object]:
+        """Return the names that the template is told of a conversation."""
+        for name in conversation.needs:
+            if re.search(rf"\b{name}\b", self.source) is None:
+                raise UsageError(f"the chat template of this model reads no `{name}`")
+        require_free_names(self.variables, ())
+        require_free_names(conversation.variables, list(self.special_tokens))
+        return {
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": conversation.answers,
+            **_checked({**self.variables, **conversation.variables}),
+            "messages": [as_templates_read(message) for message in messages],
+        }
+
+
+def _ended(number: int, conversation: Conversation, text: str) -> str:
+    found = conversation.end_of(text)
+    if found is None:
+        problem = "it leaves out the message that is to be continued"
+        raise ChatTemplateError(problem, number)
+    return found
 
 
 def _loses_the_user(text: str, messages: Sequence[Message]) -> bool:

@@ -33,7 +33,7 @@ class ChatSession:
         self._model = model
         asked = generation_options(model, options, fields)
         _ = model.tokenizer  # which must be there, too
-        self._template = model.chat_template()
+        model.chat_template()
         special = asked.special or answer_form(model).shown
         self._options = dataclasses.replace(asked, special=special)
 
@@ -46,7 +46,7 @@ class ChatSession:
         not fit; the conversation is then unchanged.
         """
         messages = [*self.messages, {"role": "user", "content": about_images(text, images)}]
-        prompt = self._model.conversation_tokens(messages, self._template)
+        prompt = self._model.conversation_tokens(messages)
         answer = TextStream(self._model, prompt, self._options.for_stream())
         self.messages = messages
         return answer
@@ -66,8 +66,3 @@ def conversation(system: str | None, *texts: str) -> list[Message]:
     """Return messages: `system`, if there is one, then those of a user."""
     told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     return [*told, *({"role": "user", "content": text} for text in texts)]
-
-
-def chat_prompt(model: LoadedModel, messages: list[Message]) -> str:
-    """Render a conversation with the chat template of `model`; errors as those of `render`."""
-    return model.chat_template().render(messages)

@@ -41,12 +41,13 @@ class Sampling:
     far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
     were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
     (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
-    `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019),
+    `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019);
+    0 is the likeliest alone;
     `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). `typical_p`
     keeps those whose surprise is nearest to the entropy, until they reach p (Meister et al. 2022),
     `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those of at least
-    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed` the same logits give the
-    same tokens. UsageError for values out of range.
+    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed`, any integer, the same
+    logits give the same tokens. UsageError for values out of range.
     """
 
     temperature: float = 1.0
@@ -67,8 +68,8 @@ class Sampling:
             raise UsageError(f"temperature must be a finite number >= 0, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top-k must be at least 1, got {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UsageError(f"top-p must be above 0 and at most 1, got {self.top_p}")
+        if self.top_p is not None and not 0 <= self.top_p <= 1:
+            raise UsageError(f"top-p must be from 0 to 1, got {self.top_p}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise UsageError(f"min-p must be from 0 to 1, got {self.min_p}")
         for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
@@ -76,8 +77,6 @@ class Sampling:
             if value is not None and not 0 < value <= 1:
                 shown = name.replace("_", "-")
                 raise UsageError(f"{shown} must be above 0 and at most 1, got {value}")
-        if self.seed is not None and self.seed < 0:
-            raise UsageError(f"the seed must be an integer >= 0, got {self.seed}")
         self._check_penalties()
 
     @property
@@ -110,13 +109,17 @@ class Sampler:
     def _random(self) -> np.random.Generator:
         """The random state; greedy texts need none, nor what it imports."""
         key = (self._stream,) if self._stream else ()
-        seeds = np.random.SeedSequence(self._sampling.seed, spawn_key=key)
+        seed = self._sampling.seed
+        if seed is not None and seed < 0:
+            seed %= 1 << 64  # of a signed number of 64 bits its bits
+        seeds = np.random.SeedSequence(seed, spawn_key=key)
         return np.random.Generator(np.random.PCG64(seeds))
 
     @property
     def takes_largest(self) -> bool:
         """Whether the token of the largest logit is taken, without a draw."""
-        return self._sampling.greedy or self._sampling.top_k == 1
+        sampling = self._sampling
+        return sampling.greedy or sampling.top_k == 1 or sampling.top_p == 0
 
     def ahead(self) -> Sampler:
         """Return a sampler that draws what this one will draw, and leaves it as it is."""

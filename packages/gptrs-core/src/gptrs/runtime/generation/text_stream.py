@@ -87,7 +87,7 @@ class TokenOffsets:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return how many characters end in `data`, of which the last one may go on."""
+    """Return how many characters end in `data`; the last one may go on behind it."""
     return len(codecs.getincrementaldecoder("utf-8")("replace").decode(data))
 
 

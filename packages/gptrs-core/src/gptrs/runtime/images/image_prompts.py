@@ -17,7 +17,7 @@ from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.plugins.capabilities import CausalLM, ImageLM
 from gptrs.quoting import clipped, quoted, shown_value
-from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.chat.messages import IMAGES, Message
 from gptrs.runtime.images.decoding import MAX_BYTES, MAX_PIXELS, decoded_image, read_image
 from gptrs.runtime.images.picture_tokens import Picture, PicturedTokens, picture_of
 from gptrs.runtime.images.tiling import TilingProcessor
@@ -25,8 +25,6 @@ from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 
 MAX_IMAGES: Final = 64
 """Most images of a conversation."""
-_TYPES: Final = ("image", "image_url")
-"""The types of parts that are images."""
 _DATA_URL: Final = re.compile(r"data:image/[A-Za-z0-9.+-]{1,40};base64")
 
 
@@ -36,7 +34,7 @@ class TextsWithImages(CausalLM, ImageLM, Protocol):
 
 def has_images(messages: Sequence[Message]) -> bool:
     """Return whether a part of any message is an image."""
-    return any(part.get("type") in _TYPES for message in messages for part in _parts(message))
+    return any(part.get("type") in IMAGES for message in messages for part in _parts(message))
 
 
 def require_no_images(messages: Sequence[Message], name: str) -> None:
@@ -164,7 +162,7 @@ def _plain(message: Message, images: list[object]) -> Message:
         return message
     parts: list[Mapping[str, object]] = []
     for part in _parts(message):
-        if part.get("type") in _TYPES:
+        if part.get("type") in IMAGES:
             images.append(_image_in(part))
             parts.append({"type": "image"})
         else:
@@ -173,25 +171,12 @@ def _plain(message: Message, images: list[object]) -> Message:
 
 
 def _parts(message: Message) -> list[Mapping[str, object]]:
-    """Return the parts of a message; UsageError for one that is no object."""
+    """Return the parts of a message."""
     content = message.get("content")
-    if not isinstance(content, list):
-        return []
-    parts = cast("list[object]", content)
-    for part in parts:
-        if not isinstance(part, Mapping):
-            raise UsageError(f"a part of a message is an object, got {shown_value(part)}")
-    return cast("list[Mapping[str, object]]", parts)
+    return cast("list[Mapping[str, object]]", content) if isinstance(content, list) else []
 
 
 def _image_in(part: Mapping[str, object]) -> object:
     """Return the image of a part: `image` as transformers has it, or `image_url` as OpenAI does."""
-    found = part.get(str(part["type"]))
-    if isinstance(found, Mapping):
-        found = cast("Mapping[str, object]", found).get("url")
-    if found is None:
-        raise UsageError(
-            "an image of a message is `{'type': 'image', 'image': ...}` or `{'type': 'image_url',"
-            f" 'image_url': {{'url': 'data:...'}}}}`, got the keys {sorted(part)}"
-        )
-    return found
+    found = part[str(part["type"])]
+    return cast("Mapping[str, object]", found)["url"] if isinstance(found, Mapping) else found

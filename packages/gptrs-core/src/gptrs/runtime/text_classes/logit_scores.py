@@ -23,6 +23,7 @@ from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+from gptrs.runtime.chat.conversation import Conversation
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.input_checks import require_known_tokens
@@ -199,10 +200,14 @@ def _rendered(
 
     before = [said("system", prompt)] if prompt else []
     conversations = [
-        [*before, said("query", query), said("document", document)] for query, document in pairs
+        Conversation(
+            [*before, said("query", query), said("document", document)],
+            variables=recipe.variables,
+            add_generation_prompt=recipe.answer,
+        )
+        for query, document in pairs
     ]
-    template = model.chat_template()
-    return template.render_all(conversations, answer=recipe.answer, variables=recipe.variables)
+    return model.chat_template().render_all(conversations)
 
 
 def _ending(model: LoadedModel, recipe: LogitScore, prompt: str) -> list[int]:
