@@ -59,6 +59,9 @@ def of_sentencepiece(strips=True):
         vocab_size=420, special_tokens=[*SPECIAL, *BYTES], show_progress=False
     )
     made.train_from_iterator(["The quick brown fox jumps"] * 4, trainer)
+    told = json.loads(made.to_str())  # bytes are entries, and no added tokens
+    told["added_tokens"] = told["added_tokens"][: len(SPECIAL)]
+    made = Tokenizer.from_str(json.dumps(told))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     made.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if strips else [])])
     return made

@@ -7,9 +7,14 @@ import json
 import msgspec
 import pytest
 
+from gptrs.runtime.chat.conversation import conversation_of
+from gptrs.runtime.load import load_model
 from gptrs_serve import bodies
 from gptrs_serve.bodies import decoded
+from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import RequestError
+from runtime.tiny_chat import save_tiny_chat
+from serve.conftest import serving
 
 httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
 USER = [{"role": "user", "content": "the cat"}]
@@ -145,3 +150,112 @@ def test_a_seed_below_zero_is_one_of_its_own(address):
 
     assert text(-1) == text(-1) == text(2**64 - 1)
     assert len({text(-1), text(1), text(-2)}) == 3
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "d"}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+TALKS = {
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "the cat"}]}]},
+    "calls": {"messages": [*USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
+    "tools": {"messages": USER, "tools": [TOOL]},
+    "tools that are not told": {"messages": USER, "tools": [TOOL], "tool_choice": "none"},
+    "variables": {"messages": USER, "chat_template_kwargs": {"mood": "!"}},
+    "thinking": {"messages": USER, "enable_thinking": True},
+    "effort": {"messages": USER, "reasoning_effort": "low"},
+    "no answer": {"messages": USER, "add_generation_prompt": False},
+    "going on": {"messages": [*USER, {"role": "assistant", "content": "a dog"}],
+                 "continue_final_message": True, "add_generation_prompt": False},
+    "nulls": {"messages": [{**USER[0], "name": None}], "tools": None, "enable_thinking": None,
+              "chat_template_kwargs": None, "add_generation_prompt": None},
+}  # fmt: skip
+TEMPLATE = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.a }}{% endfor %}"
+    "{% endfor %}{{ mood }}{{ reasoning_effort }}{% if enable_thinking %}<think>{% endif %}"
+    "{% if add_generation_prompt %}<answer>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    folder = save_tiny_chat(tmp_path_factory.mktemp("serve") / "talks", TEMPLATE)
+    model = load_model(folder, backend="ref")
+    with serving({"talks": model}) as (address, _):
+        yield address, model
+
+
+@pytest.mark.parametrize("name", TALKS)
+def test_a_chat_and_its_count_and_python_have_the_same_tokens(talking, name):
+    address, model = talking
+    body = TALKS[name]
+    counted = post(address, "/tokenize", body).json()
+    answer = post(address, "/v1/chat/completions", {**body, "max_tokens": 1}).json()
+    assert answer["usage"]["prompt_tokens"] == counted["count"] == len(counted["tokens"])
+    told = {**body, "tools": None} if body.get("tool_choice") == "none" else body
+    assert counted["tokens"] == model.prompt_tokens(conversation_of(told))
+    text = post(address, "/detokenize", {"tokens": counted["tokens"]}).json()["prompt"]
+    shown = {
+        "parts": "<user>the cat<answer>", "calls": "<tool_call>b<answer>", "effort": "catlow<an",
+        "tools": '"description": "d", "parameters": {"type": "object", "properties": {}}}}]<user>',
+        "tools that are not told": "<user>the cat<answer>", "variables": "cat!<answer>",
+        "thinking": "cat<think><answer>", "no answer": "<user>the cat",
+        "going on": "<assistant>a dog", "nulls": "<user>the cat<answer>",
+    }  # fmt: skip
+    assert shown[name] in text
+    assert ("<answer>" in text) == (name not in ("no answer", "going on"))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "message"),
+    [
+        ("chat", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "`tools` is no"),
+        ("chat", {"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs", "`a b`"),
+        ("chat", {"messages": [{"role": "user", "content": 3}]}, "messages", "`content` of messa"),
+        ("chat", {"messages": [{"role": 3}]}, "messages", "with a `role`"),
+        ("chat", {"continue_final_message": True, "add_generation_prompt": True},
+         "add_generation_prompt", "exclude each other"),
+        ("chat", {"reasoning_effort": 3}, "reasoning_effort", "Expected `str | null`, got `int`"),
+        ("tokens", {"add_special_tokens": True}, "add_special_tokens", "writes special tokens"),
+        ("tokens", {"messages": None, "prompt": "a", "tools": [TOOL]}, "tools", "goes with `mess"),
+        ("tokens", {"messages": None, "prompt": "a", "tool_choice": "none"}, "tool_choice", "goes"),
+        ("tokens", {"prompt": "a"}, "prompt", "give either"),
+    ],
+)  # fmt: skip
+def test_what_no_conversation_can_be_told_is_refused(talking, path, fields, param, message):
+    where = "/tokenize" if path == "tokens" else "/v1/chat/completions"
+    answer = post(talking[0], where, {"messages": USER, **fields})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert message in error["message"]
+    assert error["param"] == param
+
+
+def test_an_effort_that_the_template_does_not_read_is_refused(address):
+    answer = post(address, "/v1/chat/completions", {"messages": USER, "reasoning_effort": "low"})
+    assert answer.status_code == 400
+    assert "reads no `reasoning_effort`" in answer.json()["error"]["message"]
+
+
+def test_special_tokens_of_a_text_are_as_asked_for(address, model):
+    for asked in ({}, {"add_special_tokens": None}, {"add_special_tokens": True}):
+        found = post(address, "/tokenize", {"prompt": "the cat", **asked}).json()["tokens"]
+        assert found == model.tokenizer.encode("the cat")
+    bare = post(address, "/tokenize", {"prompt": "the cat", "add_special_tokens": False}).json()
+    assert bare["tokens"] == model.tokenizer.encode("the cat", special=False)
+
+
+def test_the_description_takes_nulls_and_what_it_says():
+    jsonschema = pytest.importorskip("jsonschema")
+    page = openapi_page()
+    for name, known in REQUIRED.items():
+        schema = {"$ref": f"#/components/schemas/{name}", "components": page["components"]}
+        nulls = {field: None for each, field in FIELDS if each == name}
+        jsonschema.validate({**nulls, "unknown": None, **known}, schema)
+        for wrong in ({**known, "unknown": 1}, dict.fromkeys(known) or {"prompt": 1}):
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(wrong, schema)
+    schema = {"$ref": "#/components/schemas/ChatBody", "components": page["components"]}
+    form = {"type": None, "json_schema": {"name": "x", "schema": {}}}
+    for wrong in ({"response_format": form}, {"tools": [None]}, {"n": 0}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"messages": USER, **wrong}, schema)
