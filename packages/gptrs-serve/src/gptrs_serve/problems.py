@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import Final
 
 from starlette.responses import JSONResponse
@@ -68,8 +69,9 @@ def problem_of(error: Exception) -> RequestError:
     # A file of weights that changed under the server is no fault of the one who asks.
     if of_the_request and not isinstance(error, CheckpointError):
         return RequestError(error.message, code=error.code)
-    if not isinstance(error, GptrsError):
-        _logger.error("a request failed", exc_info=error)
-        return RequestError("the server failed; its log says why", status=500, code="internal")
-    _logger.error("a request failed: %s", error)
-    return RequestError(error.message, status=500, code=error.code)
+    number = secrets.token_hex(4)
+    _logger.error("request %s failed", number, exc_info=error)
+    if isinstance(error, GptrsError):
+        return RequestError(error.message, status=500, code=error.code)
+    told = f"the server failed; its log says why, as of request {number}"
+    return RequestError(told, status=500, code="internal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -17,6 +18,8 @@ from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBod
 from gptrs_serve.problems import RequestError
 
 _MOST_PROMPTS: Final = 1024
+_TOKEN: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+"""How a number is written: in one way, so that no two keys are of the same token."""
 
 
 class LogitBias:
@@ -25,7 +28,7 @@ class LogitBias:
     def __init__(self, biases: Mapping[str, float], vocab_size: int) -> None:
         """Read OpenAI's `logit_bias`; RequestError for what is no token of the model."""
         for name in biases:
-            if not (name.isascii() and name.isdigit() and int(name) < vocab_size):
+            if not (_TOKEN.fullmatch(name) and int(name) < vocab_size):
                 raise RequestError(
                     f"`logit_bias` names tokens by their numbers below {vocab_size}, got"
                     f" {name[:40]!r}",

@@ -7,14 +7,22 @@ import logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 import typer
 from typing_extensions import override
 
+from gptrs.quoting import clipped
+
+_PLACES: Final = 6
+"""Most calls that a line names of those that led to an error."""
+_MOST_SAID: Final = 200
+"""Characters of what an error says: of a library it may quote what it was given."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -78,10 +86,22 @@ class _LineHandler(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = f"{text}: {_told(error)}"
         if record.levelno < logging.WARNING:
             note(text)
         else:
             complain("warning" if record.levelno < logging.ERROR else "error", text)
+
+
+def _told(error: BaseException) -> str:
+    """Return what an error is, what it says, and where it was raised, the innermost place first."""
+    frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
+    places = [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(frames)]
+    said = clipped(" ".join(str(error).split()), _MOST_SAID)
+    raised = f" (at {', '.join(places)})" if places else ""
+    return f"{type(error).__name__}{': ' if said else ''}{said}{raised}"
 
 
 def rich_output() -> Any:
