@@ -16,7 +16,9 @@ from gptrs.runtime.generation.logits_processors import (
     TokenCounts,
     built_in_processors,
 )
-from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.sampling import Sampler, Sampling
+from gptrs.runtime.generation.setup import GenerationSetup
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 SIZE = 40
@@ -247,7 +249,72 @@ def test_other_results_are_refused(model, result, got):
     assert re.search(message, caught.value.message)
 
 
-def test_at_least_one_token_must_be_left(model):
-    with pytest.raises(ExecutionError, match="largest logit of the next token is -inf") as caught:
-        gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)])
-    assert "logits processors" in (caught.value.hint or "")
+def test_a_text_without_a_token_ends_as_an_error(model):
+    made = gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)])
+    assert (made.finish_reason, made.token_ids) == ("error", ())
+    assert made.error.startswith("no token may come next: all of them are suppressed")
+    beams = gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)], beams=3)
+    assert (beams.finish_reason, beams.error) == ("error", made.error)
+
+
+def test_other_texts_of_a_batch_go_on(model):
+    prompts = [[5, 6], [7, 8], [5, 9]]
+
+    def ban(tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        if tokens[0] == 7 and tokens.size == 4:
+            logits[:] = -np.inf
+        return logits
+
+    plain = gptrs.generate_batch(model, prompts, max_tokens=5)
+    made = gptrs.generate_batch(model, prompts, max_tokens=5, logits_processors=[ban])
+    assert [each.finish_reason for each in made] == ["length", "error", "length"]
+    assert [len(each.token_ids) for each in made] == [5, 2, 5]
+    for ours, theirs in zip(made, plain, strict=True):
+        assert ours.token_ids == theirs.token_ids[: len(ours.token_ids)]
+
+
+def test_a_text_that_dies_within_a_guess_ends_there(model):
+    """A guess is checked against the last token: a text that ends without one has none."""
+    repeated = [5, 5, 5, 5, 5, 5, 5, 5]
+
+    def same(tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        logits[np.arange(logits.size) != 5] = -np.inf
+        if tokens.size == 12:
+            logits[:] = -np.inf
+        return logits
+
+    for guesses in (False, True):
+        made = gptrs.generate(
+            model, repeated, max_tokens=20, logits_processors=[same], prompt_lookup=guesses
+        )
+        assert (made.token_ids, made.finish_reason) == ((5,) * 4, "error")
+
+
+def test_a_model_that_gives_no_token_is_no_error_of_the_text(model):
+    setup = GenerationSetup(model, GenerationOptions(logits_processors=[lambda _, logits: logits]))
+    text = setup.new_text([1])
+    with pytest.raises(ExecutionError, match="largest logit of the next token is -inf"):
+        text.append(np.full(setup.lm.vocab_size, -np.inf, np.float32))
+
+
+EXTREME = (1e-300, 1e-45, 1e-38, 1e-3, 1e3, 1e38, 1e39, 1e300, 1.7e308)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0, 1e300])
+@pytest.mark.parametrize("penalty", EXTREME)
+def test_extreme_penalties_leave_logits_finite(penalty, temperature):
+    logits = np.array([5, 0, -3, 3e38, -3e38, -np.inf, 1], np.float32)
+    seen = np.arange(6)
+    for sampling in (
+        Sampling(temperature, seed=1, repetition_penalty=penalty),
+        Sampling(temperature, seed=1, presence_penalty=penalty, frequency_penalty=penalty),
+        Sampling(temperature, seed=1, presence_penalty=-penalty, frequency_penalty=-penalty),
+        Sampling(temperature, seed=1, presence_penalty=penalty, frequency_penalty=-penalty),
+    ):
+        chain = ProcessorChain(built_in_processors(sampling, Suppression(), (), 0), seen)
+        changed = chain(logits)
+        assert np.isfinite(changed[[0, 1, 2, 3, 4, 6]]).all()
+        assert changed[5] == -np.inf
+        assert (np.sign(changed[:5]) == np.sign(logits[:5])).all() or sampling.presence_penalty
+        assert changed[6] == 1
+        assert {Sampler(sampling).choose(changed) for _ in range(20)} <= {0, 1, 2, 3, 4, 6}

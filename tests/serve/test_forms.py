@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import socket
 
 import httpx
 import pytest
 
+import fuzz_forms
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.batch import generate_several
+from gptrs.runtime.generation.batch import generate_batch, generate_several
+from gptrs.runtime.generation.generate import generate
+from gptrs.runtime.serving.engine import Engine
 from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -30,6 +34,10 @@ SCHEMA = {
 }  # fmt: skip
 AS_JSON = {"Content-Type": "application/json"}
 DRAWN = {"max_tokens": 80, "temperature": 1.0, "seed": 1}
+TOO_HARD = "(a?){2000}a{2000}"
+"""llguidance gives up after a token, and then would let the text end."""
+SOME_DIE = 'start: "x" A | "y" "y"\nA: /a+/ & /b+/\n'
+"""No text begins with `x`, which shows when one has begun."""
 
 
 def test_several_texts_keep_to_a_schema(model):
@@ -160,3 +168,168 @@ def test_a_chat_in_json(address):
     refused = post(address, "/v1/chat/completions", both)
     assert refused.status_code == 400
     assert "an answer has one form" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("guesses", [False, True])
+@pytest.mark.parametrize(
+    ("form", "source", "text", "reason"),
+    [
+        ("regex", TOO_HARD, "a", "after 1 token: lexer error: too many expressions constructed"),
+        ("lark", 'start: "xy" A\nA: /a+/ & /b+/\n', "xy", "the model has no token that may come"),
+    ],
+)
+def test_a_form_that_is_given_up_is_an_error_of_its_text(
+    model, capfd, form, source, text, reason, guesses
+):
+    made = generate(model, "x", form=Grammar(model, form, source), prompt_lookup=guesses, **DRAWN)
+    assert (made.finish_reason, made.text) == ("error", text)
+    assert f"the form cannot be kept after {len(text)} token" in made.error
+    assert reason in made.error
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_texts_go_on(model):
+    form = Grammar(model, "lark", SOME_DIE)
+    alone = [generate(model, "x", form=form, **{**DRAWN, "seed": n}) for n in range(6)]
+    assert {made.finish_reason for made in alone} == {"error", "eos"}
+    for made in alone:
+        assert (made.finish_reason, made.text) in [("error", "x"), ("eos", "yy")]
+    drawn = {**DRAWN, "temperature": 9.0}
+    several = generate_several(model, "x", 12, form=form, **drawn)
+    assert {(made.finish_reason, made.text) for made in several} == {("error", "x"), ("eos", "yy")}
+    prompts = ["x", "the cat", "a"] * 3
+    batch = generate_batch(model, prompts, form=form, max_tokens=5, temperature=9.0, seed=2)
+    assert [made.finish_reason == "error" for made in batch] == [made.text == "x" for made in batch]
+    with Engine(model) as engine:
+        stream = engine.submit("x", form=form, answers=12, **drawn)
+        pieces = [piece for piece in stream if piece.finish_reason is not None]
+    found = [stream.generations[piece.index] for piece in pieces]
+    assert [made.text for made in stream.generations] == [made.text for made in several]
+    assert [piece.error for piece in pieces] == [made.error for made in found]
+    assert any(piece.error for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("form", "source"),
+    [
+        ("regex", "a[^\\s\\S]"),
+        ("regex", "[^\\s\\S]"),
+        ("json_schema", "false"),
+        ("json_schema", {"type": "integer", "minimum": 5, "maximum": 3}),
+        ("lark", "start: A\nA: /a/ & /b/\n"),
+    ],
+)
+def test_forms_that_no_text_has_are_refused(model, form, source):
+    with pytest.raises(UsageError, match=f"the {form} cannot be used: "):
+        Grammar(model, form, source)
+
+
+@pytest.mark.parametrize("source", ["", "a*", "(b|)"])
+def test_the_empty_text_may_be_of_a_form(model, source):
+    ends = [
+        generate(model, "x", form=Grammar(model, "regex", source), **{**DRAWN, "seed": n})
+        for n in range(12)
+    ]
+    assert {made.finish_reason for made in ends} == {"eos"}
+    assert any(made.text == "" for made in ends)
+    assert all(re.fullmatch(source, made.text) for made in ends)
+
+
+@pytest.mark.parametrize(
+    ("source", "stop", "text", "reason"),
+    [
+        ("(ab){5}", "bab", "a", "error"),
+        ("abé€ cd", "€", "abé", "error"),
+        ("abé(€ cd)?", "€", "abé", "stop"),
+        ("ab", "x", "ab", "eos"),
+        ("ab", "ab", "", "error"),
+        ("(ab)?", "b", "a", "error"),
+        ("( a| b){4}", " a a", "", "error"),
+    ],
+)
+def test_a_stop_string_ends_a_text_that_is_whole_or_is_an_error(model, source, stop, text, reason):
+    for seed in range(40):
+        form = Grammar(model, "regex", source)
+        made = generate(model, "x", form=form, stop=[stop], **{**DRAWN, "seed": seed})
+        if (made.text, made.finish_reason) == (text, reason):
+            break
+    assert (made.text, made.finish_reason) == (text, reason)
+    assert (made.error or "").startswith("a stop string" if reason == "error" else "")
+
+
+def test_tokens_that_a_form_needs_may_be_suppressed(model):
+    def ban(tokens, logits):
+        logits[:] = -float("inf")
+        return logits
+
+    form = Grammar(model, "regex", "abc")
+    made = generate(model, "x", form=form, logits_processors=[ban], **DRAWN)
+    assert made.finish_reason == "error"
+    assert made.error.endswith("the tokens that it allows are all suppressed")
+
+
+def test_what_the_library_warns_of_is_logged(model, caplog, capfd):
+    schema = {"x-guidance": {"lenient": True}, "type": "object", "dependencies": {"a": ["b"]}}
+    with caplog.at_level(logging.WARNING, "gptrs"):
+        Grammar(model, "json_schema", schema)
+    assert 'the json_schema: Unimplemented keys: ["dependencies"]' in caplog.text
+    assert capfd.readouterr() == ("", "")
+
+
+def test_random_texts_of_random_forms(capsys):
+    assert fuzz_forms.main(["--forms", "160", "--seed", "7", "--seconds", "60"]) == 0
+    counts = dict(
+        part.split()[::-1] for part in capsys.readouterr().out.splitlines()[0].split(", ")
+    )
+    assert min(int(counts[reason]) for reason in ("eos", "length", "error", "stop")) > 0
+
+
+def test_the_fuzzer_tells_a_text_that_is_not_of_its_form(monkeypatch, capsys):
+    def wrong(_):
+        return fuzz_forms.Case("regex", "[ab]", lambda text: text == "a")
+
+    monkeypatch.setattr(fuzz_forms, "random_case", wrong)
+    assert fuzz_forms.main(["--forms", "20"]) == 1
+    assert "regex '[ab]': ended by eos, and is not of the form: 'b'" in capsys.readouterr().out
+
+
+HARD = {"prompt": "a", "max_tokens": 20, "regex": TOO_HARD}
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"prompt": ["a", "b"]}])
+def test_a_server_refuses_a_form_that_is_given_up(address, more):
+    refused = post(address, "/v1/completions", {**HARD, **more})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert (error["code"], error["type"]) == ("no_token", "invalid_request_error")
+    assert "too many expressions constructed" in error["message"]
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "regex": TOO_HARD}
+    refused = post(address, "/v1/chat/completions", {**said, "n": more.get("n", 1)})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_token")
+
+
+def events(address, path, body):
+    """The events of a stream but for the last, which says that it is done."""
+    text = post(address, path, {**body, "stream": True}).text
+    *told, done = [event.removeprefix("data: ") for event in text.strip().split("\n\n")]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in told]
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 4}, {"prompt": ["a", "b"]}])
+def test_a_stream_tells_the_error_after_the_text(address, more):
+    *told, last = events(address, "/v1/completions", {**HARD, **more})
+    assert last["error"]["code"] == "no_token"
+    texts = [choice["text"] for event in told for choice in event["choices"]]
+    assert "".join(texts).startswith("a")
+    reasons = [choice["finish_reason"] for event in told for choice in event["choices"]]
+    assert set(reasons) <= {None}
+
+
+def test_a_chat_tells_the_error_beside_answers_that_go_on(address):
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60, "n": 8}
+    form = 'start: "x" A | /y{50}/\nA: /a+/ & /b+/\n'
+    *told, last = events(address, "/v1/chat/completions", {**said, "grammar": form, "seed": 1})
+    assert "the form cannot be kept after 1 token" in last["error"]["message"]
+    deltas = [choice["delta"].get("content") for event in told for choice in event["choices"]]
+    assert "x" in deltas

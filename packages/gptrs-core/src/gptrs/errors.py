@@ -50,6 +50,12 @@ class ContextLengthError(UsageError):
     code = "context"
 
 
+class NoTokenError(UsageError):
+    """No token may come next in a text: its form, or what is suppressed, leaves none."""
+
+    code = "no_token"
+
+
 class CacheBudgetError(UsageError):
     """The budget of the key/value cache has no room for a text."""
 

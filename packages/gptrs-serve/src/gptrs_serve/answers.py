@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from gptrs.errors import NoTokenError
 from gptrs.runtime.generation.guessing.counts import GuessCounts
 from gptrs.runtime.generation.options import FinishReason
-from gptrs.runtime.serving.answers import AnswerStream
+from gptrs.runtime.serving.answers import AnswerStream, Piece
 
 _REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 
@@ -18,6 +19,13 @@ def finish_reason(reason: FinishReason | None, *, calls: bool = False) -> str | 
     if calls and reason in ("eos", "stop"):
         return "tool_calls"
     return None if reason is None else _REASONS.get(reason)
+
+
+def require_written(pieces: Iterable[Piece]) -> None:
+    """NoTokenError if an answer ended as it could not go on: what was asked for allows no token."""
+    for piece in pieces:
+        if piece.finish_reason == "error":
+            raise NoTokenError(piece.error or "the answer cannot go on")
 
 
 class Envelope:

@@ -13,7 +13,7 @@ from gptrs.runtime.generation.chat_answers import answer_form, opens_thoughts, t
 from gptrs.runtime.generation.generate import Generation
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.answers import Envelope, finish_reason, usage
+from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
 from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
@@ -86,8 +86,8 @@ async def _whole(request: Request, begun: _Chat) -> Response:
     stream = begun.stream
 
     async def read() -> None:
-        async for _ in begun.metrics.measured(stream):
-            pass
+        async for pieces in begun.metrics.measured(stream):
+            require_written(pieces)
 
     await while_connected(request, read(), stream.cancel)
     if any(not text.ended for text in stream.texts):
@@ -168,6 +168,7 @@ async def _events(made: _Events, begun: _Chat, quick: QuickEvents) -> AsyncGener
     async for pieces in begun.metrics.measured(begun.stream, quick):
         if events := made.of(pieces):
             yield events
+        require_written(pieces)
     if told := made.usage():
         yield told
 

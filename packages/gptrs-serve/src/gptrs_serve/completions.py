@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.answers import Envelope, finish_reason, usage
+from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
@@ -104,8 +104,8 @@ async def _whole(
     streams = [prompt.stream for prompt in prompts if prompt.stream is not None]
 
     async def read(stream: AnswerStream) -> None:
-        async for _ in metrics.measured(stream):
-            pass
+        async for pieces in metrics.measured(stream):
+            require_written(pieces)
 
     async def read_all() -> None:
         await asyncio.gather(*(read(stream) for stream in streams))
@@ -114,7 +114,11 @@ async def _whole(
         for stream in streams:
             stream.cancel()
 
-    await while_connected(request, read_all(), cancel_all)
+    try:
+        await while_connected(request, read_all(), cancel_all)
+    except BaseException:  # one prompt is enough to refuse all
+        cancel_all()
+        raise
     if any(not text.ended for stream in streams for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
     choices: list[dict[str, object]] = []
@@ -218,6 +222,7 @@ async def _events(
     async for number, pieces in _merged(prompts, metrics, quick):
         if events := made.of(number, pieces):
             yield events
+        require_written(pieces)
     if told := made.usage():
         yield told
 

@@ -52,8 +52,10 @@ class QuickEvents:
         """None where the connection has no such way."""
 
     def __call__(self, pieces: Sequence[Piece]) -> bool:
-        """Return whether the pieces are written; else they are left to the task."""
+        """Return whether the pieces are written; else, as errors are, they are left to the task."""
         if self.writer is None or not self.writer.ready:
+            return False
+        if any(piece.error is not None for piece in pieces):
             return False
         if events := self._encode(pieces):
             self.writer.write(events)

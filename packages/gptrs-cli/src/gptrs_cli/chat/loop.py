@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ModelError, NoTokenError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.chat_answers import answer_reader
 from gptrs.runtime.generation.chat_session import ChatSession
@@ -81,7 +81,12 @@ def _answer(
             session.remember(answer)
             if interrupted and strict:
                 raise KeyboardInterrupt
-            return answer.generation
+            made = answer.generation
+            if made.error is not None:
+                if strict:
+                    raise NoTokenError(made.error)
+                complain("error", made.error)
+            return made
     except (UsageError, ModelError) as error:
         if strict:
             raise

@@ -66,7 +66,7 @@ class _Run:
         self._options = options
         size = request.batch.batch_size
         self._size = DEFAULT_BATCH_SIZE if size is None else size
-        self._read = self._known = self._done = self._tokens = 0
+        self._read = self._known = self._done = self._tokens = self._unfinished = 0
         self._started = time.monotonic()
 
     def write(self, lines: Sequence[PromptLine], step: StepProgress) -> None:
@@ -105,6 +105,7 @@ class _Run:
         fields["prompt_token_ids"] = result.prompt_token_ids
         self._results.write({**fields, "model": self._model.name})
         self._done += 1
+        self._unfinished += result.error is not None
 
     def said(self, interrupted: bool) -> int:
         """Say how many prompts are done of those that were read; return the exit code."""
@@ -116,5 +117,6 @@ class _Run:
                 " goes on"
             )
             return INTERRUPTED
-        note(f"{done} prompts are done{before}{self._bad.summary()}")
-        return 1 if self._bad.skipped else 0
+        cut = f", {self._unfinished} with an `error`" if self._unfinished else ""
+        note(f"{done} prompts are done{before}{cut}{self._bad.summary()}")
+        return 1 if self._bad.skipped or self._unfinished else 0

@@ -112,6 +112,8 @@ def result_fields(result: Generation, answer: Answer | None = None) -> dict[str,
     }
     if answer is not None and answer.reasoning is not None:
         fields["reasoning_content"] = answer.reasoning
+    if result.error is not None:
+        fields["error"] = result.error
     if result.logprobs is not None:
         fields["logprobs"] = [scores.as_json() for scores in result.logprobs]
     if result.guesses is not None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gptrs.errors import NoTokenError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
 from gptrs.runtime.chat.answer_reader import (
@@ -40,7 +41,7 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.stderr import complain, note
 from gptrs_cli.terminal.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ else:
 
 
 def run(request: GenerateRequest, settings: Settings) -> int:
-    """Generate and print; return the exit code, 0 unless the user interrupts.
+    """Generate and print; return the exit code, 0 for whole texts.
 
     JSON includes the profile that `settings` ask for.
     """
@@ -82,7 +83,7 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
                 interrupted = work.print_json(several, profile)
             else:
                 interrupted = work.print_several() if several else work.print_text()
-    return INTERRUPTED if interrupted else 0
+    return INTERRUPTED if interrupted else work.complain()
 
 
 class _Work:
@@ -163,6 +164,15 @@ class _Work:
             fields["generations"] = [result_fields(each, self._answer(each)) for each in results]
         print_result("generate", fields | profile_fields(profile))
         return interrupted
+
+    def complain(self) -> int:
+        """Say why texts could not go on; return the exit code, 0 if all could."""
+        made = self._several.generations if self._several is not None else []
+        made += [self._stream.generation] if self._stream is not None else []
+        errors = dict.fromkeys(each.error for each in made if each.error is not None)
+        for error in errors:
+            complain("error", error)
+        return NoTokenError.exit_code if errors else 0
 
     def _finished(self) -> tuple[bool, list[Generation]]:
         """Return whether the user interrupted, and all texts as far as they came."""

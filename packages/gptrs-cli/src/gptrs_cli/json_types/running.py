@@ -7,7 +7,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 Number = float | Literal["nan", "inf", "-inf"]
-Reason = Literal["eos", "stop", "length", "interrupted"]
+Reason = Literal["eos", "stop", "length", "error", "interrupted"]
 
 
 class TopToken(TypedDict):
@@ -41,6 +41,8 @@ class GeneratedText(TypedDict):
     """Of a conversation: the thoughts of the model, where there are some."""
     token_ids: list[int]
     finish_reason: Reason
+    error: NotRequired[str]
+    """Where that is the `finish_reason`: why the text cannot go on."""
     logprobs: NotRequired[list[TokenLogprob]]
     """With `--logprobs`: one of each token."""
     guesses: NotRequired[GuessCounts]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gptrs.errors import NoTokenError
 from gptrs.runtime.generation.context import Context
 from gptrs.runtime.generation.guessing.guesser import TextGuesses
-from gptrs.runtime.generation.logits_processors import ProcessorChain
+from gptrs.runtime.generation.logits_processors import FormJudge, ProcessorChain
 from gptrs.runtime.generation.options import FinishReason, Generation, Timings
 from gptrs.runtime.generation.sampling import Sampler, require_finite
 from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
@@ -26,7 +27,7 @@ class GeneratedText:
     scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
     `source` are the tokens of the text that an encoder-decoder reads. `pictures` are those that
     tokens of the context stand for. `steps_at_once` is how many tokens may be chosen before anybody
-    sees one, None for any number.
+    sees one, None for any number. `form` is asked whether a text that a stop string cuts is whole.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class GeneratedText:
         source: Sequence[int] = (),
         pictures: Sequence[Picture] = (),
         steps_at_once: int | None = None,
+        form: FormJudge | None = None,
     ) -> None:
         self.source = tuple(source)
         self.pictures = tuple(pictures)
@@ -56,6 +58,7 @@ class GeneratedText:
         self.most_positions = most_positions
         self.tokens: list[int] = []
         self.reason: FinishReason = "interrupted"
+        self.error: str | None = None
         self.guesses = guesses
         self.family = 0
         """Which of the models that share a cache it is of."""
@@ -64,6 +67,7 @@ class GeneratedText:
         self._max_tokens = max_tokens
         self.ends = ends
         self._steps_at_once = steps_at_once
+        self._form = form
         self._shows_end = shows_end
         self._sampler = sampler
         self._processors = processors
@@ -107,8 +111,16 @@ class GeneratedText:
             self.found = found
 
     def append(self, logits: np.ndarray) -> str:
-        """Choose the next token by logits f32 [V]; return the text it completes, maybe empty."""
-        token = self._sampler.choose(self._processors(logits))
+        """Choose the next token by logits f32 [V]; return the text it completes, maybe empty.
+
+        Where none may come, the text ends with the reason "error".
+        """
+        try:
+            changed = self._processors(logits)
+            _require_token(changed, logits)
+        except NoTokenError as error:
+            return self._give_up(error)
+        token = self._sampler.choose(changed)
         if self._logprobs is not None:
             self._scores.append(TokenScores.of(logits, token, self._logprobs))
         return self.take(token)
@@ -130,10 +142,13 @@ class GeneratedText:
         return piece
 
     def replay(self, tokens: Sequence[int], first: float) -> str:
-        """Append tokens that a search has found, the first of them known at the time `first`."""
+        """Append tokens that a search has found, the first of them known at the time `first`.
+
+        The text ends with the last one, as an error where a search found no end.
+        """
         text = "".join([self.take(token) for token in tokens])
         self._first = first
-        return text
+        return text if self.ended else text + self._give_up(_none_left())
 
     @property
     def scores(self) -> Sequence[TokenScores]:
@@ -150,6 +165,7 @@ class GeneratedText:
             self._timings(),
             None if self._logprobs is None else tuple(self._scores),
             None if self.guesses is None else self.guesses.counts,
+            self.error,
         )
 
     def _piece(self, token: int) -> str:
@@ -157,7 +173,7 @@ class GeneratedText:
         piece = "" if is_end and not self._shows_end else self._decoder.push(token)
         piece = self._stop.push(piece)
         if self._stop.stopped:
-            self.reason = "stop"
+            self._stopped_after(piece)
         elif is_end:
             return piece + self._rest("eos")
         elif len(self.tokens) >= self._max_tokens:
@@ -167,8 +183,24 @@ class GeneratedText:
     def _rest(self, reason: FinishReason) -> str:
         """Return the text that was held back; it may complete a stop string."""
         rest = self._stop.push(self._decoder.finish())
-        self.reason = "stop" if self._stop.stopped else reason
+        self.reason = reason
+        if self._stop.stopped:
+            self._stopped_after(rest)
         return rest + self._stop.finish()
+
+    def _stopped_after(self, piece: str) -> None:
+        """End the text at a stop string after `piece`: in a form it must be whole there."""
+        self.reason = "stop"
+        if self._form is not None and not self._form.is_whole("".join([*self._text, piece])):
+            self.reason = "error"
+            self.error = "a stop string came before the text had its form"
+
+    def _give_up(self, error: NoTokenError) -> str:
+        """End the text where it is; return what was held back of it."""
+        rest = self._rest("error")
+        self.reason, self.error = "error", str(error)
+        self._text.append(rest)
+        return rest
 
     def _timings(self) -> Timings:
         started, first, last = self._started, self._first, self._last
@@ -181,3 +213,16 @@ class GeneratedText:
             prompt_tokens_per_s=len(self.prompt) / (first - started),
             decode_tokens_per_s=decoded / (last - first) if decoded and last > first else None,
         )
+
+
+def _require_token(changed: np.ndarray, logits: np.ndarray) -> None:
+    """NoTokenError if processors left none of the tokens that the logits allow."""
+    if changed is not logits and changed.max() == -np.inf and logits.max() > -np.inf:
+        raise _none_left()
+
+
+def _none_left() -> NoTokenError:
+    return NoTokenError(
+        "no token may come next: all of them are suppressed",
+        hint="check the logits processors, the biases, and the settings of generation_config.json",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
@@ -13,9 +14,9 @@ import numpy as np
 
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.checkpoint.models.model_source import ModelSource
-from gptrs.errors import MissingLibraryError, ModelError, UsageError
+from gptrs.errors import MissingLibraryError, ModelError, NoTokenError, UsageError
 from gptrs.install_hints import install_extra
-from gptrs.quoting import clipped
+from gptrs.quoting import clipped, counted
 from gptrs.runtime.deep_stack import on_deep_stack
 from gptrs.runtime.loaded_model import LoadedModel
 
@@ -28,6 +29,10 @@ MAX_FORM_BYTES: Final = 128 << 10
 _STACK_OF_BYTE: Final = 2048
 """Most of the stack that llguidance takes for a byte of a form: it follows references, and rules
 that name rules, as deep as they go."""
+
+_NON_VERBOSE: Final = "<non-verbose/>"
+_DEAD_END: Final = "NoExtensionBias"
+_logger = logging.getLogger("gptrs")
 
 _vocabularies: WeakKeyDictionary[ModelSource, LLTokenizer] = WeakKeyDictionary()
 _vocabularies_lock = ForkSafeLock()
@@ -79,23 +84,41 @@ def schema_text(schema: Mapping[str, object]) -> str:
 
 
 def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
-    matcher = _library().LLMatcher
-    return matcher(tokenizer, getattr(matcher, f"grammar_from_{form}")(text))
+    """Return the matcher of a form, which has made the first mask: it may find an error there."""
+    library = _library()
+    matcher = library.LLMatcher(
+        tokenizer,
+        getattr(library.LLMatcher, f"grammar_from_{form}")(text),
+        log_level=0,
+        limits=library.LLParserLimits(verbose_errors=False),
+    )
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher
+
+
+def _problem(matcher: LLMatcher) -> str:
+    """Return in words why a matcher is in error."""
+    told = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
+    # What llguidance calls a dead end: it masks all tokens but the one that ends a text.
+    return "the model has no token that may come next" if told == _DEAD_END else clipped(told, 300)
 
 
 class Grammar:
     """A form that texts of `model` are to have; it may serve any number of texts at once.
 
     `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed, has
-    more than `MAX_FORM_BYTES` or uses what llguidance does not know; no file and no address that
-    it names is read. MissingLibraryError where llguidance is not installed. The first grammar of a
-    model reads its vocabulary, the others share that.
+    more than `MAX_FORM_BYTES`, uses what llguidance does not know, or has no beginning that the
+    model could write; no file and no address that it names is read. What llguidance warns of goes
+    to the logger `gptrs`. MissingLibraryError where llguidance is not installed. The first grammar
+    of a model reads its vocabulary, the others share that.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
         self._tokenizer = _vocabulary(model)
         self._vocab_size = model.causal_lm().vocab_size
-        self._ends = np.array(sorted(model.eos_tokens))
+        ends = [token for token in sorted(model.eos_tokens) if token < self._vocab_size]
+        self._ends = np.array(ends, np.int64)
         text = source if isinstance(source, str) else schema_text(source)
         size = len(text.encode("utf-8", "replace"))
         if size > MAX_FORM_BYTES:
@@ -109,13 +132,14 @@ class Grammar:
         except ValueError as error:
             raise UsageError(f"the {form} cannot be used: {clipped(str(error), 300)}") from error
         if self._matcher.is_error():
-            problem = clipped(self._matcher.get_error(), 300)
-            raise UsageError(f"the {form} cannot be used: {problem}")
+            raise UsageError(f"the {form} cannot be used: {_problem(self._matcher)}")
+        for warning in self._matcher.get_grammar_warnings():
+            _logger.warning("the %s: %s", form, clipped(" ".join(warning.split()), 300))
 
     def new_processor(self, prompt_length: int) -> GrammarProcessor:
         """Return the logits processor of one text with a prompt of that many tokens."""
         return GrammarProcessor(
-            self._matcher.deep_copy(), self._vocab_size, self._ends, prompt_length
+            self._tokenizer, self._matcher.deep_copy(), self._vocab_size, self._ends, prompt_length
         )
 
 
@@ -126,27 +150,53 @@ class GrammarProcessor:
     """
 
     def __init__(
-        self, matcher: LLMatcher, vocab_size: int, ends: np.ndarray, prompt_length: int
+        self,
+        tokenizer: LLTokenizer,
+        matcher: LLMatcher,
+        vocab_size: int,
+        ends: np.ndarray,
+        prompt_length: int,
     ) -> None:
+        self._tokenizer = tokenizer
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._ends = ends
-        self._read = prompt_length
+        self._begin = self._read = prompt_length
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Set the logits of all other tokens to -inf."""
-        for token in tokens[self._read :].tolist():
-            if token not in self._ends:
-                self._matcher.consume_token(token)
+        """Set the logits of all other tokens to -inf.
+
+        NoTokenError where that leaves none, or where llguidance gives up: a form may take more work
+        than it does, which shows only as the text grows.
+        """
+        new = tokens[self._read :]
         self._read = tokens.size
-        if self._matcher.is_error():
-            raise UsageError(f"the form cannot be kept: {clipped(self._matcher.get_error(), 300)}")
+        self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        # Asked after the mask, which may fail, and which then allows a text to end.
+        if self._matcher.is_error():
+            raise self._kept_no_longer(_problem(self._matcher))
         bits = np.unpackbits(packed, bitorder="little")
         allowed = bits[: self._vocab_size].view(np.bool_)
         if self._matcher.is_stopped():
             allowed[:] = False
-        may_end = self._matcher.is_stopped() or self._matcher.is_accepting()
-        allowed[self._ends] = may_end
+        allowed[self._ends] = self._matcher.is_accepting()
         np.copyto(logits, -np.inf, where=~allowed)
+        if logits.max() == -np.inf:
+            raise self._kept_no_longer("the tokens that it allows are all suppressed")
         return logits
+
+    def _kept_no_longer(self, problem: str) -> NoTokenError:
+        count = self._read - self._begin
+        return NoTokenError(f"the form cannot be kept after {counted(count, 'token')}: {problem}")
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether a text that has ended is of the form; no logits may follow."""
+        # Any tokens of the text will do; those of a form that names special tokens are such.
+        plain = self._tokenizer.greedy_tokenize(text)
+        for tokens in (plain, self._tokenizer.tokenize_str(text, parse_special=True)):
+            self._matcher.reset()
+            read = self._matcher.try_consume_tokens(tokens)
+            if read == len(tokens) and self._matcher.is_accepting():
+                return True
+        return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,26 @@ LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 logits of the next one, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
 
 
+_F32 = np.finfo(np.float32)
+
+
 class ProcessorMaker(Protocol):
     """Makes a logits processor for each text, where a text has a state of its own."""
 
     def new_processor(self, prompt_length: int) -> LogitsProcessor:
-        """Return the processor of a text with a prompt of that many tokens."""
+        """Return the processor of a text with a prompt of that many tokens.
+
+        One that is a `FormJudge`, too, is asked about a text that a stop string cuts.
+        """
+        ...
+
+
+@runtime_checkable
+class FormJudge(Protocol):
+    """Tells whether a text has a form."""
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether a text is of the form as it stands."""
         ...
 
 
@@ -160,15 +175,16 @@ class RepetitionPenalty:
     """Divides positive logits of tokens that occurred and multiplies negative ones."""
 
     def __init__(self, penalty: float) -> None:
-        self._penalty = np.float32(penalty)
+        self._penalty = np.float32(np.clip(penalty, _F32.tiny, _F32.max))
         self._seen = TokenCounts()
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Change the logits of the prompt's and of generated tokens."""
         self._seen.update(tokens)
         seen = logits[self._seen.tokens]
-        penalized = np.where(seen < 0, seen * self._penalty, seen / self._penalty)
-        logits[self._seen.tokens] = penalized
+        with np.errstate(over="ignore"):
+            penalized = np.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        logits[self._seen.tokens] = _in_range(penalized, seen)
         return logits
 
 
@@ -176,15 +192,18 @@ class OccurrencePenalty:
     """Subtracts `presence` once, and `frequency` for each time, from generated tokens (OpenAI)."""
 
     def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
-        self._presence, self._frequency = np.float32(presence), np.float32(frequency)
+        self._presence = np.float32(np.clip(presence, _F32.min, _F32.max))
+        self._frequency = np.float32(np.clip(frequency, _F32.min, _F32.max))
         self._prompt_length = prompt_length
         self._generated = TokenCounts()
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Change the logits of generated tokens; those of the prompt alone stay."""
         self._generated.update(tokens[self._prompt_length :])
-        penalty = self._generated.counts * self._frequency + self._presence
-        logits[self._generated.tokens] -= penalty
+        before = logits[self._generated.tokens]
+        with np.errstate(over="ignore", invalid="ignore"):
+            penalty = self._generated.counts * self._frequency + self._presence
+            logits[self._generated.tokens] = _in_range(before - penalty, before)
         return logits
 
 
@@ -208,6 +227,12 @@ class NoRepeatNgrams:
         if len(self._last) == self._size - 1:
             self._followers.setdefault(self._last, []).append(token)
         self._last = (*self._last, token)[-(self._size - 1) :] if self._size > 1 else ()
+
+
+def _in_range(changed: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return changed logits, infinite ones as the largest of f32; what was not finite stays."""
+    held = np.clip(changed, _F32.min, _F32.max)
+    return np.where(np.isfinite(before), held, before)
 
 
 class SuppressTokens:

@@ -37,7 +37,7 @@ MOST_PENALTY: Final = 100
 
 EarlyStopping = bool | Literal["never"]
 """When beam search ends; see `Beams`."""
-FinishReason = Literal["eos", "stop", "length", "interrupted"]
+FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,10 @@ class Timings:
 class Generation:
     """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
 
-    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come.
+    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come. It
+    is "error" where a text cannot go on, and `error` says why: its form and its logits processors
+    leave no token, or a stop string cut it before it had its form. With a form, "eos" and "stop"
+    say that the text has it.
     `logprobs` are there where they were asked for, one for each of `token_ids`; `guesses` where
     tokens were to be guessed ahead.
     """
@@ -66,6 +69,7 @@ class Generation:
     timings: Timings
     logprobs: tuple[TokenScores, ...] | None = None
     guesses: GuessCounts | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from gptrs.runtime.generation.option_types import INTEGER, NUMBER, require_types
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
 """f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
+_LARGEST_TEMPERATURE: Final = 1e30
+"""All tokens are equally likely long before."""
 
 _FIRST_GUESS: Final = 256
 """How many weights are added up at first in the hope that top-p needs no more."""
@@ -221,7 +223,7 @@ def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
 
 
 def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
-    temperature = max(sampling.temperature, _SMALLEST_TEMPERATURE)
+    temperature = min(max(sampling.temperature, _SMALLEST_TEMPERATURE), _LARGEST_TEMPERATURE)
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to -inf
         return np.exp((logits - logits.max()) / temperature)
 

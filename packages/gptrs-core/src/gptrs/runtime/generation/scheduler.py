@@ -334,13 +334,16 @@ class Scheduler:
         """Choose tokens as long as they are those of the guess, and one more; return how many."""
         pieces: list[str] = []
         accepted = 0
+        text = work.text
+        known = len(text.tokens)
         with self._growing(work, pieces), span("choose token"):
-            pieces.append(work.text.append(logits[0]))
-            while accepted < len(guess) and work.text.tokens[-1] == guess[accepted]:
+            pieces.append(text.append(logits[0]))
+            # A text may end without another token: then the last one is not that of the guess.
+            while accepted < len(guess) and text.tokens[known + accepted :] == [guess[accepted]]:
                 accepted += 1
-                if work.text.ended:
+                if text.ended:
                     break
-                pieces.append(work.text.append(logits[accepted]))
+                pieces.append(text.append(logits[accepted]))
         return accepted
 
     @contextmanager

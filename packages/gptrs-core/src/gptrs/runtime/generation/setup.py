@@ -15,6 +15,7 @@ from gptrs.runtime.generation.guessing.draft import DraftText, draft_cache
 from gptrs.runtime.generation.guessing.guesser import TextGuesses
 from gptrs.runtime.generation.guessing.prompt_lookup import PromptLookup
 from gptrs.runtime.generation.logits_processors import (
+    FormJudge,
     LogitsProcessor,
     ProcessorChain,
     built_in_processors,
@@ -34,6 +35,7 @@ from gptrs.runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs.runtime.generation.source_cache import SourceCache
 from gptrs.runtime.generation.source_settings import FORCED, SourceSettings
 from gptrs.runtime.generation.text_cache import TextCache
+from gptrs.runtime.generation.text_stream import Decode, after
 from gptrs.runtime.images.picture_tokens import Picture, PicturedTokens, shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 
@@ -90,6 +92,7 @@ class GenerationSetup:
         pictures = self._pictures(prompt)
         begin = prompt if self._sources is None else self._sources.begin
         processors = self._processors(len(begin), count)
+        form = processors[-1] if self.options.form is not None else None
         context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
         # The last token that is chosen is not read.
         most_positions = min(self._limit.size, len(begin) + count - 1)
@@ -110,6 +113,7 @@ class GenerationSetup:
             source=() if self._sources is None else prompt,
             pictures=pictures,
             steps_at_once=self.options.steps_at_once,
+            form=form if isinstance(form, FormJudge) else None,
         )
 
     def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:
@@ -241,10 +245,13 @@ class GenerationSetup:
             raise UsageError("stop strings need a model with a tokenizer")
         return ()
 
-    def _decode(self) -> partial[str] | _NoText:
+    def _decode(self) -> Decode:
         if not self._model.has_tokenizer:
             return _NoText()
-        return partial(self._model.tokenizer.decode, special=self.options.special)
+        tokenizer = self._model.tokenizer
+        decode = partial(tokenizer.decode, special=self.options.special)
+        # A form is of all that is written, and so of a space at its beginning.
+        return after(tokenizer.encode("a", special=False), decode) if self.options.form else decode
 
 
 class _NoText:

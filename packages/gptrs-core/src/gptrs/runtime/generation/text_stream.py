@@ -13,6 +13,18 @@ _WINDOW = 4
 """Tokens that are decoded together, at most, before those of earlier pieces are left out."""
 
 
+Decode = Callable[[Sequence[int]], str]
+
+
+def after(before: Sequence[int], decode: Decode) -> Decode:
+    """Return a decoder of text that follows the tokens `before`.
+
+    Decoders of SentencePiece leave out a space at the beginning of a text, but of a whole one.
+    """
+    known = decode(before)
+    return lambda tokens: decode([*before, *tokens]).removeprefix(known)
+
+
 class IncrementalDecoder:
     """Turns tokens into pieces of text whose concatenation is the text of all tokens.
 
@@ -20,7 +32,7 @@ class IncrementalDecoder:
     together with the one before it, since tokenizers may treat the start of a text differently.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._tokens: list[int] = []
         """The last tokens, from the beginning of a piece on."""

@@ -22,8 +22,8 @@ TakeNow = Callable[[Sequence["Piece"]], bool]
 class Piece:
     """Tokens that one step added to answer `index`, and the text they complete, maybe empty.
 
-    `finish_reason` is None until the last piece of the answer. `scores` are there where `logprobs`
-    were asked for, one for each token.
+    `finish_reason` is None until the last piece of the answer; `error` says why where that is
+    "error". `scores` are there where `logprobs` were asked for, one for each token.
     """
 
     index: int
@@ -31,6 +31,7 @@ class Piece:
     tokens: tuple[int, ...]
     scores: tuple[TokenScores, ...]
     finish_reason: FinishReason | None
+    error: str | None = None
 
 
 class AnswerStream:
@@ -175,7 +176,7 @@ class AnswerStream:
         first, self._told[index] = self._told[index], len(text.tokens)
         reason = text.reason if text.ended else None
         tokens, scores = tuple(text.tokens[first:]), tuple(text.scores[first:])
-        self._pieces.append(Piece(index, piece, tokens, scores, reason))
+        self._pieces.append(Piece(index, piece, tokens, scores, reason, text.error))
         if reason is not None:
             self._open -= 1
 
