@@ -19,7 +19,7 @@ ULP = 2.0**-23
 
 NORMS: dict[str, Callable[[], Any]] = {
     "LayerNorm": lambda: nn.LayerNorm(36),
-    "LayerNorm of two axes": lambda: nn.LayerNorm((20, 36)),
+    "LayerNorm of two axes": lambda: nn.LayerNorm([20, 36]),
     "GroupNorm": lambda: nn.GroupNorm(3, 12),
     "GroupNorm of one group": lambda: nn.GroupNorm(1, 12),
     "BatchNorm2d in training": lambda: nn.BatchNorm2d(12),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
@@ -126,9 +125,9 @@ def _task_kernel(op: CustomCall, x: View) -> SpecializedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a norm over some axes of a contiguous tensor normalizes together.
+    """A tensor as `images` of `positions` with `groups` of `each` channels.
 
-    `images` of `positions` with `groups` of `each` channels; positions and the channels of a group.
+    A norm takes together all positions of an image, and the channels of a group.
     """
 
     images: int
@@ -161,9 +160,8 @@ def _standardizes(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     axes, epsilon = op.attrs["axes"], op.attrs["epsilon"]
     return (
         isinstance(axes, tuple)
-        and all(isinstance(axis, int) for axis in axes)
         and isinstance(epsilon, float)
-        and op == standardize_target(cast("tuple[int, ...]", axes), operands[0], epsilon)
+        and op == standardize_target(axes, operands[0], epsilon)
     )
 
 
@@ -175,8 +173,9 @@ def standardize(builder: ScheduleBuilder, unit: Unit) -> None:
     x = builder.contiguous(builder.view(unit.last.operands[0]))
     out = builder.define(unit.last.result)
     axes, epsilon = op.attrs["axes"], op.attrs["epsilon"]
+    assert isinstance(axes, tuple)
     assert isinstance(epsilon, float)
-    found = groups_of(x.shape, cast("tuple[int, ...]", axes))
+    found = groups_of(x.shape, axes)
     assert found is not None
     if found.groups == 1:
         rows = x.reshaped((found.images, found.positions * found.each))
