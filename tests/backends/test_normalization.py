@@ -57,6 +57,12 @@ def test_variance_survives_a_large_mean(backend: Backend) -> None:
     np.testing.assert_allclose(found, (np.arange(16) - 7.5) / np.sqrt(21.25), rtol=1e-6)
 
 
+def test_a_single_element_gives_the_bias(backend: Backend) -> None:
+    one, bias = np.ones(1, np.float32), np.full(1, 5, np.float32)
+    assert run_op(backend, LayerNorm(1e-5, 0), 3 * one, one, bias).tolist() == [5]
+    assert run_op(backend, LayerNorm(1e-5, 1), np.ones((0, 1), np.float32), one, bias).size == 0
+
+
 def test_a_bad_row_leaves_the_others_alone(backend: Backend) -> None:
     x = sample(dtypes.f32, (4, 8))
     x[1, 3], x[2, 0] = np.nan, np.inf
