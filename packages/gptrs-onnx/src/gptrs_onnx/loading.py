@@ -32,7 +32,7 @@ def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> 
 def supported_operators() -> dict[str, list[str]]:
     """Return the operators that are converted by themselves, in order, by domain.
 
-    Those that the standard defines by others (`MeanVarianceNormalization`) are converted, too.
+    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted, too.
     """
     found: dict[str, list[str]] = {}
     for domain, name in sorted([*CONVERTERS, *(("", name) for name in SEQUENCES)]):
