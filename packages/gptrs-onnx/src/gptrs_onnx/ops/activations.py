@@ -114,7 +114,7 @@ def shrink(node: Node, x: Tensor) -> Tensor:
     bias, lambd = node.number("bias", 0.0), node.number("lambd", 0.5)
     if x.dtype.is_integer:
         node.refuse("shrinks integers")
-    return F.where(x < -lambd, x + bias, F.where(x > lambd, x - bias, x * 0.0))
+    return F.where(x < -lambd, x + bias, F.where(x > lambd, x - bias, 0.0))
 
 
 @converts("Softmax", "LogSoftmax")

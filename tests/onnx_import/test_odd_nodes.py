@@ -1,0 +1,50 @@
+"""Single nodes on odd inputs give what ONNX Runtime or the reference of the standard gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="these tests read ONNX models")
+pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
+
+from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, outcomes_of
+from fuzzing.onnx_nodes import NodeKind, kinds
+from gptrs_onnx.registry import CONVERTERS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_variant_of_each_node_is_right(seed: int) -> None:
+    outcomes = Counter[str]()
+    for outcome, what in outcomes_of("ref", seed, everything=False):
+        outcomes[outcome] += 1
+        assert outcome != "wrong", what
+    assert outcomes["right"] > 0.85 * outcomes.total()
+
+
+def test_a_wrong_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = CONVERTERS["", "Relu"]
+    monkeypatch.setattr("fuzz_onnx.kinds", lambda: [NodeKind("Relu", ((3, 5),), {})])
+    assert [outcome for outcome, _ in outcomes_of("ref", 0, everything=True)] == ["right"]
+    monkeypatch.setitem(CONVERTERS, ("", "Relu"), replace(right, convert=lambda node, x: x))
+    assert [outcome for outcome, _ in outcomes_of("ref", 0, everything=True)] == ["wrong"]
+
+
+def test_known_differences_are_of_nodes_that_are_tried() -> None:
+    tried = {kind.op for kind in kinds()}
+    for each in KNOWN:
+        assert tried.issuperset(each.ops.split())
+        assert each.why
+        assert each.peers in (RUNTIME, REFERENCE, BOTH)
+
+
+def test_inputs_are_as_odd_as_they_are_said_to_be() -> None:
+    kind, rng = NodeKind("Add", ((40, 5), (40, 5)), {}), np.random.default_rng(0)
+    strange = kind.arrays("float32", "strange", rng)["x0"]
+    assert {np.isnan(strange).any(), np.isposinf(strange).any(), (strange == 0).any()} == {True}
+    assert kind.arrays("int8", "large", rng)["x1"].max() > 50
+    ties = kind.arrays("float64", "ties", rng)["x0"]
+    assert len(np.unique(ties)) < 20
