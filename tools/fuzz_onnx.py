@@ -52,6 +52,7 @@ KNOWN: Final = (
           "whether a NaN counts depends on its place", ODD),
     Known(RUNTIME, "ReduceSum ReduceProd ReduceMean",
           "integers are summed as floats, and saturate", types="int"),
+    Known(RUNTIME, "Clip", "an end that is left out is its largest number, not infinity", ODD),
     Known(RUNTIME, "Resize", "coordinates are rounded to f32 before `floor`"),
     Known(REFERENCE, "Softmax LogSoftmax Hardmax", "it has the newest operator set alone"),
     Known(REFERENCE, "RNN GRU LSTM", "it leaves out lengths and directions"),

@@ -264,6 +264,14 @@ def test_what_needs_a_number_is_refused_with_line_and_axis(
     assert call.compiled == 0
 
 
+def test_squeeze_without_axes_takes_a_size_that_is_more_than_1() -> None:
+    call = gptrs.jit(lambda x: F.squeeze(x), dynamic={"x": ("N", None)})
+    assert call(rows(4, 1)).shape == (4,)
+    with pytest.raises(UsageError, match=r"`N`, axis 0 .*cannot drop an axis of the size `N`"):
+        call(rows(1, 3))
+    assert [call(rows(size, 3)).shape for size in (2, 0, 5)] == [(2, 3), (0, 3), (5, 3)]
+
+
 @pytest.mark.parametrize(
     ("dynamic", "message"),
     [

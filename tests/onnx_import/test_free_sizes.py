@@ -373,6 +373,14 @@ def test_a_way_that_is_not_taken_need_not_fit_as_long_as_the_condition_is_small(
         both(np.ones(4097, bool), ones(2, 2))
 
 
+def test_ways_of_other_types_are_those_of_a_condition_that_is_small() -> None:
+    model = model_of("""(bool c, float[m, n] x) => (float y) {
+        y = If (c) <then_branch = t () => (float a) { a = Flatten <axis = 0> (x) },
+                    else_branch = e () => (float b) { b = Transpose (x) }> }""")
+    for condition, shape in ((True, (1, 6)), (False, (3, 2)), (True, (1, 6))):
+        assert model(np.asarray(condition), ones(2, 3))["y"].shape == shape
+
+
 def test_values_are_asked_for_only_where_numbers_do_not_help(
     converted: Callable[[], int],
 ) -> None:

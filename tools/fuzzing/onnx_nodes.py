@@ -333,7 +333,7 @@ def _recurrent() -> Iterator[NodeKind]:
         for ways, direction in ((1, "forward"), (1, "reverse"), (2, "bidirectional")):
             weights = [_weight(ways, 3 * gates, size) for size in (2, 3)]
             weights.append(_weight(ways, 6 * gates))
-            choices: Mapping[str, Sequence[Any]] = {"hidden_size": (3,), "direction": (direction,)}
+            choices: dict[str, Sequence[Any]] = {"hidden_size": (3,), "direction": (direction,)}
             if op == "GRU":
                 choices["linear_before_reset"] = (None, 1)
             lengths = np.array([4, 2], np.int32)
