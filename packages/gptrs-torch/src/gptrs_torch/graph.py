@@ -27,6 +27,7 @@ from gptrs_torch.conversion import Conversion, asks_for_sizes, constants_of
 from gptrs_torch.layouts import laid_out, result_order
 from gptrs_torch.node import NotConvertedError
 from gptrs_torch.symbols import expression_of
+from gptrs_torch.view_outputs import evaluated_node, view_outputs
 from gptrs_torch.weights import TensorSource, Watch, WeightWatch
 
 Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
@@ -63,7 +64,9 @@ class GraphFunction:
     """A graph module, called with the values of its placeholders; returns its outputs.
 
     Placeholders at the positions in `static` are weights: the same tensors in each call, used where
-    they are. Where one was changed or replaced since, as `watch` tells, they are read anew.
+    they are. Where one was changed or replaced since, as `watch` tells, they are read anew. With
+    `aliases`, outputs that are views of inputs or of other outputs share memory with these, as
+    AOTAutograd expects: it makes its own views by their strides and offsets.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class GraphFunction:
         static: Collection[int] = (),
         *,
         watch: Watch = WeightWatch,
+        aliases: bool = True,
     ) -> None:
         self._module = module
         self.backend = backend
@@ -90,14 +94,19 @@ class GraphFunction:
             if node.users and not _is_tensor(node) and _size_of(node) not in self._sizes
         ]
         self._outputs: list[object] = list(_output_of(module))
+        self._views = view_outputs(self._outputs) if aliases else {}
         self._orders = {
             node: order
             for node in self._outputs
             if isinstance(node, fx.Node)
             and _is_tensor(node)
+            and node not in self._views
             and (order := result_order(node.meta["val"])) is not None
         }
-        self._is_plain = not self._orders and all(
+        self._is_computed = any(
+            isinstance(each, fx.Node) and each not in self._views for each in self._outputs
+        )
+        self._is_plain = not (self._orders or self._views) and all(
             isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
         )
         self._watch: WeightWatch | None = None
@@ -111,11 +120,25 @@ class GraphFunction:
 
         NotConvertedError, before anything runs, for an operator that is left to torch.
         """
-        made = self._repeated(values) or self._computed(values)
+        made = (self._repeated(values) or self._computed(values)) if self._is_computed else []
         if self._is_plain:
             return [tensor_of(array) for array in made]
         results = iter(made)
-        return [self._result(each, values, results) for each in self._outputs]
+        found = [self._result(each, values, results) for each in self._outputs]
+        return self._with_views(found, values) if self._views else found
+
+    def _with_views(self, found: list[object], values: Sequence[object]) -> list[object]:
+        """Put the views among the outputs where they stand, made by torch of what they view."""
+        known: dict[object, object] = dict(zip(self._inputs, values, strict=True))
+        known.update((k, v) for k, v in zip(self._outputs, found, strict=True) if v is not None)
+        for nodes in self._views.values():
+            for node in nodes:
+                if node not in known:
+                    known[node] = evaluated_node(node, known)
+        return [
+            known[node] if node in self._views else value
+            for node, value in zip(self._outputs, found, strict=True)
+        ]
 
     def _repeated(self, values: Sequence[object]) -> list[np.ndarray] | None:
         """Return the outputs of a call like an earlier one; None if there was none."""
@@ -253,6 +276,8 @@ class GraphFunction:
         """Return the outputs that are tensors, in the types that torch gives them."""
         found: list[Tensor] = []
         for node, value in zip(self._outputs, values, strict=True):
+            if node in self._views:
+                continue
             if isinstance(value, Tensor):
                 found.append(value)
             elif isinstance(node, fx.Node) and _is_tensor(node):
@@ -267,6 +292,8 @@ class GraphFunction:
     def _result(self, node: object, values: Sequence[object], made: Any) -> object:
         if not isinstance(node, fx.Node):
             return node
+        if node in self._views:
+            return None
         if _is_tensor(node):
             return laid_out(tensor_of(next(made)), self._orders.get(node))
         held = cast("object", node.meta.get("val"))

@@ -69,7 +69,9 @@ class TorchModel:
         ]
         self._sizes = ExportedSizes(whole)
         watch = partial(WeightWatch, contents=shared, layouts=shared)
-        self._function = GraphFunction(whole.graph_module, self.backend, static, watch=watch)
+        self._function = GraphFunction(
+            whole.graph_module, self.backend, static, watch=watch, aliases=False
+        )
         self.inputs: dict[str, ModelInput] = {}
         self._constants: dict[str, object] = {}
         for spec, node in zip(self._signature.input_specs, self._nodes, strict=True):

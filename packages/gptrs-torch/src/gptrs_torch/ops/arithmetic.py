@@ -25,7 +25,6 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "reciprocal": F.reciprocal,
     "rsqrt": F.rsqrt,
     "sigmoid": F.sigmoid,
-    "sign": F.sign,
     "sin": F.sin,
     "sqrt": F.sqrt,
     "tanh": F.tanh,
@@ -50,6 +49,14 @@ def unary(node: Node, x: Tensor) -> Tensor:
     if x.dtype.is_integer and (name in _ROUNDING or (name == "abs" and x.dtype.kind != "signed")):
         return x
     return _UNARY[name](converted(x, node.dtype))
+
+
+@converts("sign")
+def sign(node: Node, x: Tensor) -> Tensor:
+    """Return -1, 0 or 1; torch has 0 for NaN, PTIR NaN."""
+    del node
+    found = F.sign(x)
+    return F.where(F.is_nan(x), 0.0, found) if x.dtype.is_float else found
 
 
 @converts("round")

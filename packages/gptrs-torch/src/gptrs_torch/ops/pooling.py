@@ -101,7 +101,7 @@ def _reads_second(node: Node) -> bool:
 def _places(
     x: Tensor, best: Tensor, windows: tuple[list[int], list[int], Pads, list[int]]
 ) -> Tensor:
-    """Return where in its plane, in row-major order, the first largest element is."""
+    """Return where in its plane, in row-major order, the first largest element, or last NaN, is."""
     kernel, steps, pads, spread = windows
     spatial = x.shape[x.rank - len(kernel) :]
     count = math.prod(spatial)
@@ -111,9 +111,14 @@ def _places(
     values = primitives.extract_patches(flat, kernel, steps, pads, spread, None)
     where = primitives.extract_patches(primitives.constant(inside), kernel, steps, pads, spread, -1)
     top = F.reshape(best, [planes, *best.shape[x.rank - len(kernel) :], 1])
+    where = F.broadcast_to(where, values.shape)
     is_best = F.logical_and(F.equal(values, top), where >= 0)
     far = primitives.constant(np.int64(count))
-    found = F.min(F.where(is_best, F.broadcast_to(where, values.shape), far), -1)
+    found = F.min(F.where(is_best, where, far), -1)
+    if x.dtype.is_float:
+        none = primitives.constant(np.int64(-1))
+        last = F.max(F.where(F.is_nan(values), where, none), -1)
+        found = F.where(last >= 0, last, found)
     return F.reshape(found, best.shape)
 
 
@@ -182,12 +187,16 @@ def adaptive_average_pool(node: Node, x: Tensor, output_size: list[int]) -> Tens
             shape = [*made.shape[:axis], parts, size // parts, *made.shape[axis + 1 :]]
             made = F.mean(F.reshape(made, shape), axis + 1)
             continue
-        weights = np.zeros((size, parts))
-        for part in range(parts):
-            begin, end = part * size // parts, -(-(part + 1) * size // parts)
-            weights[begin:end, part] = 1 / (end - begin)
-        matrix = F.cast(primitives.constant(weights), x.dtype)
-        turned = F.matmul(F.swap_axes(made, axis, made.rank - 1), matrix)
-        made = F.swap_axes(turned, axis, made.rank - 1)
+        # Not a product with a matrix of shares: NaN and infinities would be in all means.
+        numbers = np.arange(parts, dtype=np.int64)
+        begins = numbers * size // parts
+        counts = -(-(numbers + 1) * size // parts) - begins
+        steps = np.arange(int(counts.max()), dtype=np.int64)
+        places = primitives.constant(np.minimum(begins[:, None] + steps, size - 1))
+        inside = (steps < counts[:, None]).reshape(parts, -1, *[1] * (made.rank - 1 - axis))
+        windows = F.where(primitives.constant(inside), F.take(made, places, axis), 0.0)
+        shape = [parts] + [1] * (made.rank - 1 - axis)
+        own = F.cast(primitives.constant(counts.reshape(shape)), x.dtype)
+        made = F.sum(windows, axis + 1) / own
     del node
     return made
