@@ -114,6 +114,8 @@ def test_any_text_is_read_the_same_however_it_is_cut(text, family, places, certa
         (BARE, '<|python_tag|>{"name": "f", "parameters": {"a": 1}} {"name": "f"}',
          '{"name": "f"}', [F]),
         (BARE, "; and so", None, []),
+        *((family, '{"name": "f", "arguments": {"a": 1}}', None, []) for family in FAMILIES
+          if family is not BARE),
         (LISTED, '[TOOL_CALLS]{"name": "f", "arguments": {"a": 1}}', "", [F]),
         (LISTED, '[TOOL_CALLS] [{"name": "x"}, {"name": "f", "arguments": {"a": 1}}] y',
          '[TOOL_CALLS] [{"name": "x"} y', [F]),
