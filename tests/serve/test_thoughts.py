@@ -103,6 +103,8 @@ def test_thoughts_are_apart_from_text_and_calls_in_answers_and_streams(client, m
         assert made.message.reasoning_content == THOUGHTS[name]
         assert made.message.content == SAID[name]
         assert calls_of(made) == [["f", '{"a": 1}']]
+        (call,) = made.message.tool_calls
+        assert len(call.id) == (9 if name == "listed" else len("call_") + 24)
         assert made.finish_reason == "tool_calls"
     else:  # a mark that is a special token is not shown
         assert made.message.reasoning_content == THOUGHTS[name].replace("[TOOL_CALLS]", "")
