@@ -293,6 +293,7 @@ def test_marks_of_thoughts_are_those_of_the_template_else_of_the_tokens(template
 def test_marks_around_an_answer_belong_to_templates_that_have_them():
     known = "<think> </think>"
     assert thought_marks(known, Vocabulary()) == THINK
+    assert thought_marks("", Vocabulary("<think>", "</think>")) == THINK
     for first, last in (("<answer>", "</answer>"), ("<response>", "</response>")):
         found = thought_marks(f"{known} {first}", Vocabulary())
         assert found == ThoughtMarks("<think>", "</think>", (first, last))
