@@ -11,6 +11,7 @@ FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
 FUZZ_SIZES ?= 5000
 FUZZ_FAULTS ?= 200
+FUZZ_ANSWERS ?= 20000
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
@@ -87,6 +88,7 @@ fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for a
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz_answers.py --count $(FUZZ_ANSWERS)
 	@$(BIN)/gptrs conformance run --backend numba --level full
 	@$(BIN)/python tools/soak.py
 	@$(BIN)/python tools/soak_server.py
