@@ -114,8 +114,8 @@ def test_tools_are_told_in_one_form():
     assert json.dumps(told) == json.dumps(
         [{"type": "function", "function": {**TOOL["function"], "x": 1}}]
     )
-    (bare,) = Conversation([USER], tools=({"function": {"name": "f"}},)).tools
-    assert bare["function"] == {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    bare = Conversation([USER], tools=({"function": {"name": "f"}},)).tools
+    assert bare[0]["function"] == {"name": "f", "parameters": {"type": "object", "properties": {}}}
     assert Conversation([USER], tools=[]).tools is None
     assert Conversation([USER]).tools is None
 
@@ -304,6 +304,6 @@ def test_conversations_with_tools_and_without_are_rendered_each_by_its_template(
     with pytest.raises(ChatTemplateError, match="no") as caught:
         model.all_conversation_tokens([plain, with_tools, plain, refused])
     assert caught.value.conversation == 3
+    image = {"role": "user", "content": [{"type": "image", "image": "data:,"}]}
     with pytest.raises(ModelError, match="reads no images"):
-        image = {"type": "image", "image": "data:,"}
-        model.all_conversation_tokens([Conversation([{"role": "user", "content": [image]}])])
+        model.all_conversation_tokens([plain, Conversation([image])])
