@@ -198,7 +198,8 @@ def test_settings_that_are_no_json_are_refused(tmp_path):
 
 
 def test_variables_reach_the_template():
-    source = "{{ enable_thinking }} {{ tools[0].function.name }} {{ documents | length }} {{ bos_token }}"
+    source = "{{ enable_thinking }} {{ tools[0].function.name }} {{ documents | length }}"
+    source += " {{ bos_token }}"
     template = ChatTemplate(source, {"bos_token": "<s>"})
     given = {"enable_thinking": False, "documents": ["a", "b"]}
     told = Conversation(SAID, tools=[{"function": {"name": "add"}}], variables=given)

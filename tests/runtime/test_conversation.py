@@ -41,8 +41,7 @@ def call(arguments):
     [
         (USER, USER),
         ({"role": "user", "content": [{"type": "text", "text": "the"}]}, "the"),
-        ({"role": "user", "content": ({"type": "text", "text": "a"}, {"type": "text", "text": "b"})},
-         "ab"),
+        ({"role": "user", "content": tuple({"type": "text", "text": t} for t in "ab")}, "ab"),
         ({"role": "user", "content": []}, ""),
         ({"role": "user", "content": [
             {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
