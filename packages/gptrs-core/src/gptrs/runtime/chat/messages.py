@@ -157,8 +157,8 @@ def _tool(number: int, tool: object) -> Message:
     known = _object(function)
     name, text, parameters = (known.get(key) for key in ("name", "description", "parameters"))
     ok = stated.get("type", "function") == "function" and isinstance(name, str)
-    ok = ok and (text is None or isinstance(text, str))
-    if not ok or not (parameters is None or isinstance(parameters, Mapping)):
+    ok = ok and isinstance(text, str | None) and isinstance(parameters, Mapping | None)
+    if not ok:
         raise UsageError(
             f"tool {number} is not of the form"
             ' {"type": "function", "function": {"name": ..., "description": ...,'
