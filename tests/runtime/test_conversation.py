@@ -265,6 +265,8 @@ def test_a_message_that_is_there_twice_is_continued_where_it_is_last(trim):
     content = f"{{{{ messages[-1].content{trim} }}}}"
     going_on = Conversation([{"role": "assistant", "content": "One."}], continue_final_message=True)
     assert ChatTemplate(f"{content}|{content}|", {}).render(going_on) == "One.|One."
+    empty = Conversation([{"role": "assistant", "content": ""}], continue_final_message=True)
+    assert ChatTemplate(content, {}).render(empty) == ""
 
 
 def test_a_message_that_a_template_leaves_out_is_not_continued():

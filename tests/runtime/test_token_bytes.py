@@ -15,6 +15,7 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
+    processors,
     trainers,
 )
 
@@ -227,12 +228,10 @@ def test_an_added_token_is_its_own_text_in_a_vocabulary_of_bytes():
     assert tokenizer.decode([number, *tokenizer.encode("é")[:1]]) == "für\N{REPLACEMENT CHARACTER}"
 
 
-def places(tokenizer, tokens, start=0):
+def places(tokenizer, tokens):
     """The place of each token by `TokenOffsets`, and the text that pieces add up to."""
     decode = tokenizer.decode
-    offsets = TokenOffsets(
-        decode, lambda token: tokenizer.token_bytes(token, special=False) or b"", start
-    )
+    offsets = TokenOffsets(decode, lambda token: tokenizer.token_bytes(token, special=False) or b"")
     pieces = IncrementalDecoder(decode)
     found = [offsets.push(token) for token in tokens]
     return found, "".join(map(pieces.push, tokens)) + pieces.finish()
@@ -245,11 +244,11 @@ def places(tokenizer, tokens, start=0):
 def test_places_are_those_of_the_characters_that_tokens_are_of(family, text):
     tokenizer = tokenizer_of(family)
     tokens = tokenizer.encode(text)
-    found, whole = places(tokenizer, tokens, 7)
+    found, whole = places(tokenizer, tokens)
     data = [tokenizer.token_bytes(token, special=False) or b"" for token in tokens]
     lost = len(b"".join(data).decode(errors="ignore")) - len(whole)
     before = [b"".join(data[:number]).decode(errors="ignore") for number in range(len(data))]
-    assert found == [7 + max(0, len(each) - lost) for each in before]
+    assert found == [max(0, len(each) - lost) for each in before]
 
 
 @pytest.mark.parametrize("family", ["bytes", "byte fallback, a space first", "ByT5"])
@@ -270,3 +269,24 @@ def test_places_in_any_bytes_stay_within_the_text(family, data):
             continue
         if family == "bytes":  # where it begins with what ends a character it is part of that
             assert text[place : place + len(shown)] == shown
+
+
+@pytest.mark.parametrize("trims", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(st.sampled_from("fox The.é日😀\u200d👧\n ü'n<x|>")) | st.text(max_size=12))
+@example(text=" für <日本>  <|x|> 😀👩‍👩‍👧‍👦 n't  fox.")
+def test_places_in_a_text_that_is_given_are_those_in_one_that_is_made(trims, text):
+    """Between special tokens, and where the library leaves spaces out of its offsets."""
+    family = f"trims: {trims}"
+    if family not in _made:
+        made = of_bytes_with_added()
+        around = [(piece, made.token_to_id(piece)) for piece in ("<s>", "</s>")]
+        made.post_processor = processors.Sequence([
+            processors.ByteLevel(trim_offsets=trims),
+            processors.TemplateProcessing(
+                single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=around
+            ),
+        ])  # fmt: skip
+        _made[family] = TextTokenizer(made.to_str().encode(), family)
+    tokenizer = _made[family]
+    assert tokenizer.places(text) == places(tokenizer, tokenizer.encode(text))[0]

@@ -55,7 +55,7 @@ class TokenTexts:
         if text is None:
             offsets = self._offsets(special=True)
             return [offsets.push(token) for token in tokens]
-        places = self._tokenizer.encode_with_places(text).places()
+        places = self._tokenizer.places(text)
         return places if len(places) == len(tokens) else [0] * len(tokens)  # of an empty text
 
     def new_answer(self, prompt: str) -> AnswerText:

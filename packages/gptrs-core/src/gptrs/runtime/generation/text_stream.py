@@ -76,11 +76,10 @@ class TokenOffsets:
         self,
         decode: Callable[[Sequence[int]], str],
         bytes_of: Callable[[int], bytes],
-        start: int = 0,
     ) -> None:
         self._decoder = IncrementalDecoder(decode)
         self._bytes_of = bytes_of
-        self._told = start
+        self._told = 0
         self._held = b""
         """Bytes of tokens that the decoder holds back."""
 

@@ -21,19 +21,6 @@ class EncodedText:
     special: tuple[bool, ...]
     is_cut: bool = False
 
-    def places(self) -> list[int]:
-        """Return where each token begins in the text: each character is part of one.
-
-        Those of one character are all at its place, and special tokens that were added are where
-        the next one is. (Some tokenizers leave spaces out of `offsets`.)
-        """
-        places: list[int] = []
-        end = 0
-        for (start, stop), special in zip(self.offsets, self.special, strict=True):
-            places.append(end if special else min(start, end))
-            end = max(end, stop)
-        return places
-
 
 def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
     """Return how much of one text, or of each of two, is kept in `room` tokens.

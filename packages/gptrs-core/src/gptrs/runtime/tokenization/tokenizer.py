@@ -162,6 +162,24 @@ class TextTokenizer:
         """Return the tokens of a whole text with their places in it; UsageError as in `encode`."""
         return _facts(self._encoded(text, special=True))
 
+    def places(self, text: str) -> list[int]:
+        """Return where each token of `encode` begins in the text; UsageError as in `encode`.
+
+        Those of one character are all at its place, and special tokens that were added are where
+        the next one is.
+        """
+        encoded = self.encode_with_places(text)
+        places: list[int] = []
+        end = 0
+        for token, (start, stop), special in zip(
+            encoded.tokens, encoded.offsets, encoded.special, strict=True
+        ):
+            own = self.token_bytes(token) or b""
+            spaces = len(own) - len(own.lstrip(b" "))  # which some tokenizers leave out of offsets
+            places.append(end if special else min(start, max(end, start - spaces)))
+            end = max(places[-1], end if special else stop)
+        return places
+
     def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
         """Return whether a token at `text[start:end]` goes on with the word of the one before.
 
