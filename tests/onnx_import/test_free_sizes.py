@@ -413,6 +413,15 @@ def test_whatever_a_file_writes_for_any_size_is_free(dims: tuple[int | str, ...]
         assert model(x)["y"].shape == session_of(proto).run(None, {"x": x})[0].shape == shape
 
 
+def test_an_input_without_a_shape_takes_any() -> None:
+    proto = with_dims("n")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    model = gptrs_onnx.from_proto(proto, "ref")
+    for shape in ((2, 3), (), (1,)):
+        assert model(-ones(*shape))["y"].shape == shape
+
+
 def test_a_size_of_0_in_a_file_is_that_size() -> None:
     proto = with_dims(0, "n")
     model = gptrs_onnx.from_proto(proto, "ref")
