@@ -263,6 +263,22 @@ def test_pages_are_written_from_the_first_write_on_for_all_who_watch_them() -> N
     assert [each.written for each in (first, half, upper)] == [True] * 3
 
 
+def test_pages_beside_written_ones_are_not_written() -> None:
+    memory = torch.zeros(1 << 16)
+    start, end = pages_of(memory)
+    middle = start + 8 * PAGE
+    try:
+        low, high = WrittenPages([(start, middle)]), WrittenPages([(middle, end)])
+    except OSError as error:
+        pytest.skip(f"this system does not tell: {error}")
+    for place, written in ((middle - 4, [True, False]), (middle, [False, True])):
+        memory[(place - memory.data_ptr()) // 4] = 1
+        assert [low.written, high.written] == written
+        WrittenPages([(start, end)])  # protects them again, and tells the others
+        assert [low.written, high.written] == written
+        low, high = WrittenPages([(start, middle)]), WrittenPages([(middle, end)])
+
+
 def test_memory_that_others_write_to_is_not_watched() -> None:
     shared = torch.zeros(1 << 16).share_memory_()
     with pytest.raises(OSError):  # noqa: PT011  # each system says it in its own words
