@@ -63,6 +63,21 @@ def test_random_shapes_masks_and_positions(seed: int, dtype: str) -> None:
     assert found.tobytes() == again.tobytes()
 
 
+@pytest.mark.paths
+def test_a_blind_query_gives_zero_and_nan_in_programs_of_a_plain_softmax() -> None:
+    shape = (1, 2, 1, PANEL + 8, KEYS + 10, 64, 32)
+    require_amx(shape)
+    arrays = operands(np.random.default_rng(10), shape, "f32")
+    mask = np.random.default_rng(11).random((PANEL + 8, KEYS + 10)) < 0.5
+    mask[3], mask[PANEL, : KEYS + 2] = False, False
+    for seen in ({"mask": mask}, {"causal": True, "offset": -PANEL - 1}):
+        for guard in ("blind", "none"):
+            found = attend(*arrays, guard=guard, **seen)
+            require_close(found, wanted(*arrays, guard=guard, **seen))
+            blind = found[:, :, 3]
+            assert (blind == 0).all() if guard == "blind" else np.isnan(blind).all()
+
+
 @pytest.mark.parametrize("length", [40, 2000])
 def test_more_keys_and_queries_than_are_split_at_a_time(length: int) -> None:
     shape = (1, 1, 1, length, 2000, 64, 32)
