@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx", reason="these tests write ONNX models")
 
 import gptrs_conformance.kit  # noqa: E402, F401 - registers the rows
 import gptrs_onnx  # noqa: E402
+from gptrs import functionals as F  # noqa: E402
 from gptrs import get_backend  # noqa: E402
 from gptrs.api import (  # noqa: E402
     Builder,
@@ -28,6 +29,7 @@ from gptrs.api import (  # noqa: E402
 )
 from gptrs.api import functionals as F  # noqa: E402
 from gptrs.errors import GptrsError  # noqa: E402
+from gptrs.functionals.matching.patterns import capture  # noqa: E402
 from gptrs.ir import parse_program, print_program, specialize  # noqa: E402
 from gptrs.ir.copying import copy_region  # noqa: E402
 from gptrs.ir.ops.elementwise import Cast  # noqa: E402
@@ -327,3 +329,27 @@ func @main(%x: f32[?0]) -> f32[?0+4] {
 """)
     with pytest.raises(UnsupportedError, match=r"`pad` cannot .* sizes are free.* `\?0` < 5"):
         gptrs_onnx.to_proto(outgoing_program(program, "trimmed"))
+
+
+@pytest.mark.skipif(onnxruntime is None, reason="ONNX Runtime runs what is written")
+@pytest.mark.parametrize("kind", ["i1", "f32", "none"])
+def test_attention_of_queries_that_see_nothing(kind: str) -> None:
+    """They give 0 by a guard behind `Softmax`; one with a NaN among its scores gives NaN."""
+    random = np.random.default_rng(3)
+    query, key = (random.standard_normal((1, 2, size, 8)).astype(np.float32) for size in (5, 4))
+    query[0, 1, 3, 0] = np.nan
+    seen = random.random((5, 4)) < 0.6
+    seen[1], seen[3], seen[4, 1:] = False, True, False
+    mask = {"i1": [seen], "f32": [np.where(seen, np.float32(0.5), np.float32(-np.inf))], "none": []}
+    arrays = [query, key, *mask[kind]]
+    types = {name: TensorType.of(each) for name, each in zip("qkm", arrays, strict=False)}
+    program = capture(lambda q, k, m=None: F.attention(q, k, k, m), types)
+    proto = proto_of(program)
+    assert proto is not None
+    assert [node.op_type for node in proto.graph.node].count("Softmax") == 1
+    inputs = dict(zip(program.inputs, arrays, strict=True))
+    wanted = run_program(program, inputs, get_backend("ref"))
+    written = run_elsewhere(proto, arrays)
+    assert written is not None
+    np.testing.assert_allclose(written[0], wanted[0], atol=1e-6, rtol=1e-5)
+    assert (written[0][0, :, 1] == 0).all() == (kind != "none")
