@@ -111,7 +111,8 @@ def _blind() -> Iterator[Use]:
     """Queries that see nothing give 0, whatever hides the keys; few queries and many."""
     for queries, keys in ((1, 3), (3, 5), (21, 12)):
         shared = heads(queries, keys, 4, 2)
-        shared[0][1, 2, 0, 1] = np.nan
+        if queries > 1:  # the first query of the second batch sees some keys
+            shared[0][1, 2, 0, 1] = np.nan
         label = f"{queries} of {keys} positions"
         spots = np.random.default_rng(queries).random((2, 1, queries, keys)) < 0.5
         spots[0, :, 0] = spots[1, :, -1] = False
