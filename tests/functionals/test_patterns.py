@@ -56,6 +56,15 @@ def test_every_example_is_found_between_other_ops(name: str, example: dict[str, 
             )
 
 
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_both_kinds_of_softmax_are_told_apart(axis: int):
+    for name, other in (("softmax", "safe_softmax"), ("safe_softmax", "softmax")):
+        function = getattr(F, name)
+        call = one(name, lambda x, f=function: f(x, axis), "f32[5, 3, 7, 2]")
+        assert call.attributes["axis"] == axis
+        assert not found_calls(other, lambda x, f=function: f(x, axis), "f32[5, 3, 7, 2]")
+
+
 def test_types_and_numbers_may_be_others():
     call = one("softmax", lambda x: F.softmax(x, 1), "f16[5, 3, 7, 2]")
     assert call.attributes == {"axis": 1}
