@@ -27,7 +27,6 @@ from gptrs.api import (  # noqa: E402
     run_program,
     tensor,
 )
-from gptrs.api import functionals as F  # noqa: E402
 from gptrs.errors import GptrsError  # noqa: E402
 from gptrs.functionals.matching.patterns import capture  # noqa: E402
 from gptrs.ir import parse_program, print_program, specialize  # noqa: E402
