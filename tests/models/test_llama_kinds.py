@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import gptrs
-from gptrs.errors import UsageError
 from gptrs_models.llama_kinds import KINDS
 from models.llama_support import (
     DYNAMIC,
@@ -329,16 +328,6 @@ def test_logits_and_greedy_tokens(directory, backend_name):
     prompt = tokens[0, :9].tolist()
     ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
     assert_greedy(partial(torch_logits, directory), prompt, ours.token_ids, 48)
-
-
-def test_longrope_reads_texts_of_the_original_context(tmp_path, backend_name):
-    """Longer ones have other factors from their first token on, which chunks cannot know."""
-    kind, settings = CASES["phi3 of longrope"]
-    folder = save_llama(tmp_path / "m", kind, **settings)
-    model = gptrs.load_model(folder, backend=backend_name)
-    assert model.causal_lm().context_length == 64
-    with pytest.raises(UsageError, match="65 tokens exceed the context of 64"):
-        model.forward(some_tokens(1, 65))
 
 
 def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):

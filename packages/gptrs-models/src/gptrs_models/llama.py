@@ -350,6 +350,7 @@ class Llama(CausalLMModule):
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
         super().__init__(config.context_length, config.vocab_size)
+        self.short_context = config.rope.short_context
         self.config, names, width = config, config.names, config.hidden_size
         whole = f"{names.body}.{names.embed}.weight" in params
         body = params / names.body if whole else params

@@ -39,7 +39,7 @@ def dots1(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def glm4_moe_lite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch latent attention, and mixtures as those of DeepSeek-V3 after the first layer."""
-    own = {"q_lora_rank": 768, "v_head_dim": 256, "qk_nope_head_dim": 192, **fields.settings}
+    own = fields.overlaid({}, {"q_lora_rank": 768, "v_head_dim": 256, "qk_nope_head_dim": 192})
     experts = routed(fields, config, count=64, inner=1536, dense=1, scale=1.8, chosen=4)
     words = fields.choices("mlp_layer_types", ("dense", "sparse"))
     if words is not None:
@@ -110,7 +110,7 @@ def hunyuan_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch a norm of heads after the rotary embedding, and mixtures beside an MLP."""
     alike = {name: _alike(fields, name) for name in ("num_experts", "moe_topk")}
     experts = read_experts(
-        ConfigFields({**fields.settings, **alike}, "hunyuan_v1_moe"),
+        ConfigFields(fields.overlaid(alike), "hunyuan_v1_moe"),
         config.num_hidden_layers,
         names=("num_experts",),
         count=1,
@@ -253,13 +253,14 @@ def phimoe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def _short_factor(fields: ConfigFields, rope: RopeSettings) -> RopeSettings:
-    """Return LongRoPE with the factor of cosines that the file has for short texts."""
+    """Return LongRoPE with the factor of cosines that the file has for short texts, for these."""
     given = fields.get("rope_scaling") or fields.get("rope_parameters")
     if not isinstance(rope.scaling, F.LongRopeScaling):
         return rope
     own = ConfigFields(cast("dict[str, object]", given), "phimoe")
     factor = own.number("short_mscale")
-    return replace(rope, scaling=replace(rope.scaling, attention_factor=factor))
+    scaling = replace(rope.scaling, attention_factor=factor)
+    return replace(rope, scaling=scaling, context=min(rope.context, scaling.original_max_position))
 
 
 def lfm2_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:

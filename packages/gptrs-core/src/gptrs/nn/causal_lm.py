@@ -45,6 +45,11 @@ class CausalLMModule(Module):
     """
 
     capabilities = frozenset({"causal_lm", "hidden_states"})
+    short_context: int | None = None
+    """Positions beyond which a text has other keys and values from its first token on.
+
+    The step that takes a text past them must read it from the start.
+    """
     captures_on_disk: ClassVar[bool] = False
     """Whether other processes may find what the steps of a model were captured as.
 

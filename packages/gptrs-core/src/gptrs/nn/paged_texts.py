@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class PagedTexts:
     def __init__(self, lm: StepModel, batch: int, limit: int, dtype: DType = dtypes.f32) -> None:
         self.lengths = [0] * batch
         self._lm = lm
+        self._short = cast("int | None", getattr(lm, "short_context", None))
+        self._read: list[list[int]] = [[] for _ in range(batch)]
         groups = cache_groups(lm.cache_specs())
         self._tables = [own_pages(batch, limit)] * len(groups)
         self.buffers = lm.new_buffers([self._tables[0].size] * len(groups), dtype)
@@ -49,7 +51,13 @@ class PagedTexts:
 
         IndexError beyond the limit, ContextLengthError beyond the context.
         """
-        step = ragged_step(tokens, self.lengths, self._tables)
+        given = [[int(token) for token in new] for new in tokens]
+        for text, new in enumerate(given):
+            known = self._read[text]
+            if self._short is not None and len(known) <= self._short < len(known) + len(new):
+                given[text], self.lengths[text] = known + new, 0
+            self._read[text] = known + new
+        step = ragged_step(given, self.lengths, self._tables)
         logits = self._lm.step(step, self.buffers)
         self.lengths = step.lengths.tolist()
         return logits

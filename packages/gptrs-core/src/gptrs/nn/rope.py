@@ -34,11 +34,12 @@ class Rope:
     ) -> Rope:
         """Return the rotation of the tokens of a step, for heads of `head_dim`.
 
-        The frequencies of `DynamicScaling` are those of the length that a text has after the step.
-        Keys in the cache keep the ones of their own step, as in transformers, so that beyond
-        `max_position_embeddings` it matters which tokens came in one step.
+        The frequencies of `DynamicScaling` and `LongRopeScaling` are those of the length that a
+        text has after the step. Keys in the cache keep the ones of their own step. So with the
+        first it matters beyond `max_position_embeddings` which tokens came in one step, as in
+        transformers; with the second the cache reads a text anew, see `short_context`.
         """
-        dynamic = isinstance(settings.scaling, F.DynamicScaling)
+        dynamic = isinstance(settings.scaling, F.DynamicScaling | F.LongRopeScaling)
         lengths = _row_lengths(step) if dynamic else None
         cos, sin = F.rotary_tables(
             step.positions,

@@ -32,6 +32,12 @@ class RopeSettings:
     query_period: int = 1
     rotated: float = 1.0
 
+    @property
+    def short_context(self) -> int | None:
+        """Positions beyond which a text has other angles from its first token on (LongRoPE)."""
+        scaling = self.scaling
+        return scaling.original_max_position if isinstance(scaling, F.LongRopeScaling) else None
+
     def rotary_dim(self, head_dim: int) -> int:
         """Return how many components of a head of `head_dim` rotate."""
         return int(head_dim * self.rotated)
@@ -206,13 +212,7 @@ SCALINGS: dict[str, Callable[[_Rope], F.RotaryScaling | None]] = {
 
 
 def _context(scaling: F.RotaryScaling | None, max_position: int) -> int:
-    """Where the scaling multiplies `max_position_embeddings`, or what YaRN started from.
-
-    Longer texts have other factors in LongRoPE from their first token on, which a step that reads
-    a part of a text cannot know: there it is what the model was trained on before it was scaled.
-    """
-    if isinstance(scaling, F.LongRopeScaling):
-        return min(scaling.original_max_position, max_position)
+    """Where the scaling multiplies `max_position_embeddings`, or what YaRN started from."""
     if isinstance(scaling, F.LinearScaling | F.DynamicScaling):
         return int(max_position * scaling.factor)
     if isinstance(scaling, F.YarnScaling):

@@ -115,7 +115,9 @@ class PagePool:
         text.tokens = list(tokens[: len(prefix.blocks) * self.page_size])
         return text, self._copied_start(text, prefix)
 
-    def restore(self, tokens: Sequence[int], firsts: Sequence[int]) -> TextPages | None:
+    def restore(
+        self, tokens: Sequence[int], firsts: Sequence[int], family: int = 0
+    ) -> TextPages | None:
         """Return a text with pages for `tokens`, from page `firsts[g]` on; None without room.
 
         Their content comes from elsewhere: `commit` the tokens once it has been written. Such a
@@ -129,7 +131,7 @@ class PagePool:
             [0] * first + [group.allocate() for _ in range(pages - first)]
             for group, first in zip(self.groups, firsts, strict=True)
         ]
-        return self._new_text(limits, tables, [0] * len(limits))
+        return self._new_text(limits, tables, [0] * len(limits), family)
 
     def extend(self, text: TextPages, count: int) -> list[PageCopy]:
         """Make room for `count` more positions; return the shared pages to copy before."""

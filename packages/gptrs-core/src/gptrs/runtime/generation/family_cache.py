@@ -13,7 +13,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, own_pages, ragged_step
-from gptrs.runtime.generation.paged_cache import PagedCache
+from gptrs.runtime.generation.paged_cache import LONG, PagedCache
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.generation.text_cache import Row
 from gptrs.runtime.loaded_model import LoadedModel
@@ -75,7 +75,7 @@ class FamilyCache(PagedCache):
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
         families = [
-            row.text.family for row in rows for _ in range(len(row.tokens) + len(row.guess))
+            row.text.family % LONG for row in rows for _ in range(len(row.tokens) + len(row.guess))
         ]
         if len(set(families)) == 1:
             return self._members[families[0] - 1].step(step, self.buffers)

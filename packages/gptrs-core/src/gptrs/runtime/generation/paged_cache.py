@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import cast
+from typing import Final, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -29,6 +29,9 @@ from gptrs.runtime.generation.text_cache import GreedyRow, Row
 from gptrs.runtime.images.picture_tokens import has_pictures, seen
 from gptrs.runtime.loaded_model import LoadedModel
 
+LONG: Final = 1 << 32
+"""Added to the family of a text of more tokens than the short context of its model."""
+
 
 class PagedCache:
     """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
@@ -37,6 +40,9 @@ class PagedCache:
     of texts that grow greedily are one run, for models that can. Texts are lost when an
     interrupt leaves pages in an unknown state, as does a fork while another thread changes them:
     `TextPages.lost`, admit them again. Threads wait for each other.
+
+    Where the model has a `short_context`, a text that comes past it is read anew in one step, and
+    shares pages with others past it only.
     """
 
     chunked = True
@@ -61,6 +67,7 @@ class PagedCache:
         )
         self._expect()
         self._lm = lm
+        self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
         self.times = StepTimes()
@@ -79,7 +86,7 @@ class PagedCache:
 
     def require(self, positions: int, step: int) -> None:
         """CacheBudgetError if such a text would not even fit alone."""
-        self.pool.limits(positions, step)
+        self.pool.limits(positions, self._longest(positions, step))
 
     def admit(
         self,
@@ -91,6 +98,9 @@ class PagedCache:
     ) -> TextPages | None:
         """Admit a text, which is about no source; what pages of others have of it is known."""
         with self._consistent():
+            if self._is_long(len(tokens)):
+                family |= LONG
+            step = self._longest(positions, step)
             admitted = self.pool.admit(tokens, positions, step, family)
             if admitted is None:
                 return None
@@ -133,8 +143,30 @@ class PagedCache:
             with self._consistent():
                 self.pool.commit(text, tokens)
 
+    def _is_long(self, length: int) -> bool:
+        """Return whether a text of so many tokens has the keys and values of long ones."""
+        return self.short_context is not None and length > self.short_context
+
+    def _longest(self, positions: int, step: int) -> int:
+        """Return how many tokens of a text of `positions` may come in one step."""
+        short = self.short_context
+        return step if short is None or positions <= short else max(step, short + 1)
+
+    def _whole(self, row: Row) -> Row:
+        """Return the row with all tokens of its text if those in the pages are of no use to it."""
+        text, is_long = row.text, self._is_long(row.text.length + len(row.tokens))
+        if not row.tokens or is_long == bool(text.family & LONG):
+            return row
+        known = list(text.tokens)
+        if known:
+            self._copy(self.pool.rewind(text, 0))
+        text.family ^= LONG
+        return row._replace(tokens=[*known, *row.tokens])
+
     def _run(self, rows: Sequence[Row]) -> np.ndarray:
         with self._consistent():
+            if self.short_context is not None:
+                rows = [self._whole(row) for row in rows]
             for text, tokens, guess, after in rows:
                 self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
             step = self._shapes.padded(_step(rows))
@@ -201,7 +233,8 @@ class PagedCache:
         """Let texts find pages from elsewhere, as `read_pages` returns them, if there is room."""
         pages = -(-len(tokens) // PAGE_SIZE)
         with self._consistent():
-            text = self.pool.restore(tokens, [pages - len(parts[0]) for parts in groups])
+            family = LONG if self._is_long(len(tokens)) else 0
+            text = self.pool.restore(tokens, [pages - len(parts[0]) for parts in groups], family)
             if text is None:
                 return
             self._resize()

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,8 @@ WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
 WhenFailed = Callable[[GeneratedText, Exception], None]
 """Called with a text that is taken out, since no token of it could be chosen."""
+
+_ANY: Final = 1 << 62
 
 
 @dataclass(eq=False)
@@ -188,6 +191,7 @@ class Scheduler:
         if self._repeats is None or not all(read.grows for read in reads):
             return 1
         most = min(self._repeats.steps_at_once, self._chunk)
+        most = min(most, *(self._before_border(read.work) for read in reads))
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
     def _run_several(self, reads: Sequence[_Read], most: int) -> None:
@@ -242,7 +246,8 @@ class Scheduler:
             if text.guesses is not None and read.grows:
                 text.guesses.read(text.tokens)
                 growing.append(read)
-                asked.append(Candidate(text.guesses, len(text.tokens), text.room))
+                room = min(text.room, self._before_border(read.work) - 1)
+                asked.append(Candidate(text.guesses, len(text.tokens), room))
         if asked:
             room = self._chunk - sum(len(read.tokens) for read in reads)
             guesses = self._guesser.guess(asked, len(reads), room)
@@ -303,10 +308,26 @@ class Scheduler:
         shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
         rows: list[_Read] = []
         for work, tokens in unread.items():
-            taken = tokens[: shares.get(work, len(tokens))]
+            least = self._least(work, len(tokens))
+            taken = tokens[: max(least, shares.get(work, len(tokens)))]
             if taken:
                 rows.append(_Read(work, taken, len(taken) == len(tokens)))
         return rows
+
+    def _before_border(self, work: _Work) -> int:
+        """Return how many tokens a text can take before it is read anew, 1 if it will be at once.
+
+        That is any number where it never will be.
+        """
+        border, length = self._cache.short_context, work.pages.length
+        return _ANY if border is None or length > border else max(1, border - length)
+
+    def _least(self, work: _Work, unread: int) -> int:
+        """Return how many unread tokens of a text have to come in one step."""
+        border, length = self._cache.short_context, work.pages.length
+        return (
+            0 if border is None or not length <= border < length + unread else border + 1 - length
+        )
 
     def _continue(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
         """Choose the next token of a text, and of its copies after the prompt.

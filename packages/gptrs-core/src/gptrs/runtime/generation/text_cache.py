@@ -44,6 +44,8 @@ class TextCache(Protocol):
 
     chunked: bool
     """Whether a text may be read in several steps."""
+    short_context: int | None
+    """Tokens after which a text is read anew, in one step; see `CausalLMModule.short_context`."""
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Scope in which no other thread uses the cache; one may enter it again."""
