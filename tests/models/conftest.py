@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from gptrs.runtime import load
+from gptrs.runtime import unread as unread_module
 from models.models_support import save_gpt2
 
 GPT2_VARIANTS: dict[str, dict[str, object]] = {
@@ -44,3 +49,37 @@ def tiny_gpt2_directory(tmp_path_factory) -> Path:
 def backend_name(backend) -> str:
     """The name of each backend under test, to load models by."""
     return backend.name
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_unread(monkeypatch):
+    """Whatever kind a test loads: what transformers saves of it is read, or known as harmless.
+
+    Some tests give settings to all kinds: those that are none of a kind's own may be told.
+    """
+    found: list[tuple[str, Sequence[str]]] = []
+
+    def unread_of(settings, config, params):
+        unread = unread_module.unread_of(settings, config, params)
+        own = _own_settings(str(config.get("model_type")))
+        known = [name for name in unread.settings if name.split(".")[-1] in own]
+        found.append((str(config.get("model_type")), [*unread.weights, *known]))
+        return unread
+
+    monkeypatch.setattr(load, "unread_of", unread_of)
+    yield
+    assert [each for each in found if each[1]] == []
+
+
+@lru_cache(maxsize=256)
+def _own_settings(kind: str) -> frozenset[str]:
+    """The settings of a kind in transformers, in tables too; none of a kind that it lacks."""
+    if "transformers" not in sys.modules:
+        return frozenset()
+    from transformers import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        return frozenset()
+    settings = CONFIG_MAPPING[kind]().to_dict()
+    tables = [value for value in settings.values() if isinstance(value, dict)]
+    return frozenset().union(settings, *tables)

@@ -37,6 +37,7 @@ def read_config(settings: Mapping[str, object]) -> BeitConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     vit = read_vit(settings)
     fields = ConfigFields(settings, vit.kind)
+    fields.without_effect("vocab_size")
     return BeitConfig(
         vit=replace(
             vit,

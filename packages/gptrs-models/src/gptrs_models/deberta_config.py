@@ -81,8 +81,8 @@ def read_config(settings: Mapping[str, object]) -> DebertaConfig:
     joined = settings.get("model_type") == "deberta"
     fields = ConfigFields(settings, "deberta-v2")
     if joined:
-        own = {name: value for name, value in settings.items() if name not in _SECOND}
-        fields = ConfigFields({**_FIRST, **own}, "deberta")
+        own = fields.overlaid(dict.fromkeys(_SECOND), _FIRST)
+        fields = ConfigFields(own, "deberta")
         fields.require("talking_head", False)
     fields.require("quantization_config", None)
     bert = _shared(fields)

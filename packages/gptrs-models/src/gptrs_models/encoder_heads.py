@@ -133,6 +133,9 @@ def with_head(
         model.head = TokenHead(config, params, model.body, norm, labels_of(settings))
     elif head == "word":
         model.head = WordHead(config, params, model.body, norm, model.words)
+    named = architectures(settings)[:1]
+    if named and (named[0] in _PRETRAINED or (head is None and not named[0].endswith(_BODIES))):
+        params.leave_out(model.body)
     return model
 
 

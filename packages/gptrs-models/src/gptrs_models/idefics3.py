@@ -39,12 +39,13 @@ def read_config(settings: Settings) -> Idefics3Config:
     kind = str(settings.get("model_type"))
     fields = ConfigFields(settings, kind)
     fields.require("quantization_config", None)
+    tied = fields.boolean("tie_word_embeddings", False)
     text, vision = _part(fields, "text_config"), _part(fields, "vision_config")
-    text = {"model_type": "llama", "rms_norm_eps": 1e-5, **text}
+    defaults = {"model_type": "llama", "rms_norm_eps": 1e-5}
+    text = ConfigFields(text, kind).overlaid({"tie_word_embeddings": tied}, defaults)
     if text["model_type"] not in KINDS:
         raise fields.error("text_config", f"has the `model_type` {text['model_type']!r:.80}")
-    tied = fields.boolean("tie_word_embeddings", False)
-    config = read_text_config({**text, "tie_word_embeddings": tied})
+    config = read_text_config(text)
     scale, tower = fields.integer("scale_factor", 2), _read_vision(vision, f"{kind}_vision")
     side = tower.image_size // tower.patch_size
     if side % scale:

@@ -204,6 +204,7 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def biogpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch names, learned positions from row 2 on, and embeddings times `sqrt(C)`."""
+    fields.without_effect("layer_norm_eps")
     names = replace(FAIRSEQ_NAMES, body="biogpt", norm="layer_norm", head="output_projection")
     return replace(
         unrotated(config, names),

@@ -140,6 +140,7 @@ def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch names, joined projections and parallel halves, or linear biases (Falcon RW)."""
     fields.require("apply_residual_connection_post_layernorm", False)
     new = fields.boolean("new_decoder_architecture", False)
+    fields.without_effect("parallel_attn" if new else "num_kv_heads")
     parallel = new or fields.boolean("parallel_attn", True)
     two_norms = new and fields.integer("num_ln_in_parallel_attn", 2) == 2
     shared = parallel and not two_norms
@@ -184,5 +185,5 @@ def refined_web(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Read the settings of Falcon under their names before transformers had it."""
     groups = fields.get("n_head_kv")
     own = {"new_decoder_architecture": groups is not None, "num_kv_heads": groups}
-    settings = {"multi_query": False, "parallel_attn": False, **fields.settings, **own}
+    settings = fields.overlaid(own, {"multi_query": False, "parallel_attn": False})
     return falcon(ConfigFields(settings, "RefinedWeb"), config)

@@ -106,7 +106,7 @@ def _ropes(
     if isinstance(both, Mapping) and (FULL in both or SLIDING in both):
         words = cast("Mapping[str, object]", both)
         full, sliding = (
-            read({**settings, "rope_parameters": words.get(word)}, theta)
+            read(fields.overlaid({"rope_parameters": words.get(word)}), theta)
             for word, theta in ((FULL, defaults.theta), (SLIDING, sliding_theta))
         )
         return full, sliding
@@ -126,7 +126,7 @@ def _rope(
     for name in ("rope_theta", "partial_rotary_factor"):
         own = settings.get(defaults.own(name))
         if own is not None:
-            settings = {**settings, name: own}
+            settings = ConfigFields(settings, kind).overlaid({name: own})
     rope = RopeSettings.from_settings(
         settings,
         kind,
@@ -225,9 +225,11 @@ def _window(fields: ConfigFields, kind: str, defaults: KindDefaults) -> int | No
         return None
     switched = kind.startswith("qwen") or kind == "smollm3"
     if switched and not fields.boolean("use_sliding_window", False):
+        fields.without_effect("sliding_window", "max_window_layers")
         return None
     default = defaults.sliding_window
     if fields.settings.get("sliding_window", default) is None:
+        fields.without_effect("max_window_layers")
         return None
     return fields.integer("sliding_window", default)
 

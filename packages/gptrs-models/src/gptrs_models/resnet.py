@@ -210,7 +210,7 @@ def load(settings: Mapping[str, object], params: Params) -> ResNet:
     """
     if "conv1.weight" not in params:
         return ResNet(ResNetConfig.from_settings(settings), settings, params, TRANSFORMERS)
-    settings = {**settings, **_torchvision_settings(params)}
+    settings = ConfigFields(settings, "resnet").overlaid(_torchvision_settings(params))
     return ResNet(ResNetConfig.from_settings(settings), settings, params, TORCHVISION)
 
 

@@ -87,7 +87,7 @@ def _modernbert(settings: Settings) -> RotaryConfig:
         own_names={"hidden_act": "hidden_activation", "rms_norm_eps": "norm_eps"},
     )  # fmt: skip
     ropes = _modernbert_ropes(fields)
-    plain = {**settings, "rope_parameters": None, "rope_scaling": None, "layer_types": None}
+    plain = fields.overlaid({"rope_parameters": None, "rope_scaling": None, "layer_types": None})
     layers = read_shared(ConfigFields(plain, "modernbert"), "modernbert", defaults)
     bias = fields.boolean("attention_bias", False)
     norm_bias = fields.boolean("norm_bias", False)
@@ -284,12 +284,13 @@ def _unpacked_gte(fields: ConfigFields) -> Settings:
         "factor": factor ** (2 / head_dim),
         "rope_theta": fields.number("rope_theta") * factor,
     }
-    return {**settings, "rope_scaling": None, "rope_parameters": rope}
+    return fields.overlaid({"rope_scaling": None, "rope_parameters": rope})
 
 
 def _gemma3(settings: Settings) -> RotaryConfig:
     """Read a Gemma 3 without causality: EmbeddingGemma."""
-    layers = llama_kinds.read_config({**settings, "use_bidirectional_attention": None})
+    own = ConfigFields(settings, "gemma3_text").overlaid({"use_bidirectional_attention": None})
+    layers = llama_kinds.read_config(own)
     window = layers.sliding_window
     heads = Heads(text=POOLER, text_out="score", word=None, word_out="lm_head", token_out="score")
     return RotaryConfig(layers, heads, None if window is None else window // 2)

@@ -55,6 +55,7 @@ def read_config(settings: Mapping[str, object]) -> SwinConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     fields = ConfigFields(settings, "swin")
     fields.require("quantization_config", None)
+    fields.without_effect("hidden_size", "num_layers")
     depths = fields.integers("depths", (2, 2, 6, 2))
     heads = fields.integers("num_heads", (3, 6, 12, 24))
     width = fields.integer("embed_dim", 96)

@@ -70,7 +70,9 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     if kind not in KINDS:
         raise fields.error("text_config", f"has the `model_type` {kind!r:.80}")
     rope = {name: _one_axis(own[name]) for name in _ROPES if own.get(name) is not None}
-    config = read_config({**own, **rope, "model_type": kind, "tie_word_embeddings": True})
+    config = read_config(
+        ConfigFields(own, kind).overlaid({**rope, "model_type": kind, "tie_word_embeddings": True})
+    )
     word = f"{config.names.embed}.weight"
     bodies = (body for body in BODIES if (f"{body}.{word}" if body else word) in params)
     head = next((head for head in HEADS if f"{head}.weight" in params), HEADS[0])
@@ -101,6 +103,8 @@ def load(settings: Settings, params: Params) -> Llama:
     names = cast("list[object]", found) if isinstance(found, list) else []
     if any(str(name).endswith("Classification") for name in names):
         raise ModelError(f"a `{kind}` model with a head for classes is not supported")
-    model = Llama(read_text(settings, params), params)
+    config = read_text(settings, params)
+    model = Llama(config, params)
+    params.leave_out(params / config.names.body if config.names.body else None)
     _logger.info("of the `%s` model the language model alone is loaded: it reads texts only", kind)
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 
@@ -17,7 +17,10 @@ from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed
 from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.generation.model_settings import ignored_settings
+from gptrs.runtime.unread import unread_in
 from gptrs_cli.inspect.model_facts import model_facts, natural_order
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
@@ -56,7 +59,8 @@ class CheckpointReport:
 
     `kind` is None for a file of tensors, `support` says which plugin loads the kind, `files` maps
     the name of each weights file to its bytes, `load` is None for a file of tensors. `model` holds
-    what its settings say.
+    what its settings say, `unread` the weights and settings that no code reads, None where no
+    plugin loads the kind.
     """
 
     path: Path
@@ -66,6 +70,7 @@ class CheckpointReport:
     tensors: tuple[TensorReport, ...]
     load: LoadReport | None = None
     model: Mapping[str, object] = field(default_factory=dict[str, object])
+    unread: Mapping[str, Sequence[str]] | None = None
 
     @property
     def parameters(self) -> int:
@@ -94,6 +99,7 @@ class CheckpointReport:
             "model": dict(self.model),
             "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
             "load": asdict(self.load) if self.load else None,
+            "unread": None if self.unread is None else dict(self.unread),
             "tensors": [_json_names(asdict(tensor)) for tensor in self.tensors],
             "totals": {
                 "tensors": len(self.tensors),
@@ -142,6 +148,11 @@ def print_report(report: CheckpointReport) -> None:
     if report.load:
         read, mapped = byte_size(report.load.read_bytes), byte_size(report.load.mapped_bytes)
         facts["a load"] = f"reads {read}, maps {mapped}, which are read as they are first used"
+    for name, found in (report.unread or {}).items():
+        if found:
+            facts["not read"] = f"{facts.get('not read', '')}; {name}: {listed(found, 20)}".lstrip(
+                "; "
+            )
     for name, text in facts.items():
         print(printable(f"{name:<12}{text}"))
     print()
@@ -180,7 +191,20 @@ def _model_report(source: ModelSource) -> CheckpointReport:
     load = LoadReport(read, sum(file.size for file in files))
     tensors, sizes = _tensors(weights), _files(weights)
     model = model_facts(source)
-    return CheckpointReport(source.path, kind, _support(kind), sizes, tensors, load, model)
+    return CheckpointReport(
+        source.path, kind, _support(kind), sizes, tensors, load, model, _unread(source)
+    )
+
+
+def _unread(source: ModelSource) -> Mapping[str, Sequence[str]] | None:
+    found = unread_in(source)
+    if found is None:
+        return None
+    return {
+        "weights": [*found.weights, *found.ahead],
+        "config": found.settings,
+        "generation_config": ignored_settings(source.generation_config),
+    }
 
 
 def _files(source: FileSource) -> dict[str, int]:

@@ -383,6 +383,8 @@ class InspectCheckpoint(TypedDict):
     """Its settings: layers, heads, context, vocabulary and the like."""
     files: list[dict[str, object]]
     load: dict[str, int] | None
+    unread: dict[str, list[str]] | None
+    """Weights, and settings of either file, that no code reads; null where none loads the kind."""
     tensors: list[dict[str, object]]
     totals: dict[str, object]
 

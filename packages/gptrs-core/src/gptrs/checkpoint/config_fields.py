@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeGuard, cast
 
+from gptrs.checkpoint.read_settings import ReadSettings
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 
@@ -27,6 +28,17 @@ class Fields:
     def settings(self) -> Mapping[str, object]:
         """Return all settings, null included."""
         return self._settings
+
+    def overlaid(
+        self, over: Mapping[str, object], under: Mapping[str, object] | None = None
+    ) -> Mapping[str, object]:
+        """Return the settings with `over` in place of theirs, and `under` where they have none.
+
+        They know what is looked at in either, as `{**settings}` would not.
+        """
+        if isinstance(self._settings, ReadSettings):
+            return self._settings.overlaid(over, under or {})
+        return {**(under or {}), **self._settings, **over}
 
     def get(self, name: str, default: object = None) -> object:
         """Return the value of any type, `default` where it is missing."""
@@ -121,6 +133,11 @@ class Fields:
         value = self.get(name)
         if value is not None and value not in supported:
             raise self.error(name, f"is supported as {' or '.join(map(repr, supported))} only")
+
+    def without_effect(self, *names: str) -> None:
+        """Say that settings change nothing, as others are, so that nobody is told of them."""
+        for name in names:
+            self.get(name)
 
     def error(self, name: str, need: str) -> ModelError:
         """Return the error that a setting does not meet a need, with the value that was found."""

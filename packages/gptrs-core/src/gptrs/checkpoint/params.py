@@ -106,6 +106,7 @@ class Params:
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
         self._read_quantized = set[str]()
+        self._left_out = set[str]()
         self._uses: dict[str, WeightUse] = {}
         self._narrow = set[str]()
         """Stacks of matrices that keep a stored type of 2 bytes."""
@@ -331,6 +332,21 @@ class Params:
             used = frozenset((*self._parameters, *self._read_quantized))
         names = self._source.names()
         return [name for name in names if name.startswith(self._prefix) and name not in used]
+
+    def unread(self) -> list[str]:
+        """Return `unused` but for what `leave_out` named, and tensors without elements."""
+        left = [name for name in self.unused() if name not in self._left_out]
+        return [name for name in left if 0 not in self._source.type_of(name).shape]
+
+    def leave_out(self, below: Params | None = None) -> None:
+        """Say that the tensors of this scope that were not asked for are meant to be left out.
+
+        Those of the scope `below` are not among them.
+        """
+        kept = frozenset(() if below is None else below.unused())
+        left = [name for name in self.unused() if name not in kept]
+        with self._lock:
+            self._left_out.update(left)
 
     def uses(self) -> Mapping[str, WeightUse]:
         """Return what the matrices that `tensor` gave are for, by their whole names."""

@@ -20,6 +20,7 @@ from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
+from gptrs.checkpoint.read_settings import ReadSettings
 from gptrs.checkpoint.tensor_plans import PLAN, TensorPlan
 from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
@@ -31,6 +32,7 @@ from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import model_choices
 from gptrs.runtime.guarded_model import model_factory
 from gptrs.runtime.loaded_model import LoadedModel, require_adapted
+from gptrs.runtime.unread import unread_of
 from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
 
@@ -74,7 +76,6 @@ def load_model(
     started = time.perf_counter()
     with span("load model"):
         source = _source(path)
-        factory = model_factory(source.model_type)
         made = backend_of(backend, threads)
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
         engine = _with_precision(made, precision, quantized)
@@ -86,11 +87,12 @@ def load_model(
         added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)
+        settings = ReadSettings(source.config)
         with entered(choices):
-            module = factory(source.config, params)
+            module = model_factory(source.model_type)(settings, params)
         if added is not None:
             require_adapted(params, added, source.name)
-    _warn_if_whole(params, source.name)
+    _tell(source, settings, params)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
 
@@ -111,6 +113,11 @@ def _source(path: str | Path | None) -> ModelSource:
             hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it",
         )
     return find_model(found)
+
+
+def _tell(source: ModelSource, settings: ReadSettings, params: Params) -> None:
+    unread_of(settings, source.config, params).tell(source.name)
+    _warn_if_whole(params, source.name)
 
 
 def _warn_if_whole(params: Params, name: str) -> None:

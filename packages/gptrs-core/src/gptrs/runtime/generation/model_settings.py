@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, cast
@@ -36,9 +37,29 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "exponential_decay_length_penalty": (),
     "watermarking_config": (),
     "dola_layers": (),
+    "token_healing": (),
     "max_time": (),
 }
 """Settings that would change the text and are not supported, with the values that would not."""
+
+
+_FOLLOWED: Final = re.compile(
+    r"do_sample|temperature|top_[kp]|min_p|typical_p|(epsilon|eta)_cutoff|.*repetition_penalty"
+    r"|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|(min|max)_(new_tokens|length)"
+    r"|stop_strings|num_beams|length_penalty|early_stopping|.*_token_ids?|.*_token_index"
+)
+"""Settings that are followed, here or where texts have sources, and tokens by their names."""
+_HARMLESS: Final = re.compile(
+    r"_.*|transformers_version|use_cache|cache_.*|.*cache_config|return_.*|output_.*|compile_config"
+    r"|disable_compile|remove_invalid_values|renormalize_logits|low_memory|prefill_chunk_size"
+    r"|trust_remote_code|.*assistant.*|prompt_lookup_.*|max_matching_ngram_size"
+    r"|target_lookbehind|diversity_penalty|continuous_batching_config|transformers_weights"
+    r"|alignment_heads|lang_to_id|task_to_id|is_multilingual|language|task|median_filter_width"
+    r"|max_initial_timestamp_index|prev_sot_token_id|forced_decoder_ids|no_speech_.*"
+    r"|(compression_ratio|logprob)_threshold|condition_on_prev_tokens|chat_format"
+    r"|max_cache_len|speculation_type|use_mtp|max_window_size|generation_kwargs|model_type|dtype|torch_dtype"
+)
+"""Settings that change no text, or have their own place where sounds become texts."""
 
 
 def configured_sampling(
@@ -132,13 +153,25 @@ def note_unsupported(
 
     Those of `supported` have their effect this time.
     """
-    ignored = tuple(
-        key
-        for key, neutral in _WITHOUT_EFFECT.items()
-        if settings.get(key) not in (None, False, *neutral) and key not in supported
-    )
+    ignored = tuple(key for key in ignored_settings(settings) if key not in supported)
     if ignored:
         _note(name, ignored)
+
+
+def ignored_settings(settings: Mapping[str, object]) -> list[str]:
+    """Return the settings that would change the text and are not followed, unknown ones too."""
+    known = [
+        key
+        for key, neutral in _WITHOUT_EFFECT.items()
+        if settings.get(key) not in (None, False, *neutral)
+    ]
+    others = [key for key in settings if key not in _WITHOUT_EFFECT and _is_unknown(key, settings)]
+    return known + others
+
+
+def _is_unknown(key: str, settings: Mapping[str, object]) -> bool:
+    is_off = settings[key] in (None, False, "", [], {})
+    return not (is_off or _FOLLOWED.fullmatch(key) or _HARMLESS.fullmatch(key))
 
 
 @lru_cache(maxsize=64)
