@@ -133,3 +133,21 @@ def test_sizes_under_the_names_of_a_kind(gptrs, model_directory, tmp_path, names
     config = json.dumps({"model_type": "xglm", **sizes})
     (folder / "config.json").write_text(config, encoding="utf-8")
     assert "layers 3, width 8, heads 2, context 16" in gptrs("inspect", folder).out
+
+
+def test_what_nothing_reads_is_listed(gptrs, model_directory, tmp_path):
+    folder = shutil.copytree(model_directory, tmp_path / "m")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "h.0.odd.bias": np.ones(3, np.float32)}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "odd_factor": 2}))
+    (folder / "generation_config.json").write_text(json.dumps({"token_healing": True}))
+    assert gptrs("inspect", folder, "--json").json["unread"] == {
+        "weights": ["h.0.odd.bias"],
+        "config": ["odd_factor"],
+        "generation_config": ["token_healing"],
+    }
+    shown = "weights: `h.0.odd.bias`; config: `odd_factor`; generation_config: `token_healing`"
+    assert f"not read    {shown}\n" in gptrs("inspect", folder).stdout
+    clean = gptrs("inspect", model_directory)
+    assert "not read" not in clean.stdout
