@@ -92,7 +92,7 @@ KINDS: Final[Mapping[str, Mapping[str, Sequence[object]]]] = {
         **{"n_group": (1, 2, 4), "topk_group": (1,), "num_experts_per_tok": (2,)},
         **{"first_k_dense_replace": (0, 1), "moe_intermediate_size": (20,)},
         **{"routed_scaling_factor": (1.0, 2.5), "num_key_value_heads": (4,)},
-        **{"rope_parameters": ROPES[:3], "norm_topk_prob": (False, True)},
+        **{"rope_parameters": ROPES[:2], "norm_topk_prob": (False, True)},
     },
     "GptOss": {"num_local_experts": (4,), "num_experts_per_tok": (2,), "head_dim": (8,), **WINDOW},
     "Mamba": {"use_bias": (False, True), "use_conv_bias": (False, True), "state_size": (4, 8)},

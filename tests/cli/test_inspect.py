@@ -148,6 +148,6 @@ def test_what_nothing_reads_is_listed(gptrs, model_directory, tmp_path):
         "generation_config": ["token_healing"],
     }
     shown = "weights: `h.0.odd.bias`; config: `odd_factor`; generation_config: `token_healing`"
-    assert f"not read    {shown}\n" in gptrs("inspect", folder).stdout
+    assert f"not read    {shown}\n" in gptrs("inspect", folder).out
     clean = gptrs("inspect", model_directory)
-    assert "not read" not in clean.stdout
+    assert "not read" not in clean.out
