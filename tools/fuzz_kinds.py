@@ -80,7 +80,10 @@ KINDS: Final[Mapping[str, Mapping[str, Sequence[object]]]] = {
     },
     "GPTBigCode": {**TIED, "multi_query": (False, True)},
     "GPTJ": {"n_embd": (32,), "n_head": (4,), "n_layer": (2,), "rotary_dim": (4, 8), **TIED},
-    "Mixtral": {**ROTARY, **WINDOW, "num_local_experts": (3, 4), "num_experts_per_tok": (1, 2)},
+    "Mixtral": {
+        **{**ROTARY, **WINDOW, "head_dim": (8,), "num_local_experts": (3, 4)},
+        **{"num_experts_per_tok": (1, 2)},
+    },
     "Qwen3Moe": {
         **ROTARY, **MOE, "norm_topk_prob": (False, True), "decoder_sparse_step": (1, 2),
         "mlp_only_layers": ([], [0]), "head_dim": (8,),
