@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import gptrs
-from gptrs.errors import GptrsError, ModelError, UsageError
+from gptrs.errors import ContextLengthError, GptrsError, ModelError, UsageError
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -96,6 +96,8 @@ def test_long_documents_keep_the_end_of_the_template(folder, caplog):
     with caplog.at_level("INFO", "gptrs"):
         found = _ours(model, [*DOCUMENTS, LONG])
     assert "1 of 6 texts were cut to 64 tokens" in caplog.text
+    with pytest.raises(ContextLengthError, match=r"text 1 has \d{3} tokens, the model reads 64"):
+        _ours(model, ["a", LONG], truncate=False)
     np.testing.assert_allclose(found, _theirs(folder, [*DOCUMENTS, LONG]), atol=2e-6)
 
 

@@ -165,7 +165,7 @@ def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
         assert ours.prefix_length(text) == len(whole.ids) - (whole.special_tokens_mask[-1:] == [1])
         limited = Tokenizer.from_str(made.to_str())
         limited.enable_truncation(20)
-        assert ours.encode_within(text, 20) == limited.encode(text).ids
+        assert ours.encode_within(text, 20)[0] == limited.encode(text).ids
     assert cuts > 120
 
 

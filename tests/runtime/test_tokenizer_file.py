@@ -229,7 +229,7 @@ def test_a_template_that_repeats_the_text_is_refused(nested):
         processor = {"type": "Sequence", "processors": [template]} if nested else template
         return json.dumps({"post_processor": processor, "model": MODEL}).encode()
 
-    assert TextTokenizer(tokenizer(1), "t.json").encode_within("a", 1) == [0]
+    assert TextTokenizer(tokenizer(1), "t.json").encode_within("a", 1)[0] == [0]
     with pytest.raises(ModelError, match="a post-processor that repeats the text 50 times"):
         TextTokenizer(tokenizer(50), "t.json")
 

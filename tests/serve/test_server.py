@@ -264,11 +264,11 @@ def test_clients_who_ask_at_once_share_the_calls_of_an_embedder(tmp_path, model,
     expected = gptrs.embed(embedder, texts)
     sizes, first = [], threading.Event()
 
-    def counted(model, texts):
+    def counted(model, texts, **options):
         sizes.append(len(texts))
         if len(sizes) == 1:
             assert first.wait(60)
-        return gptrs.embed(model, texts)
+        return gptrs.embed(model, texts, **options)
 
     monkeypatch.setattr("gptrs_serve.served.embed", counted)
 

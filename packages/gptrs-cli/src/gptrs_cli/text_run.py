@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
@@ -12,6 +12,7 @@ import typer
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.waiting import Waiting
@@ -27,9 +28,23 @@ HeadModel = Annotated[
         " the Hugging Face hub.",
     ),
 ]
+Truncate = Annotated[
+    bool | None,
+    typer.Option(
+        "--truncate/--no-truncate",
+        help="Cut texts that are longer than the model reads, or refuse them; without it they are"
+        " cut, which a note says.",
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
 ]
+
+
+def truncated_fields(lengths: Sequence[TextLength]) -> dict[str, object]:
+    """Return the JSON field of the texts that were cut, by their numbers; none without any."""
+    cut = [number for number, length in enumerate(lengths) if length.is_cut]
+    return {"truncated": cut} if cut else {}
 
 
 @dataclass(frozen=True)

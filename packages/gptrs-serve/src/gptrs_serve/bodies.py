@@ -155,7 +155,22 @@ class ChatBody(Generating, kw_only=True):
     prompt_cache_key: str | None = None
 
 
-class EmbeddingBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class Reading(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Texts that are longer than a model reads are refused unless they may be cut.
+
+    `truncate` is the word of TEI; vLLM has `truncate_prompt_tokens`, -1 for what the model reads.
+    """
+
+    truncate: bool | None = None
+    truncate_prompt_tokens: Literal[-1] | None = None
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether texts may be cut."""
+        return self.truncate or (self.truncate is None and self.truncate_prompt_tokens is not None)
+
+
+class EmbeddingBody(Reading, kw_only=True):
     """`/v1/embeddings`."""
 
     input: Texts
@@ -170,7 +185,7 @@ class Document(Struct, forbid_unknown_fields=True):
     text: str
 
 
-class RerankBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class RerankBody(Reading, kw_only=True):
     """`/v1/rerank`, as Jina and Cohere have it."""
 
     query: str
@@ -180,7 +195,7 @@ class RerankBody(Struct, forbid_unknown_fields=True, kw_only=True):
     return_documents: bool = False
 
 
-class ClassifyBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class ClassifyBody(Reading, kw_only=True):
     """`/v1/classify`, as vLLM has it."""
 
     input: Texts

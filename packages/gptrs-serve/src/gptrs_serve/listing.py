@@ -14,6 +14,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from gptrs.errors import ContextLengthError
 from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
@@ -37,7 +38,8 @@ async def embeddings(request: Request, body: EmbeddingBody, served: Served) -> R
     """Return a vector for each text."""
     name, model = served.named(body.model, "text_embedder")
     texts = _listed(body.input)
-    vectors = await _for_client(request, served.vectors(model, texts))
+    work = served.vectors(model, texts, may_cut=body.may_cut)
+    vectors, read = await _for_client(request, work)
     data = [
         {
             "object": "embedding",
@@ -46,7 +48,7 @@ async def embeddings(request: Request, body: EmbeddingBody, served: Served) -> R
         }
         for index, vector in enumerate(vectors)
     ]
-    usage = _read(sum(await _lengths(model, texts)))
+    usage = _read(read)
     return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
@@ -54,7 +56,8 @@ async def classes(request: Request, body: ClassifyBody, served: Served) -> Respo
     """Return how likely each class of each text is, and the best one."""
     name, model = served.named(body.model, "text_classifier")
     texts = _listed(body.input)
-    labels, scores = await _for_client(request, served.class_scores(model, texts))
+    work = served.class_scores(model, texts, may_cut=body.may_cut)
+    labels, scores, read = await _for_client(request, work)
     data: list[dict[str, object]] = [
         {
             "index": index,
@@ -64,8 +67,7 @@ async def classes(request: Request, body: ClassifyBody, served: Served) -> Respo
         }
         for index, row in enumerate(scores)
     ]
-    usage = _read(sum(await _lengths(model, texts)))
-    return JSONResponse(_described("classify", name, data, usage))
+    return JSONResponse(_described("classify", name, data, _read(read)))
 
 
 async def tags(request: Request, body: TagBody, served: Served) -> Response:
@@ -82,8 +84,18 @@ async def tags(request: Request, body: TagBody, served: Served) -> Response:
 
 
 async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
-    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away."""
-    found = await while_connected(request, work, lambda: None)
+    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away.
+
+    RequestError for a text that is longer than the model reads.
+    """
+    try:
+        found = await while_connected(request, work, lambda: None)
+    except ContextLengthError as error:
+        raise RequestError(
+            f"{error.message}; `truncate` has it cut",
+            param="truncate",
+            code="context_length_exceeded",
+        ) from error
     if found is None:
         raise ClientDisconnect
     return found
@@ -125,18 +137,16 @@ async def rerank(request: Request, body: RerankBody, served: Served) -> Response
     """Return the documents in the order in which they answer a query, the best first."""
     name, model = served.named(body.model, _ranking(body.model, served))
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    ranking = served.ranked(model, body.query, texts, body.top_n)
-    found = await _for_client(request, ranking)
-    counts = await _lengths(model, [body.query, *texts])
+    ranking = served.ranked(model, body.query, texts, body.top_n, may_cut=body.may_cut)
+    found, read = await _for_client(request, ranking)
     results: list[dict[str, object]] = []
     for each in found:
-        told: dict[str, object] = {"index": each.index, "relevance_score": each.score}
+        result: dict[str, object] = {"index": each.index, "relevance_score": each.score}
         if body.return_documents:
-            told["document"] = {"text": each.text}
-        results.append(told)
-    usage = _read(counts[0] * len(texts) + sum(counts[1:]))
-    number = f"rerank-{uuid.uuid4().hex}"
-    return JSONResponse({"id": number, "model": name, "results": results, "usage": usage})
+            result["document"] = {"text": each.text}
+        results.append(result)
+    told = {"id": f"rerank-{uuid.uuid4().hex}", "model": name, "results": results}
+    return JSONResponse({**told, "usage": _read(read)})
 
 
 def _ranking(name: str | None, served: Served) -> str:

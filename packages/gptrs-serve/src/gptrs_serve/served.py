@@ -23,6 +23,7 @@ from gptrs.runtime.text_classes.classify import text_logits
 from gptrs.runtime.text_classes.rank import Ranked, rank
 from gptrs.runtime.text_classes.scores import class_scores
 from gptrs.runtime.text_classes.tag import Entity, tag
+from gptrs.runtime.tokenization.encoded_text import LongTexts, TextLength
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
@@ -162,22 +163,38 @@ class Served:
         return await asyncio.to_thread(work)
 
     async def ranked(
-        self, model: LoadedModel, query: str, documents: Sequence[str], top: int | None
-    ) -> list[Ranked]:
-        """Return the documents, the best first."""
-        return await self.calls.alone(lambda: rank(model, query, documents, top))
+        self,
+        model: LoadedModel,
+        query: str,
+        documents: Sequence[str],
+        top: int | None,
+        *,
+        may_cut: bool,
+    ) -> tuple[list[Ranked], int]:
+        """Return the documents, the best first, and how many tokens were read."""
+        lengths: list[TextLength] = []
+        found = await self.calls.alone(
+            lambda: rank(model, query, documents, top, truncate=may_cut, lengths=lengths.extend)
+        )
+        return found, sum(length.read for length in lengths)
 
     async def class_scores(
-        self, model: LoadedModel, texts: Sequence[str]
-    ) -> tuple[list[str], list[np.ndarray]]:
-        """Return the names of the classes, and the scores of each text, f64 [classes]."""
+        self, model: LoadedModel, texts: Sequence[str], *, may_cut: bool
+    ) -> tuple[list[str], list[np.ndarray], int]:
+        """Return the names of the classes, the scores of each text, f64 [classes], and how many
+        tokens were read.
+        """
 
-        def work(texts: Sequence[str]) -> list[np.ndarray]:
-            logits = text_logits(model, texts)
-            return list(class_scores(model.config, logits.shape[1])(logits))
+        def work(texts: Sequence[str]) -> list[tuple[np.ndarray, int]]:
+            lengths: list[TextLength] = []
+            long = LongTexts(may_cut, lengths.extend)
+            logits = text_logits(model, texts, long=long)
+            scores = class_scores(model.config, logits.shape[1])(logits)
+            return _with_read(scores, lengths)
 
-        scores = await self.calls.run((model, "classes"), texts, work)
-        return [class_label(model.config, index) for index in range(len(scores[0]))], scores
+        found = await self.calls.run((model, "classes", may_cut), texts, work)
+        names = [class_label(model.config, index) for index in range(len(found[0][0]))]
+        return names, [scores for scores, _ in found], sum(read for _, read in found)
 
     async def entities(
         self, model: LoadedModel, texts: Sequence[str], aggregation: str
@@ -186,10 +203,20 @@ class Served:
         key = (model, "tags", aggregation)
         return await self.calls.run(key, texts, lambda texts: tag(model, texts, aggregation))
 
-    async def vectors(self, model: LoadedModel, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the vector of each text, f32 [D]."""
+    async def vectors(
+        self, model: LoadedModel, texts: Sequence[str], *, may_cut: bool
+    ) -> tuple[list[np.ndarray], int]:
+        """Return the vector of each text, f32 [D], and how many tokens were read."""
 
-        def work(texts: Sequence[str]) -> list[np.ndarray]:
-            return list(embed(model, texts))
+        def work(texts: Sequence[str]) -> list[tuple[np.ndarray, int]]:
+            lengths: list[TextLength] = []
+            vectors = embed(model, texts, truncate=may_cut, lengths=lengths.extend)
+            return _with_read(vectors, lengths)
 
-        return await self.calls.run((model, "vectors"), texts, work)
+        found = await self.calls.run((model, "vectors", may_cut), texts, work)
+        return [vector for vector, _ in found], sum(read for _, read in found)
+
+
+def _with_read(rows: np.ndarray, lengths: Sequence[TextLength]) -> list[tuple[np.ndarray, int]]:
+    """Return a row of each text, with how many tokens of it were read."""
+    return [(row, length.read) for row, length in zip(rows, lengths, strict=True)]

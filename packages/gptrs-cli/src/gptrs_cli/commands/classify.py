@@ -15,6 +15,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.classify import LabelScore
 from gptrs.runtime.text_classes.classify import classify as classify_texts
 from gptrs.runtime.text_classes.zero_shot import TEMPLATE, zero_shot
+from gptrs.runtime.tokenization.encoded_text import LongTexts, TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -22,7 +23,7 @@ from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
 
 _SHOWN: Final = 5
 """Classes of a text in the table."""
@@ -68,7 +69,12 @@ class ClassOptions:
             raise UsageError("`--template` and `--multi-label` are for `--label`, which is missing")
 
     def run(
-        self, model: LoadedModel, texts: list[str], batch_size: int, progress: Progress | None
+        self,
+        model: LoadedModel,
+        texts: list[str],
+        batch_size: int,
+        progress: Progress | None,
+        long: LongTexts,
     ) -> list[tuple[LabelScore, ...]]:
         """Return the classes of each text."""
         if self.label:
@@ -80,10 +86,19 @@ class ClassOptions:
                 template,
                 multi_label=self.multi_label,
                 batch_size=batch_size,
+                truncate=long.truncate,
+                lengths=long.lengths,
                 progress=progress,
             )
         rows = list(zip(texts, self.pair, strict=True)) if self.pair else texts
-        return classify_texts(model, rows, batch_size, progress=progress)
+        return classify_texts(
+            model,
+            rows,
+            batch_size,
+            truncate=long.truncate,
+            lengths=long.lengths,
+            progress=progress,
+        )
 
 
 @command_options(*MODEL)
@@ -92,6 +107,7 @@ def classify(
     model: HeadModel,
     texts: TextOptions,
     options: ClassOptions,
+    truncate: Truncate = None,
     batch_size: BatchSize = 32,
     settings: Settings,
 ) -> None:
@@ -101,18 +117,20 @@ def classify(
     """
     given = texts.read()
     options.checked(given)
+    lengths: list[TextLength] = []
+    long = LongTexts(truncate, lengths.extend)
     with observed(settings) as profile:
         run = run_texts(
             model,
             settings,
             len(given),
             LoadedModel.text_classifier,
-            lambda loaded, progress: options.run(loaded, given, batch_size, progress),
+            lambda loaded, progress: options.run(loaded, given, batch_size, progress, long),
         )
         if settings.json:
             found = [[{"label": e.label, "score": e.score} for e in row] for row in run.result]
             pairs = {"pairs": options.pair} if options.pair else {}
-            fields = {"texts": given, **pairs, "classes": found}
+            fields = {"texts": given, **pairs, **truncated_fields(lengths), "classes": found}
             print_result("classify", run.json_fields("classify") | fields | profile_fields(profile))
             return
         rows = [

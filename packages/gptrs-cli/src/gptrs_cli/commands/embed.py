@@ -19,6 +19,7 @@ from gptrs.runtime.embedding.embed import recipe_of, similarities
 from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
+from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
@@ -30,6 +31,7 @@ from gptrs_cli.terminal.stderr import note, note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
+from gptrs_cli.text_run import Truncate, truncated_fields
 
 MOST_COMPARED: Final = 100
 """Most texts whose similarities are shown."""
@@ -43,6 +45,7 @@ class _Result:
     vectors: np.ndarray
     similarities: np.ndarray | None
     seconds: float
+    lengths: list[TextLength]
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class EmbedOptions:
             "--prompt-name", metavar="NAME", help="Put this prompt of the model before each text."
         ),
     ] = None
+    truncate: Truncate = None
     batch_size: Annotated[
         int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
     ] = 32
@@ -87,6 +91,8 @@ class EmbedOptions:
             raise UsageError("`--image` and texts exclude each other", hint="run the command twice")
         if self.prompt_name is not None:
             raise UsageError("`--prompt-name` is put before texts, not before images")
+        if self.truncate is not None:
+            raise UsageError("`--truncate` is about texts, not about images")
         return [str(path) for path in self.image]
 
 
@@ -153,6 +159,7 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
     if not options.image:
         _note_head(model)
     started = time.perf_counter()
+    lengths: list[TextLength] = []
     with text_progress(model, len(texts), "embedding") as progress:
         if options.image:
             size, unit = min(options.batch_size, IMAGES), bool(options.normalize)
@@ -164,6 +171,8 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
                 options.batch_size,
                 options.normalize,
                 prompt_name=options.prompt_name,
+                truncate=options.truncate,
+                lengths=lengths.extend,
                 progress=progress,
             )
     seconds = time.perf_counter() - started
@@ -171,7 +180,7 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
     if options.similarity:
         of_texts = not options.image and "image_text" not in model.capabilities
         alike = similarities(vectors, recipe_of(model).similarity if of_texts else "cosine")
-    return _Result(vectors, alike, seconds)
+    return _Result(vectors, alike, seconds, lengths)
 
 
 def _require_embedder(model: LoadedModel, of_images: bool) -> None:
@@ -227,6 +236,7 @@ def _as_json(
         "backend": model.backend.name,
         **adapter_fields(model),
         "texts": texts,
+        **truncated_fields(result.lengths),
         "shape": list(result.vectors.shape),
         "dtype": "f32",
     }

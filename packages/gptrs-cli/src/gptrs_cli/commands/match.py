@@ -11,6 +11,7 @@ from gptrs.quoting import counted
 from gptrs.runtime.embedding.match import match as match_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
+from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -18,7 +19,7 @@ from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import HeadModel, run_texts
+from gptrs_cli.text_run import HeadModel, Truncate, run_texts, truncated_fields
 
 
 @command_options(*MODEL)
@@ -29,6 +30,7 @@ def match(
         list[Path], typer.Option("--image", metavar="FILE", help="An image; can be repeated.")
     ],
     texts: TextOptions,
+    truncate: Truncate = None,
     settings: Settings,
 ) -> None:
     """Tell how well texts belong to images.
@@ -37,13 +39,16 @@ def match(
     texts; of a model that scores each text by itself each has its own.
     """
     given = texts.read()
+    lengths: list[TextLength] = []
     with observed(settings) as profile:
         run = run_texts(
             model,
             settings,
             len(image),
             LoadedModel.image_text,
-            lambda loaded, _: match_images(loaded, image, given),
+            lambda loaded, _: match_images(
+                loaded, image, given, truncate=truncate, lengths=lengths.extend
+            ),
         )
         names, result = [str(path) for path in image], run.result
         if settings.json:
@@ -51,7 +56,7 @@ def match(
                 "logits": json_values(result.logits),
                 "probabilities": json_values(result.probabilities),
             }
-            fields = {"images": names, "texts": given} | scores
+            fields = {"images": names, "texts": given} | truncated_fields(lengths) | scores
             print_result("match", run.json_fields("match") | fields | profile_fields(profile))
             return
         rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from gptrs.quoting import counted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.rank import rank as rank_documents
+from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -17,7 +19,7 @@ from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
 
 
 @command_options(*MODEL)
@@ -39,6 +41,7 @@ def rank(
         str | None,
         typer.Option("--prompt", metavar="TEXT", help="Take this prompt; an empty one is none."),
     ] = None,
+    truncate: Truncate = None,
     batch_size: BatchSize = 32,
     settings: Settings,
 ) -> None:
@@ -47,25 +50,23 @@ def rank(
     The model is a reranker (cross-encoder), which reads the query together with each document. A
     prompt stands before both: an instruction, for example.
     """
-    given, prompts = texts.read(), {"prompt_name": prompt_name, "prompt": prompt}
+    given = texts.read()
+    lengths: list[TextLength] = []
+    ranked = partial(rank_documents, query=query, documents=given, top_k=top_k)
+    asked = partial(ranked, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
     with observed(settings) as profile:
         run = run_texts(
             model,
             settings,
             len(given),
             LoadedModel.ranker,
-            lambda loaded, progress: rank_documents(
-                loaded,
-                query,
-                given,
-                top_k,
-                batch_size,
-                progress=progress,
-                **prompts,
+            lambda loaded, progress: asked(
+                loaded, batch_size=batch_size, lengths=lengths.extend, progress=progress
             ),
         )
         if settings.json:
             fields = {"query": query, "ranking": [asdict(each) for each in run.result]}
+            fields |= truncated_fields(lengths)
             print_result("rank", run.json_fields("rank") | fields | profile_fields(profile))
             return
         rows = [[f"{each.score:.4f}", str(each.index), each.text] for each in run.result]

@@ -213,6 +213,8 @@ class Embed(TypedDict):
     adapter: NotRequired[str]
     """With `--adapter`: its folder."""
     texts: list[str]
+    truncated: NotRequired[list[int]]
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
     images: NotRequired[list[str]]
     """The files, with `--image`."""
     shape: list[int]

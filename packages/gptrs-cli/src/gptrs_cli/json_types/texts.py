@@ -25,6 +25,8 @@ class Classify(TypedDict):
     texts: list[str]
     pairs: NotRequired[list[str]]
     """With `--pair`: the second text of each."""
+    truncated: NotRequired[list[int]]
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
     classes: list[list[ClassScore]]
     """The classes of each text, the best first."""
     timings: RunTimings
@@ -48,6 +50,8 @@ class Rank(TypedDict):
     query: str
     ranking: list[RankedText]
     """The best first."""
+    truncated: NotRequired[list[int]]
+    """The numbers of documents that were cut to what the model reads, if there are some."""
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
 
@@ -60,6 +64,8 @@ class Match(TypedDict):
     backend: str
     images: list[str]
     texts: list[str]
+    truncated: NotRequired[list[int]]
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
     logits: list[list[Number]]
     """For each image one for each text."""
     probabilities: list[list[Number]]

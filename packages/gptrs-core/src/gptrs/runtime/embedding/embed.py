@@ -16,6 +16,7 @@ from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.named_prompts import chosen_prompt
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
+from gptrs.runtime.tokenization.encoded_text import Lengths, LongTexts
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 
@@ -28,6 +29,8 @@ def embed(
     *,
     prompt_name: str | None = None,
     prompt: str | None = None,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Return the vector of each text, f32 [N, D], in the order of `texts`.
@@ -37,8 +40,12 @@ def embed(
     L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the
     vectors of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the
     prompts in the files; a `prompt` of the caller's own replaces it, and an empty one is none.
-    UsageError if there is no text or one without tokens; ModelError for a model without the
-    capability `text_embedder`, or without a tokenizer.
+
+    A text of more tokens than the model reads is cut, and a note says so; `truncate=True` cuts it
+    without one, `truncate=False` refuses it with ContextLengthError. `lengths` is called with how
+    many tokens each text has, prompt included, and how many are read. UsageError if there is no
+    text or one without tokens; ModelError for a model without the capability `text_embedder`, or
+    without a tokenizer.
     """
     if isinstance(texts, str):
         raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
@@ -47,11 +54,12 @@ def embed(
             f"`embed` needs at least 1 text and a batch of at least 1, got {len(texts)} and"
             f" {batch_size}"
         )
+    long = LongTexts(truncate, lengths)
     if "image_text" in model.capabilities:
-        return _beside_images(model, texts, normalize, prompt_name, prompt)
+        return _beside_images(model, texts, normalize, prompt_name, prompt, long)
     recipe = recipe_of(model)
     first = chosen_prompt(recipe.prompts, recipe.default_prompt, prompt_name, prompt)
-    tokens = _tokens(model, recipe, [first + text for text in texts])
+    tokens = _tokens(model, recipe, [first + text for text in texts], long)
     skipped = 0 if recipe.pooling.include_prompt else _prompt_tokens(model, recipe, first)
     vectors = _pooled(model, recipe, tokens, batch_size, skipped, progress)
     for step in _steps(recipe, normalize):
@@ -65,11 +73,12 @@ def _beside_images(
     normalize: bool | None,
     name: str | None,
     prompt: str | None,
+    long: LongTexts,
 ) -> np.ndarray:
     """Return the vectors of texts in the space of images."""
     if name is not None:
         raise UsageError(f"a `{model.kind}` model has no named prompts", hint="give the `prompt`")
-    vectors = text_vectors(model, [(prompt or "") + text for text in texts])
+    vectors = text_vectors(model, [(prompt or "") + text for text in texts], long)
     return Normalize()(vectors) if normalize else vectors
 
 
@@ -116,18 +125,16 @@ def _cased(recipe: EmbeddingRecipe, text: str) -> str:
     return text.lower() if recipe.lower_case else text
 
 
-def _tokens(model: LoadedModel, recipe: EmbeddingRecipe, texts: Sequence[str]) -> list[list[int]]:
+def _tokens(
+    model: LoadedModel, recipe: EmbeddingRecipe, texts: Sequence[str], long: LongTexts
+) -> list[list[int]]:
     embedder, tokenizer = model.text_embedder(), model.tokenizer
     limit = _longest(model, recipe)
-    rows = [tokenizer.encode_within(_cased(recipe, text), limit) for text in texts]
-    for number, row in enumerate(rows):
-        if not 1 <= len(row) <= limit:
-            raise UsageError(
-                f"text {number} has {len(row)} tokens, the model takes from 1 to {limit}",
-                hint="leave out empty texts",
-            )
+    found = [tokenizer.encode_within(_cased(recipe, text), limit) for text in texts]
+    long.told([length for _, length in found], limit)
+    for row, _ in found:
         require_known_tokens(row, embedder.vocab_size)
-    return rows
+    return [row for row, _ in found]
 
 
 def _prompt_tokens(model: LoadedModel, recipe: EmbeddingRecipe, prompt: str) -> int:

@@ -14,6 +14,7 @@ from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.scores import sigmoid, softmax
+from gptrs.runtime.tokenization.encoded_text import Lengths, LongTexts
 from gptrs.runtime.tokenization.special_tokens import named_tokens
 
 
@@ -34,14 +35,17 @@ def match(
     images: Sequence[Image],
     texts: Sequence[str],
     batch_size: int = IMAGES,
+    *,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
 ) -> Matches:
     """Return how well each text belongs to each image.
 
-    A text of more tokens than the model takes is cut. UsageError if there is no image or text;
-    ModelError for a model without the capability `image_text`, or without a tokenizer.
+    `truncate` and `lengths` are as of `embed`. UsageError if there is no image or text; ModelError
+    for a model without the capability `image_text`, or without a tokenizer.
     """
     scorer = model.image_text()
-    vectors = text_vectors(model, texts)
+    vectors = text_vectors(model, texts, LongTexts(truncate, lengths))
     pictures = embed_images(model, images, batch_size, normalize=True)
     scale, bias = scorer.scale_and_bias()
     cosines = pictures.astype(np.float64) @ Normalize()(vectors).T
@@ -50,19 +54,16 @@ def match(
     return Matches(logits, shares)
 
 
-def text_vectors(model: LoadedModel, texts: Sequence[str]) -> np.ndarray:
+def text_vectors(model: LoadedModel, texts: Sequence[str], long: LongTexts) -> np.ndarray:
     """Return the vector of each text in the space of images, f32 [N, E]; errors as of `match`."""
     scorer = model.image_text()
     if isinstance(texts, str) or not texts:
         raise UsageError("a list of at least 1 text is needed", hint="write `[text]`")
     limit = scorer.context_length
-    rows = [model.tokenizer.encode_within(text, limit) for text in texts]
-    for number, row in enumerate(rows):
-        if not 1 <= len(row) <= limit:
-            raise UsageError(
-                f"text {number} has {len(row)} tokens, the model takes from 1 to {limit}",
-                hint="leave out empty texts",
-            )
+    found_rows = [model.tokenizer.encode_within(text, limit) for text in texts]
+    long.told([length for _, length in found_rows], limit)
+    rows = [row for row, _ in found_rows]
+    for row in rows:
         require_known_tokens(row, scorer.vocab_size)
     padding = _padding(model) if scorer.pads_texts else rows[0][-1]
     found: list[np.ndarray] = []

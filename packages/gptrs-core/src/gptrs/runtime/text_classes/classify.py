@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,13 +15,12 @@ from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs.runtime.text_classes.scores import class_scores
-from gptrs.runtime.tokenization.encoded_text import EncodedText
+from gptrs.runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
 
 Text = str | tuple[str, str]
 """A text, or a pair that is read as one."""
 _CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
-_logger = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,19 @@ def classify(
     texts: Sequence[Text],
     batch_size: int = BATCH_SIZE,
     *,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[LabelScore, ...]]:
     """Return the classes of each text or pair `(first, second)`, the best first.
 
     Scores are as the files of the model ask for: a softmax over several classes, a sigmoid of one
     or with `problem_type` `multi_label_classification`, the logit itself for a regression. A text
-    of more tokens than the model takes is cut, of a pair the longer one, which a note says.
-    UsageError if there is no text; ModelError for a model without the capability
-    `text_classifier`, or without a tokenizer.
+    of more tokens than the model reads is cut, of a pair the longer one, which a note says;
+    `truncate` and `lengths` are as of `embed`. UsageError if there is no text; ModelError for a
+    model without the capability `text_classifier`, or without a tokenizer.
     """
-    logits = text_logits(model, texts, batch_size, progress)
+    logits = text_logits(model, texts, batch_size, progress, LongTexts(truncate, lengths))
     scores = class_scores(model.config, logits.shape[1])(logits)
     names = [class_label(model.config, index) for index in range(logits.shape[1])]
     best = np.argsort(-scores, axis=1, kind="stable")
@@ -63,6 +63,7 @@ def text_logits(
     texts: Sequence[Text],
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
+    long: LongTexts | None = None,
 ) -> np.ndarray:
     """Return the logits of each text or pair, f32 [N, classes]; errors as of `classify`."""
     classifier = model.text_classifier()
@@ -73,7 +74,7 @@ def text_logits(
             "at least 1 text and a batch of at least 1 are needed, got"
             f" {len(texts)} and {batch_size}"
         )
-    rows = _encoded(model, texts)
+    rows = _encoded(model, texts, long or LongTexts())
     tokens = [row.tokens for row in rows]
     has_segments = _has_segments(model)
     segments = [row.segments if has_segments else () for row in rows]
@@ -107,18 +108,11 @@ def _has_segments(model: LoadedModel) -> bool:
     return not isinstance(inputs, list) or _SEGMENTS in inputs
 
 
-def _encoded(model: LoadedModel, texts: Sequence[Text]) -> list[EncodedText]:
+def _encoded(model: LoadedModel, texts: Sequence[Text], long: LongTexts) -> list[EncodedText]:
     limit, known = longest_text(model), model.token_reader().vocab_size
     pairs = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
     rows = [model.tokenizer.encode_pair(first, second, limit) for first, second in pairs]
-    for number, row in enumerate(rows):
-        if not 1 <= len(row.tokens) <= limit:
-            raise UsageError(
-                f"text {number} has {len(row.tokens)} tokens, the model takes from 1 to {limit}",
-                hint="leave out empty texts",
-            )
+    long.told([row.length for row in rows], limit)
+    for row in rows:
         require_known_tokens(row.tokens, known)
-    cut = sum(row.is_cut for row in rows)
-    if cut:
-        _logger.info("%d of %d texts were cut to %d tokens", cut, len(rows), limit)
     return rows

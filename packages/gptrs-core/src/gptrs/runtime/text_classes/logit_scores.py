@@ -7,7 +7,6 @@ score is the logit of one token, `yes`, less that of another one, `no`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, cast
@@ -17,7 +16,7 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODULES, TRANSFORMER_CONFIG
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ModelError
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs.progress import Progress
@@ -28,6 +27,7 @@ from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.tokenization.encoded_text import LongTexts, TextLength
 
 Pair = tuple[str, str]
 _MOST_TOKENS: Final = 1024
@@ -37,7 +37,6 @@ _LENGTH: Final = "max_length"
 _OF_TOKENIZERS: Final = ("padding", "truncation", "tokenize", "return_tensors", "return_dict")
 _PROBES: Final = ("0", "1 2 3 4")
 """Contents whose ends differ, those of sentence-transformers."""
-_logger = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
@@ -113,13 +112,14 @@ def pair_logits(
     pairs: Sequence[Pair],
     prompt: str,
     batch_size: int,
+    long: LongTexts,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Return the score of each pair before its activation, f32 [N].
 
     `prompt` is the instruction before it, empty for none. Texts run together without padding, the
     longest first. A text of more tokens than the model takes loses some before the end of the
-    template, which a note says. ModelError for files that are not supported.
+    template, as `long` has it. ModelError for files that are not supported.
     """
     recipe, lm = logit_score(model.files), model.causal_lm()
     for token in (recipe.true_token, recipe.false_token or 0):
@@ -128,7 +128,7 @@ def pair_logits(
                 f"the score is of token {token}, the model has {lm.vocab_size} tokens",
                 hint=f"correct {quoted(MODULES)} and the folders that it names",
             )
-    texts = _tokens(model, recipe, pairs, prompt)
+    texts = _tokens(model, recipe, pairs, prompt, long)
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
     found = np.empty(len(texts), np.float32)
     done = 0
@@ -168,7 +168,7 @@ def _last_logits(model: LoadedModel, texts: Sequence[Sequence[int]]) -> np.ndarr
 
 
 def _tokens(
-    model: LoadedModel, recipe: LogitScore, pairs: Sequence[Pair], prompt: str
+    model: LoadedModel, recipe: LogitScore, pairs: Sequence[Pair], prompt: str, long: LongTexts
 ) -> list[list[int]]:
     limit = model.causal_lm().context_length
     limit = limit if recipe.longest is None else min(limit, recipe.longest)
@@ -176,17 +176,15 @@ def _tokens(
     if recipe.as_messages:
         rendered = _rendered(model, recipe, pairs, prompt)
         rows = [tokenizer.encode(text, special=False) for text in rendered]
-        long = sum(len(row) > limit for row in rows)
-        kept = _ending(model, recipe, prompt)[-limit:] if long else []
+        lengths = [TextLength(len(row), min(len(row), limit)) for row in rows]
+        has_long = any(length.is_cut for length in lengths)
+        kept = _ending(model, recipe, prompt)[-limit:] if has_long else []
         rows = [row if len(row) <= limit else row[: limit - len(kept)] + kept for row in rows]
     else:
         found = [tokenizer.encode_pair(prompt + first, second, limit) for first, second in pairs]
-        rows, long = [list(text.tokens) for text in found], sum(text.is_cut for text in found)
-    if long:
-        _logger.info("%d of %d texts were cut to %d tokens", long, len(rows), limit)
-    for number, row in enumerate(rows):
-        if not row:
-            raise UsageError(f"document {number} has no tokens", hint="leave out empty ones")
+        rows, lengths = [list(text.tokens) for text in found], [text.length for text in found]
+    long.told(lengths, limit)
+    for row in rows:
         require_known_tokens(row, model.causal_lm().vocab_size)
     return rows
 

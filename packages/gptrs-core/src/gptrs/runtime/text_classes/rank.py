@@ -17,6 +17,7 @@ from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.classify import text_logits
 from gptrs.runtime.text_classes.logit_scores import pair_logits
 from gptrs.runtime.text_classes.scores import rank_scores
+from gptrs.runtime.tokenization.encoded_text import Lengths, LongTexts
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,17 @@ def rank(
     *,
     prompt_name: str | None = None,
     prompt: str | None = None,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Return the documents, the best first, or the `top_k` best; of equal scores the earlier one.
 
     Scores are the sigmoid of the logit, or what the files of sentence-transformers name. The
     instruction before each pair is the default one of these files, the one called `prompt_name`, or
-    the caller's own `prompt`, empty for none. UsageError if there is no document; ModelError for a
-    model that does not give a pair one score.
+    the caller's own `prompt`, empty for none. `truncate` and `lengths` are as of `embed`, for the
+    query with each document. UsageError if there is no document; ModelError for a model that does
+    not give a pair one score.
     """
     if isinstance(documents, str) or not documents or (top_k is not None and top_k < 1):
         raise UsageError(
@@ -54,12 +58,13 @@ def rank(
     model.ranker()
     prompts, default = read_prompts(model.files, "CrossEncoder")
     first = chosen_prompt(prompts, default, prompt_name, prompt)
+    long = LongTexts(truncate, lengths)
     if RERANKER in model.capabilities:
         pairs = [(query, document) for document in documents]
-        logits = pair_logits(model, pairs, first, batch_size, progress)
+        logits = pair_logits(model, pairs, first, batch_size, long, progress)
     else:
         pairs = [(first + query, document) for document in documents]
-        logits = _only_class(model, text_logits(model, pairs, batch_size, progress))
+        logits = _only_class(model, text_logits(model, pairs, batch_size, progress, long))
     scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))(logits)
     order = np.argsort(-logits, kind="stable")[:top_k]
     rows = [int(row) for row in order]

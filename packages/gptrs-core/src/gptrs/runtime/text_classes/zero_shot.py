@@ -15,6 +15,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.classify import LabelScore, text_logits
 from gptrs.runtime.text_classes.scores import softmax
+from gptrs.runtime.tokenization.encoded_text import Lengths, LongTexts
 
 TEMPLATE: Final = "This example is {}."
 """The sentence that must follow from a text for it to have a label."""
@@ -29,12 +30,15 @@ def zero_shot(
     *,
     multi_label: bool = False,
     batch_size: int = BATCH_SIZE,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[LabelScore, ...]]:
     """Return `labels` with their scores for each text, the best first.
 
     A text has a label so far as `template`, with the label for `{}`, follows from it. Scores sum to
-    1 over the labels, or with `multi_label` each is by itself. UsageError for no labels, or a
+    1 over the labels, or with `multi_label` each is by itself. `truncate` and `lengths` are as of
+    `embed`, a text with its longest label. UsageError for no labels, or a
     template without `{}`; ModelError for a model without a class that begins with `entail`.
     """
     if isinstance(texts, str) or not texts or isinstance(labels, str) or not labels:
@@ -42,7 +46,8 @@ def zero_shot(
     if template.count("{}") != 1:
         raise UsageError(f"the template needs `{{}}` once, got {quoted(template)}")
     pairs = [(text, template.replace("{}", label)) for text in texts for label in labels]
-    logits = text_logits(model, pairs, batch_size, progress)
+    long = LongTexts(truncate, lengths, len(labels))
+    logits = text_logits(model, pairs, batch_size, progress, long)
     follows, against = _classes(model, logits.shape[1])
     by_text = logits.reshape(len(texts), len(labels), -1)
     if multi_label or len(labels) == 1:

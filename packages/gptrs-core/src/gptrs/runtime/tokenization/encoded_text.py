@@ -1,25 +1,83 @@
-"""A text or a pair of texts as tokens, with what classifiers need to know of each."""
+"""Texts and pairs of texts as tokens; what becomes of those that are longer than a model reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
+from gptrs.errors import ContextLengthError, UsageError
 from gptrs.quick_dataclass import dataclass
+
+_logger = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class TextLength:
+    """How many tokens a text has, special ones included, and how many of them a model reads."""
+
+    tokens: int
+    read: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some are not read."""
+        return self.read < self.tokens
+
+
+Lengths = Callable[[Sequence[TextLength]], None]
+"""Told the lengths of all texts of a call, before the model runs."""
+
+
+@dataclass(frozen=True)
+class LongTexts:
+    """Cuts texts that are longer than a model reads, or refuses them.
+
+    `truncate`: True cuts them, False refuses them, None cuts them, and a note says so. `each` texts
+    in a row are about one of the caller's, whose lengths `lengths` is told: the longest of these.
+    """
+
+    truncate: bool | None = None
+    lengths: Lengths | None = None
+    each: int = 1
+
+    def told(self, found: Sequence[TextLength], limit: int) -> None:
+        """Take in the lengths of all texts; a model reads `limit` tokens of each.
+
+        UsageError for a text without tokens, ContextLengthError for one that must not be cut.
+        """
+        rows = range(0, len(found), self.each)
+        own = [max(found[row : row + self.each], key=lambda one: one.tokens) for row in rows]
+        for number, one in enumerate(own):
+            if not 1 <= one.read <= limit:
+                raise UsageError(
+                    f"text {number} has {one.read} tokens, the model takes from 1 to {limit}",
+                    hint="leave out empty texts",
+                )
+            if one.is_cut and self.truncate is False:
+                raise ContextLengthError(
+                    f"text {number} has {one.tokens} tokens, the model reads {limit} of a text",
+                    hint="give it in parts, or let it be cut: truncate=True, --truncate",
+                )
+        cut = sum(one.is_cut for one in own)
+        if cut and self.truncate is None:
+            _logger.info("%d of %d texts were cut to %d tokens", cut, len(own), limit)
+        if self.lengths is not None:
+            self.lengths(own)
 
 
 @dataclass(frozen=True)
 class EncodedText:
     """Tokens, of each its segment (1 for the second text of a pair), place and whether special.
 
-    `offsets` are the characters of the text that each token is of, from and to; `is_cut` says that
-    some tokens were left out.
+    `offsets` are the characters of the text that each token is of, from and to. `length` says how
+    many tokens there would be if none had been left out.
     """
 
     tokens: tuple[int, ...]
     segments: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
     special: tuple[bool, ...]
-    is_cut: bool = False
+    length: TextLength
 
 
 def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:

@@ -14,7 +14,7 @@ from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER,
 from gptrs.errors import ModelError, UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted
-from gptrs.runtime.tokenization.encoded_text import EncodedText, cut_lengths
+from gptrs.runtime.tokenization.encoded_text import EncodedText, TextLength, cut_lengths
 from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_space
 from gptrs.runtime.tokenization.rust_panics import panics_unheard
 from gptrs.runtime.tokenization.special_tokens import added_tokens
@@ -134,14 +134,17 @@ class TextTokenizer:
         with span("tokenize"):
             return self._encoded(text, special).ids
 
-    def encode_within(self, text: str, limit: int) -> list[int]:
+    def encode_within(self, text: str, limit: int) -> tuple[list[int], TextLength]:
         """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
 
         The special tokens are kept where they alone are more. UsageError as in `encode`.
         """
         encoding = self._encoded(text, special=False)
-        encoding.truncate(max(0, limit - self._tokenizer.num_special_tokens_to_add(False)))
-        return self._finished(encoding, special=True).ids
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        whole = len(encoding.ids)
+        encoding.truncate(max(0, limit - special))
+        tokens = self._finished(encoding, special=True).ids
+        return tokens, TextLength(len(tokens) + whole - len(encoding.ids), len(tokens))
 
     def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
         """Return a text, or a pair as one, with special tokens; cut to `limit` tokens.
@@ -156,7 +159,7 @@ class TextTokenizer:
         for part, length in zip(parts, kept, strict=True):
             part.truncate(length)
         whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
-        return _facts(whole, is_cut=kept != lengths)
+        return _facts(whole, left_out=sum(lengths) - sum(kept))
 
     def encode_with_places(self, text: str) -> EncodedText:
         """Return the tokens of a whole text with their places in it; UsageError as in `encode`."""
@@ -316,13 +319,13 @@ class TextTokenizer:
             )
 
 
-def _facts(encoding: Encoding, *, is_cut: bool = False) -> EncodedText:
+def _facts(encoding: Encoding, *, left_out: int = 0) -> EncodedText:
     return EncodedText(
         tokens=tuple(encoding.ids),
         segments=tuple(encoding.type_ids),
         offsets=tuple(encoding.offsets),
         special=tuple(map(bool, encoding.special_tokens_mask)),
-        is_cut=is_cut,
+        length=TextLength(len(encoding.ids) + left_out, len(encoding.ids)),
     )
 
 
