@@ -224,6 +224,14 @@ def test_each_line_of_a_pipe_is_answered(gptrs_process, model):
     assert "do not fit into the context" in refused.err
 
 
+def test_an_answer_that_loses_its_form_is_told(gptrs_process, model):
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    asked = ("chat", "--model", model, "--regex", "(a?){2000}a{2000}")
+    result = gptrs_process(*asked, stdin=b"the cat\n")
+    assert (result.code, result.out.strip()) == (2, "a")
+    assert "error: the form cannot be kept after 1 token" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import entry_points
 
@@ -333,6 +334,26 @@ def test_forms_that_are_refused(gptrs, tmp_path, monkeypatch, words, message):
     result = gptrs("generate", "--prompt", "x", "--backend", "ref", *words)
     assert result.code in (2, 3)
     assert message in result.err
+
+
+def test_a_text_that_loses_its_form_is_told_and_fails(gptrs, tmp_path):
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    message = "the form cannot be kept after 1 token: lexer error"
+    asked = ("generate", "--backend", "ref", "--regex", "(a?){2000}a{2000}")
+    shown = gptrs(*asked, "--prompt", "x")
+    assert (shown.code, shown.out) == (2, "a\n")
+    assert f"error: {message}" in shown.err
+    made = gptrs(*asked, "--prompt", "x", "--json", "--num-return", 2)
+    assert made.code == 2
+    for each in (made.json, *made.json["generations"]):
+        assert each["finish_reason"] == "error"
+        assert each["error"].startswith(message)
+    assert made.err.count(message) == 1
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "prompt": "x"}\n{"id": 2, "prompt": "y"}\n')
+    lines = gptrs(*asked, "--prompts", tmp_path / "in.jsonl")
+    assert lines.code == 1
+    assert [json.loads(line)["finish_reason"] for line in lines.out.splitlines()] == ["error"] * 2
+    assert "2 prompts are done, 2 with an `error`" in lines.err
 
 
 def test_guesses_change_no_text_and_are_counted(gptrs):
