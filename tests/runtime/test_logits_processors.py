@@ -18,6 +18,7 @@ from gptrs.runtime.generation.logits_processors import (
 )
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampler, Sampling
+from gptrs.runtime.generation.scheduler import _Work
 from gptrs.runtime.generation.setup import GenerationSetup
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -273,21 +274,22 @@ def test_other_texts_of_a_batch_go_on(model):
         assert ours.token_ids == theirs.token_ids[: len(ours.token_ids)]
 
 
-def test_a_text_that_dies_within_a_guess_ends_there(model):
-    """A guess is checked against the last token: a text that ends without one has none."""
-    repeated = [5, 5, 5, 5, 5, 5, 5, 5]
+@pytest.mark.parametrize(("dies_after", "accepted"), [(0, 0), (1, 1), (2, 2), (9, 3)])
+def test_a_text_that_dies_within_a_guess_ends_there(model, dies_after, accepted):
+    """It ends without another token: its last one is not that of the guess."""
 
-    def same(tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        logits[np.arange(logits.size) != 5] = -np.inf
-        if tokens.size == 12:
+    def dies(tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        if tokens.size == 2 + dies_after:
             logits[:] = -np.inf
         return logits
 
-    for guesses in (False, True):
-        made = gptrs.generate(
-            model, repeated, max_tokens=20, logits_processors=[same], prompt_lookup=guesses
-        )
-        assert (made.token_ids, made.finish_reason) == ((5,) * 4, "error")
+    options = GenerationOptions(logits_processors=[dies], sampling=GREEDY, max_tokens=20)
+    setup = GenerationSetup(model, options)
+    text, fives = setup.new_text([5, 5]), np.zeros((4, setup.lm.vocab_size), np.float32)
+    fives[:, 5] = 1
+    assert setup.new_scheduler()._grow(_Work(text, (0, 0)), fives, [5, 5, 5]) == accepted
+    assert text.tokens == [5] * min(4, dies_after)
+    assert text.reason == ("error" if dies_after < 4 else "interrupted")
 
 
 def test_a_model_that_gives_no_token_is_no_error_of_the_text(model):

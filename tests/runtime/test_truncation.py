@@ -94,6 +94,11 @@ def test_the_longest_text_that_is_read_whole_is_not_cut(models, name, extra):
     assert lengths == [TextLength(limit + extra, limit)]
 
 
+def test_whole_texts_have_their_length(models):
+    assert models["nli"].tokenizer.encode_with_places(SHORT).length == TextLength(4, 4)
+    assert models["nli"].tokenizer.encode_within("cat cat", 0) == ([2, 3], TextLength(4, 2))
+
+
 def test_lengths_are_those_of_the_longest_of_each():
     found = [TextLength(*pair) for pair in ((3, 3), (9, 5), (4, 4), (2, 2))]
     told: list[TextLength] = []

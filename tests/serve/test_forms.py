@@ -257,6 +257,14 @@ def test_a_stop_string_ends_a_text_that_is_whole_or_is_an_error(model, source, s
     assert (made.error or "").startswith("a stop string" if reason == "error" else "")
 
 
+def test_a_text_that_shows_special_tokens_is_judged_with_them(tmp_path):
+    model = fuzz_forms.tiny_models(tmp_path)[1]
+    judge = Grammar(model, "lark", 'start: "t" <[1]> "h"\n').new_processor(0)
+    assert [judge.is_whole(text) for text in ("t<s>h", "th", "t<s>", "t<s>h")] == [
+        *(True, False, False, True)
+    ]
+
+
 def test_tokens_that_a_form_needs_may_be_suppressed(model):
     def ban(tokens, logits):
         logits[:] = -float("inf")

@@ -139,7 +139,7 @@ class Grammar:
     def new_processor(self, prompt_length: int) -> GrammarProcessor:
         """Return the logits processor of one text with a prompt of that many tokens."""
         return GrammarProcessor(
-            self._tokenizer, self._matcher.deep_copy(), self._vocab_size, self._ends, prompt_length
+            self._tokenizer, self._matcher, self._vocab_size, self._ends, prompt_length
         )
 
 
@@ -158,7 +158,7 @@ class GrammarProcessor:
         prompt_length: int,
     ) -> None:
         self._tokenizer = tokenizer
-        self._matcher = matcher
+        self._fresh, self._matcher = matcher, matcher.deep_copy()
         self._vocab_size = vocab_size
         self._ends = ends
         self._begin = self._read = prompt_length
@@ -191,12 +191,11 @@ class GrammarProcessor:
         return NoTokenError(f"the form cannot be kept after {counted(count, 'token')}: {problem}")
 
     def is_whole(self, text: str) -> bool:
-        """Return whether a text that has ended is of the form; no logits may follow."""
+        """Return whether a text is of the form."""
         # Any tokens of the text will do; those of a form that names special tokens are such.
         plain = self._tokenizer.greedy_tokenize(text)
         for tokens in (plain, self._tokenizer.tokenize_str(text, parse_special=True)):
-            self._matcher.reset()
-            read = self._matcher.try_consume_tokens(tokens)
-            if read == len(tokens) and self._matcher.is_accepting():
+            matcher = self._fresh.deep_copy()
+            if matcher.consume_tokens(tokens) and matcher.is_accepting():
                 return True
         return False
