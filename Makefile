@@ -12,6 +12,7 @@ FUZZ_FILES ?= 100000
 FUZZ_SIZES ?= 5000
 FUZZ_FAULTS ?= 200
 FUZZ_ANSWERS ?= 20000
+FUZZ_FORMS ?= 20000
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
@@ -89,6 +90,10 @@ fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for a
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_answers.py --count $(FUZZ_ANSWERS)
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz_forms.py --forms $(FUZZ_FORMS) --seconds 600
+	@$(BIN)/python tools/fuzz_onnx.py --rounds 4 --backends ref,numba
+	@PYTHONPATH=tools $(BIN)/python tools/fuzz_torch.py
+	@$(BIN)/python tools/fuzz_kinds.py
 	@$(BIN)/gptrs conformance run --backend numba --level full
 	@$(BIN)/python tools/soak.py
 	@$(BIN)/python tools/soak_server.py

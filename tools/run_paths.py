@@ -110,7 +110,9 @@ def run_emulated(host: frozenset[str], arguments: list[str]) -> int:
             "NUMBA_CPU_FEATURES": ",".join(
                 f"+{name}" for name in sorted(host | _AMX | {"amx-int8"})
             ),
-            "PYTHONPATH": str(_EMULATOR),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(_EMULATOR), os.environ.get("PYTHONPATH")])
+            ),
             "AMX_EMULATOR": str(library),
             # Kernels hold addresses of the process that compiles them.
             "GPTRS_CACHE_DIR": str(Path(name, "cache")),
