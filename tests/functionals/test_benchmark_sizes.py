@@ -79,6 +79,16 @@ def test_the_class_decides_which_one_is_used(make_race: Callable[..., Race]):
     }  # fmt: skip
 
 
+def test_the_fastest_is_asked_about_other_sizes_of_its_class(race: Race):
+    race.add("few", lambda x: x + x, declines=lambda x: "many" if x.shape[0] >= 10 else None)
+    step = gptrs.jit(lambda x: race.call(x), dynamic={"x": ("n", None)})
+    with race.overrides():
+        called(step, 3)
+        before = dict(race.calls)
+        called(step, 12)
+    assert race.calls == {**before, "portable": before["portable"] + 1}
+
+
 def test_sizes_among_the_arguments_have_values_in_the_race(make_race: Callable[..., Race]):
     seen: list[object] = []
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from typing import cast
 
 import httpx
 import msgspec
 import numpy as np
 import pytest
+from msgspec.inspect import StructType
 
 from gptrs_cli.terminal.stderr import warnings_as_lines
 from gptrs_serve import completions
@@ -30,7 +32,7 @@ NUMBERS = (
 def numeric_fields(body: type[msgspec.Struct]) -> Iterator[str]:
     """The fields of a body that may be numbers; of chats those that completions have not."""
     known = () if body is CompletionBody else CompletionBody.__struct_fields__
-    for field in msgspec.inspect.type_info(body).fields:
+    for field in cast(StructType, msgspec.inspect.type_info(body)).fields:
         if field.name in known:
             continue
         parts = getattr(field.type, "types", (field.type,))

@@ -248,12 +248,12 @@ def test_the_empty_text_may_be_of_a_form(model, source):
     ],
 )
 def test_a_stop_string_ends_a_text_that_is_whole_or_is_an_error(model, source, stop, text, reason):
-    for seed in range(40):
-        form = Grammar(model, "regex", source)
-        made = generate(model, "x", form=form, stop=[stop], **{**DRAWN, "seed": seed})
-        if (made.text, made.finish_reason) == (text, reason):
-            break
-    assert (made.text, made.finish_reason) == (text, reason)
+    form = Grammar(model, "regex", source)
+    drawn = (
+        generate(model, "x", form=form, stop=[stop], **{**DRAWN, "seed": seed})
+        for seed in range(40)
+    )
+    made = next(each for each in drawn if (each.text, each.finish_reason) == (text, reason))
     assert (made.error or "").startswith("a stop string" if reason == "error" else "")
 
 

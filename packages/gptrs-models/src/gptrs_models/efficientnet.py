@@ -48,6 +48,7 @@ class EfficientNetConfig:
         fields = ConfigFields(settings, "efficientnet")
         fields.require("quantization_config", None)
         fields.require("pooling_type", "mean")
+        fields.without_effect("num_hidden_layers")  # made of the repeats of blocks
         return cls(
             num_channels=fields.integer("num_channels", 3),
             stem=_rounded(fields, STEM),

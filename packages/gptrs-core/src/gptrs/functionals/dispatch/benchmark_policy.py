@@ -178,11 +178,17 @@ def _fastest(
             if key is not None:
                 optimized_programs().keep_choice(key, known)
         known = decisions.keep(kind, known, entries)
-    elif not any(call.abstract):
-        return find_implementation(call.functional, known.implementation)
+        _tell(known)
+    elif any(call.abstract):
+        _tell(known)
+    fastest = find_implementation(call.functional, known.implementation)
+    # It took the sizes that were timed, and may decline others of their class.
+    return portable if fastest.refusal(call.args, call.kwargs) is not None else fastest
+
+
+def _tell(choice: ImplementationChoice) -> None:
     for sink in trace.sinks():
-        sink.after_choice(known)
-    return find_implementation(call.functional, known.implementation)
+        sink.after_choice(choice)
 
 
 def _key(

@@ -18,7 +18,7 @@ class NoCache:
     """A `TextCache` that keeps nothing: all tokens of a text are new in each step."""
 
     chunked = False
-    short_context = None
+    short_context: int | None = None
 
     def __init__(self, lm: CausalLM) -> None:
         self._lm = lm

@@ -62,7 +62,7 @@ class SourceCache:
     """
 
     chunked = False
-    short_context = None
+    short_context: int | None = None
 
     def __init__(self, lm: Seq2SeqLM, backend: Backend) -> None:
         self._lm = lm
