@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import cast
 
 import numpy as np
@@ -77,17 +77,23 @@ def find_fastest(
     decline the call and, with a warning, those that fail or give another result.
     """
     active = ACTIVE.get()
+    # Implementations are asked about the call itself, whose symbolic sizes guards decide.
+    asked = copy_context()
 
     def race() -> dict[str, float] | None:
         with entered(active), use_backend(call.engine):
-            return _race(call, portable, names, operands)
+            return _race(call, portable, names, operands, asked)
 
     # In a context of its own: in that of a capture, what is compiled would become part of it.
     return Context().run(race)
 
 
 def _race(
-    call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+    call: FunctionalCall,
+    portable: Implementation,
+    names: Sequence[str],
+    operands: Sequence[Tensor],
+    asked: Context,
 ) -> dict[str, float] | None:
     flush(operands)
     try:
@@ -97,7 +103,7 @@ def _race(
     seconds = {portable.name: least}
     for name in names:
         try:
-            seconds[name] = _rival(call, name, operands, expected)
+            seconds[name] = _rival(call, name, operands, expected, asked)
         except _LeftOutError as error:
             if error.reason is not None:
                 _LOG.warning("`benchmark` of `%s` leaves out %s", call.functional, error.reason)
@@ -113,12 +119,16 @@ class _LeftOutError(Exception):
 
 
 def _rival(
-    call: FunctionalCall, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
+    call: FunctionalCall,
+    name: str,
+    operands: Sequence[Tensor],
+    expected: Sequence[np.ndarray],
+    asked: Context,
 ) -> float:
     """Return the seconds of an implementation that agrees with the portable one."""
     try:
         rival = find_implementation(call.functional, name)
-        declined = rival.refusal(call.args, call.kwargs) is not None
+        declined = asked.run(rival.refusal, call.args, call.kwargs) is not None
         found, seconds = ([], 0.0) if declined else _timed(call, rival, operands)
     except Exception as error:  # whatever a plugin may raise
         message = " ".join(str(error).split())
