@@ -44,7 +44,7 @@ class Use:
     small_floats: bool = True
     """Whether it is tried with its f32 inputs in f16 and bf16 too."""
     tolerance: Callable[[np.ndarray, DType], Tolerance] | None = None
-    """What is allowed of an expected result and its type, if not `TOLERANCES`."""
+    """Returns the tolerance for an expected result and its type; None: that of `TOLERANCES`."""
     torch: Callable[..., Any] | None = None
     """The same call in torch, where it has one: `(torch, *tensors)`; for the parity tests."""
 

@@ -131,7 +131,7 @@ class AnswerText:
         self._come = len(prompt)
         self._offsets = offsets
         self._space: str | None = None if prompt else ""
-        """What is put before the text; None while its first token is not known."""
+        """The text before it; None while its first token is not known."""
         self._put = ""
         """The same, until there is a text to put it before."""
         self._waiting: list[tuple[TokenScores, int]] = []

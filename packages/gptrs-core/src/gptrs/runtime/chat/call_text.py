@@ -41,7 +41,7 @@ class ObjectScanner:
         self._open: str = ""
         """The brackets that are open."""
         self._next = "{"
-        """What may come next: a key, a value, or one of the marks `:,}]`."""
+        """The kind of the next piece: a key, a value, or one of the marks `:,}]`."""
         self._string_begin = -1
         """Where the string begins in which the text ends, -1 outside of one."""
 

@@ -17,7 +17,7 @@ IMAGES: Final = ("image", "image_url")
 _TEXTS: Final = {"text": "text", "refusal": "refusal"}
 """The types of parts that are texts, and the keys of these."""
 _ADVICE: Final = ("cache_control", "detail")
-"""What parts and images may say besides, which asks for nothing that is done here."""
+"""Further keys of parts and images, accepted and ignored: they change no answer here."""
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """Keys of the thoughts of a message, the first found counts; templates read the first two."""
 
@@ -194,4 +194,4 @@ _OWN: Final = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message"}
     | {"raise_exception", "strftime_now", "dict", "namespace", "range"}
 )
-"""What chat templates are given besides variables."""
+"""Names that chat templates get besides their variables."""
