@@ -58,10 +58,13 @@ def _settle_sources() -> None:
     """
     root = Path(__file__).parents[1]
     changed = max(
-        max(status.st_mtime_ns, status.st_ctime_ns)
-        for folder in ("packages", "tests", "tools")
-        for path in root.joinpath(folder).rglob("*.py")
-        if (status := path.stat())
+        (
+            max(status.st_mtime_ns, status.st_ctime_ns)
+            for folder in ("packages", "tests", "tools")
+            for path in root.joinpath(folder).rglob("*.py")
+            if (status := path.stat())
+        ),
+        default=0,  # of a copy of this file elsewhere
     )
     settled = changed + source_identity.SETTLED_NS
     time.sleep(max(0, min(settled - time.time_ns(), source_identity.SETTLED_NS)) / 1e9)

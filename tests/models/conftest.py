@@ -55,6 +55,8 @@ def backend_name(backend) -> str:
 def nothing_is_left_unread(monkeypatch):
     """Whatever kind a test loads: what transformers saves of it is read, or known as harmless.
 
+    A test that is about something unread clears the list.
+
     Some tests give settings to all kinds: those that are none of a kind's own may be told.
     """
     found: list[tuple[str, Sequence[str]]] = []
@@ -67,7 +69,7 @@ def nothing_is_left_unread(monkeypatch):
         return unread
 
     monkeypatch.setattr(load, "unread_of", unread_of)
-    yield
+    yield found
     assert [each for each in found if each[1]] == []
 
 

@@ -114,7 +114,7 @@ def test_forward_gives_the_logits_of_a_text(saved):
     _close(model.forward(tokens), expected)
 
 
-def test_a_headless_body_says_what_is_missing(saved):
+def test_a_headless_body_says_what_is_missing(saved, nothing_is_left_unread):
     kind, _, folder, _ = saved
     if kind != "Electra":
         pytest.skip("what a head is read from does not depend on the kind")
@@ -127,6 +127,9 @@ def test_a_headless_body_says_what_is_missing(saved):
         (body / "config.json").unlink()
     (body / "config.json").write_text(json.dumps({**settings, "architectures": ["XModel"]}))
     model = gptrs.load_model(body, backend="ref")
+    ((_, unread),) = nothing_is_left_unread
+    assert all(name.startswith(("classifier.", "generator_predictions.")) for name in unread)
+    nothing_is_left_unread.clear()
     assert model.capabilities == {"text_embedder", "hidden_states"}
     for ask in (model.text_classifier, model.token_classifier, model.masked_lm):
         with pytest.raises(ModelError, match="it offers: hidden_states, text_embedder"):

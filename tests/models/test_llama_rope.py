@@ -53,13 +53,16 @@ OLD_FORMATS = {
 
 
 @pytest.mark.parametrize("name", OLD_FORMATS)
-def test_the_format_before_transformers_5(tmp_path, name):
+def test_the_format_before_transformers_5(tmp_path, name, nothing_is_left_unread):
     """What transformers reads in these files, we read: the angles are compared in the logits."""
     folder = save_llama(tmp_path / "model")
     edit_config(folder, rope_parameters=None)
     edit_config(folder, **OLD_FORMATS[name])
     tokens = some_tokens(1, 50)
     model = gptrs.load_model(folder, backend="ref")
+    if name == "scaling_before_parameters":
+        assert nothing_is_left_unread == [("llama", ["rope_parameters"])]
+    nothing_is_left_unread.clear()
     assert_close(model.forward(tokens), logits_of(folder, tokens))
 
 

@@ -74,12 +74,14 @@ def test_torchvision_checkpoints(tmp_path, backend, width):
     assert_close(model.forward(pixels), module_logits(network, pixels))
 
 
-def test_config_does_not_change_what_torchvision_fixes(tmp_path):
+def test_config_does_not_change_what_torchvision_fixes(tmp_path, nothing_is_left_unread):
     network = save_torchvision_mobilenet_v2(tmp_path, 0.25, classes=3)
     config = {"model_type": "mobilenet_v2", "tf_padding": True, "depth_multiplier": 2.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
     pixels = images(1, 32, 32)
     ours = gptrs.load_model(tmp_path, backend="ref").forward(pixels)
+    assert nothing_is_left_unread == [("mobilenet_v2", ["tf_padding", "depth_multiplier"])]
+    nothing_is_left_unread.clear()
     assert_close(ours, module_logits(network, pixels))
 
 

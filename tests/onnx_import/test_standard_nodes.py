@@ -102,7 +102,6 @@ DEFINED: dict[str, tuple[list[np.ndarray | None], dict[str, int]]] = {
     "LinearAttention": (
         [*[floats(2, 4, 8)] * 3, None, -abs(floats(2, 4, 8)), abs(floats(2, 4, 2))], HEADS,
     ),
-    "MeanVarianceNormalization": ([floats(2, 3, 4, 5)], {}),
     "NegativeLogLikelihoodLoss": ([floats(3, 5), counts(5, 3)], {}),
     "RotaryEmbedding": ([floats(2, 3, 4, 8), floats(10, 4), floats(10, 4), counts(10, 2, 4)], {}),
     "SoftmaxCrossEntropyLoss": ([floats(3, 5), counts(5, 3)], {}),

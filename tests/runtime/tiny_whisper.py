@@ -48,7 +48,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
         for kind in kinds:
             for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
                 found[f"{layer}.{kind}.{name}.weight"] = (WIDTH, WIDTH)
-                found[f"{layer}.{kind}.{name}.bias"] = (WIDTH,)
+                if name != "k_proj":
+                    found[f"{layer}.{kind}.{name}.bias"] = (WIDTH,)
         found |= {f"{layer}.fc1.weight": (20, WIDTH), f"{layer}.fc1.bias": (20,)}
         found |= {f"{layer}.fc2.weight": (WIDTH, 20), f"{layer}.fc2.bias": (WIDTH,)}
         norms = [f"{layer}.{kind}_layer_norm" for kind in (*kinds, "final")]

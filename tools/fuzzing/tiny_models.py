@@ -123,6 +123,9 @@ class _Asked:
         below.arrays = self.arrays
         return below
 
+    def leave_out(self, below: _Asked | None = None) -> None:
+        """Take note of nothing: all weights are those that are asked for."""
+
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self.arrays or self._prefix + name in _THERE
 

@@ -171,6 +171,12 @@ def granitemoeshared(fields: ConfigFields, config: LlamaConfig, width: int = 0) 
     return replace(config, experts=experts)
 
 
+_MIXER_SETTINGS = (
+    *("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv"),
+    *("mamba_expand", "mamba_proj_bias", "mamba_conv_bias", "time_step_limit"),
+)
+
+
 def granitemoehybrid(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch mixers of Mamba 2 in some layers; there may be no experts, and no rotary."""
     layers = config.num_hidden_layers
@@ -183,10 +189,13 @@ def granitemoehybrid(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     if fields.integer("num_local_experts", 8, minimum=0):
         config = granitemoeshared(fields, config, 1024)
     else:
+        fields.without_effect("num_experts_per_tok")
         names = Names(mlp="shared_mlp", gate_up="input_linear", down="output_linear")
         inner = fields.integer("shared_intermediate_size", 1024)
         config = switches.granite(fields, replace(config, intermediate_size=inner))
         config = replace(config, names=names, mlp_bias=False)
+    if not stateful:
+        fields.without_effect(*_MIXER_SETTINGS)
     return replace(
         config,
         unrotated_layers=() if rotated else tuple(range(layers)),

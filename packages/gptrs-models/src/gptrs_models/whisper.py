@@ -47,6 +47,7 @@ def read_config(settings: Mapping[str, object]) -> WhisperConfig:
     `scale_embedding` plays no part, as in transformers.
     """
     fields = ConfigFields(settings, "whisper")
+    fields.without_effect("scale_embedding")
     fields.require("quantization_config", None)
     width = fields.integer("d_model", 384)
     encoder, decoder = (

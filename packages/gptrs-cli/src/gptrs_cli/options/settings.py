@@ -177,7 +177,7 @@ class Settings:
         bool,
         option(
             "--dump-inputs",
-            "Dump the inputs of the first run of each program, too, but for weights.",
+            "Dump the inputs of their first runs, too.",
             panel=_RUN,
         ),
     ] = False
@@ -185,8 +185,7 @@ class Settings:
         list[str],
         option(
             "--trace-sink",
-            "Let this plugin listen to the programs that run; can be repeated."
-            "  [env: GPTRS_TRACE_SINKS]",
+            "Let this plugin listen to runs; can be repeated.  [env: GPTRS_TRACE_SINKS]",
             metavar="NAME",
             panel=_RUN,
             names=trace_sink_names,

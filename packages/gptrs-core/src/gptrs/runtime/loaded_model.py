@@ -60,8 +60,9 @@ else:
 
 _VERBS: Final = frozenset(
     (
-        *("astream", "classify", "embed", "embed_images", "fill", "generate", "generate_batch"),
-        *("generate_several", "match", "rank", "stream", "tag", "transcribe", "zero_shot"),
+        *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
+        *("generate_batch", "generate_several", "match", "rank", "read_answer", "stream", "tag"),
+        *("transcribe", "zero_shot"),
     )
 )
 """The functions of `gptrs` that take a model first."""

@@ -60,14 +60,15 @@ _HARMLESS: Final = re.compile(
     r"|(vision|visual|image|video|audio|mm|projector|multimodal|pooler|stage)_.*|out_features"
     r"|out_indices|encoder_stride|reshape_hidden_states|apply_layernorm|projection_dim"
     r"|(use_)?auxiliary_.*|pool_scales|tdnn_.*|xvector_.*|adapter_(kernel_size|stride)"
+    r"|downsample_.*|alignment_.*|adapter_layer_norm_eps|perceiver_config|spatial_merge_size"
     r"|(classifier_)?proj_size|num_adapter_layers|(proj_)?codevector_.*|num_codevector.*"
     r"|num_(negatives|clusters|ctc_classes)|contrastive_.*|replace_prob|sparse_pred_.*"
     # What other settings say as well, or weights.
     r"|num_feat_extract_layers|num_stages|hidden_dim|layerscale_value|pos_embed_rescale"
     r"|attention_types|dense_act_fn|is_gated_act|full_attn_idxs|block_(ffn_dim_multip.*|multip.*)"
     r"|n_ctx|qk_head_dim|share_encoder_decoder_embeddings|sliding_window_pattern|norm_type"
-    r"|embedding_fraction|learned_pos_emb|pad_head_dim_to_multiple_of|median_filter_width"
-    r"|time_step_(floor|max|min|scale)|residual_in_fp32|use_associative_scan"
+    r"|sinusoidal_pos_embds|embedding_fraction|learned_pos_emb|pad_head_dim_to_multiple_of|median_filter_width"
+    r"|time_step_(floor|max|min|rank|scale)|residual_in_fp32|use_associative_scan"
     r"|global_attn_every_n_layers|original_max_position_embeddings"
 )
 """Settings of config.json that change nothing where no code looks at them."""
@@ -150,5 +151,8 @@ def _has_effect(name: str, config: Mapping[str, object]) -> bool:
     for part in name.split("."):
         table = cast("Mapping[str, object]", value if isinstance(value, Mapping) else {})
         value = table.get(part)
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and name in text:
+        return False  # files of several models repeat settings of the one for texts
     is_off = value is None or value is False or value in ("", [], {})
     return not (is_off or any(_HARMLESS.fullmatch(part) for part in name.split(".")))
