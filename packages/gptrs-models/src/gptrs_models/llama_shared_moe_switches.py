@@ -194,8 +194,7 @@ def granitemoehybrid(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         inner = fields.integer("shared_intermediate_size", 1024)
         config = switches.granite(fields, replace(config, intermediate_size=inner))
         config = replace(config, names=names, mlp_bias=False)
-    if not stateful:
-        fields.without_effect(*_MIXER_SETTINGS)
+    fields.without_effect("mamba_chunk_size", *(() if stateful else _MIXER_SETTINGS))
     return replace(
         config,
         unrotated_layers=() if rotated else tuple(range(layers)),

@@ -49,7 +49,7 @@ _HARMLESS: Final = re.compile(
     r"|output_.*|return_.*|use_cache|cache_implementation|.*attn_impl(ementation)?|use_flash.*"
     r"|(scale_)?attention_softmax_in_fp32|reorder_and_upcast_attn|slow_but_exact|fused_.*"
     r"|quantization(_config)?|compression_config|tokenizer_class|processor_class|language"
-    r"|(mamba_)?chunk_size"
+    r"|chunk_size"
     # Classes, tasks, and texts: the runtime reads what it follows.
     r"|id2label|label2id|num_labels|label_.*|problem_type|finetuning_task|task_specific_params"
     r"|.*_token_ids?|.*_token_index|summary_.*|prefix|runtime|sentence_transformers"
