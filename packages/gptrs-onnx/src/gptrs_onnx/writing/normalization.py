@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from gptrs.api import SymbolicDim
 from gptrs.api import ops as op_modules
 from gptrs_onnx.writing.elementwise import widened
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
@@ -23,7 +24,7 @@ def layer_norm(w: GraphWriter, op: ops.LayerNorm, x: Ref, scale: Ref, bias: Ref)
     wide, factors, offsets = widened(w, x, scale, bias)
     size = x.shape[op.axis]
     # Scaled by a power of two, no sum overflows; that of a free size is not known.
-    exponent = math.frexp(size)[1] if isinstance(size, int) else 0
+    exponent = 0 if isinstance(size, SymbolicDim) else math.frexp(size)[1]
     scale_down = w.scalar(math.ldexp(1.0, -exponent), wide.dtype)
     count = w.node("Mul", w.cast(w.reshape(w.vector([size]), ()), wide.dtype), scale_down)
     kept = tuple(1 if axis == op.axis else size for axis, size in enumerate(x.shape))
