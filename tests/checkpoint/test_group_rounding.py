@@ -12,7 +12,7 @@ from gptrs.checkpoint.quantizing.group_rounding import (
     round_with_zero_point,
 )
 from gptrs.checkpoint.quantizing.quantizing_source import made_parts
-from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor
+from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, rounded_to_8_bits
 from gptrs.checkpoint.quantizing.weight_types import WEIGHT_TYPES, weight_type
 from gptrs.errors import CheckpointError, UsageError
 
@@ -115,3 +115,15 @@ def test_unknown_types_and_groups_are_refused() -> None:
         with pytest.raises(UsageError, match=str(size)):
             WEIGHT_TYPES["q4"].grouped(size)
     assert WEIGHT_TYPES["q4"].grouped(0).group_of(96) == 96
+
+
+def test_inputs_are_rounded_as_kernels_do() -> None:
+    """The largest of a group of 32 has the code 127, and all others the nearest one."""
+    inputs = np.random.default_rng(0).standard_normal((96, 5)).astype(np.float32)
+    found = rounded_to_8_bits(inputs).reshape(3, 32, 5)
+    groups = inputs.reshape(3, 32, 5)
+    largest = np.abs(groups).max(axis=1, keepdims=True)
+    codes = found * 127 / largest
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
+    np.testing.assert_allclose(np.abs(codes).max(axis=1), 127, atol=1e-4)
+    assert (np.abs(found - groups) <= largest / 254 * (1 + 1e-5)).all()

@@ -93,7 +93,7 @@ class RoundedTensor:
         backend = with_quantized_precision(backend)
         self._inputs = self._rounded_inputs = _normal_inputs(self.shape[1])
         if precision_of(backend) == "int8" and reads_quantized(backend, self.described()):
-            self._rounded_inputs = _rounded_to_8_bits(self._inputs)
+            self._rounded_inputs = rounded_to_8_bits(self._inputs)
         return self
 
     def described(self) -> QuantizedTensor:
@@ -185,7 +185,7 @@ def _normal_inputs(columns: int) -> np.ndarray:
     return np.ascontiguousarray(drawn.T)
 
 
-def _rounded_to_8_bits(inputs: np.ndarray) -> np.ndarray:
+def rounded_to_8_bits(inputs: np.ndarray) -> np.ndarray:
     """Return f32 [I, N] rounded as `gptrs.backend.precision` says of `int8`."""
     columns = len(inputs)
     size = math.gcd(columns, _INPUT_GROUP)
