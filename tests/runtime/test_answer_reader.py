@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ from gptrs.runtime.chat.marks import (
     shown_marks,
     thought_marks,
 )
-from gptrs.runtime.generation.chat_answers import Answer, Call
+from gptrs.runtime.generation.chat_answers import Answer, Call, thought_tokens
 from runtime.answer_texts import TOOLS, cut, random_answer, read
 
 FAMILIES = (TAGGED, BARE, LISTED, NAMED, PIPED)
@@ -317,3 +318,22 @@ def test_events_are_of_the_kinds_that_are_public():
     reader = AnswerReader(AnswerForm(THINK))
     found = [*reader.push("<think>a</think>b"), *reader.finish()]
     assert found == [ThoughtsDelta("a"), TextDelta("b")]
+
+
+@pytest.mark.parametrize(
+    ("before", "thoughts", "behind"),
+    [
+        ("", "<think>abc</think>", "So."),
+        ("Well,\n", "<think>abc</think>", "\nso."),
+        ("", "", "So."),
+    ],
+)
+def test_tokens_of_thoughts_are_counted_wherever_they_stand(before, thoughts, behind):
+    """Each token is a character here."""
+    text = before + thoughts + behind
+    tokenizer = SimpleNamespace(decode=lambda tokens, special: "".join(map(chr, tokens)))
+    reader = AnswerReader(AnswerForm(THINK))
+    reader.push(text)
+    reader.finish()
+    model = SimpleNamespace(tokenizer=tokenizer)
+    assert thought_tokens(model, reader, list(map(ord, text))) == len(thoughts)
