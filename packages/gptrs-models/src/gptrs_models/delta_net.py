@@ -6,6 +6,7 @@ what it gives for the key of the token nearer to the value of the token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gptrs import functionals as F
@@ -51,11 +52,15 @@ class Delta:
         return self.value_heads * self.value_dim
 
     @property
-    def caches(self) -> tuple[CacheSpec, CacheSpec]:
+    def caches(self) -> Sequence[CacheSpec]:
         """The caches of a layer, of the convolution and of the state, which share their pages."""
         window = max(2, self.kernel)
         recent = convolution_cache(2 * self.keys + self.values, window)
         return recent, state_cache(self.values * self.key_dim, window)
+
+    def mixer(self, layer: Params, width: int, activation: str, epsilon: float) -> DeltaNet:
+        """Return the delta net of a layer with the weights in its scope."""
+        return DeltaNet(self, layer / "linear_attn", width, activation, epsilon)
 
 
 class DeltaNet(Module):
@@ -83,8 +88,11 @@ class DeltaNet(Module):
         self.activation = ACTIVATIONS[activation]
         self.shape = delta.key_heads, heads // delta.key_heads, delta.key_dim, delta.value_dim
 
-    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
-        """[N, C] -> [N, C]."""
+    def __call__(
+        self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
+    ) -> Tensor:
+        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        del positions
         rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
         flat, gate, rate, time = self._projected(x)
         flat = self.activation(self.conv1d(flat, recent))

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
-from gptrs.nn import Linear, RMSNorm, Rope, merge_heads, split_heads
-from gptrs_models.llama_alibi import Alibi
+from gptrs.nn import Linear, RMSNorm, merge_heads, split_heads
+from gptrs_models.llama_positions import Positions
 
 EPSILON = 1e-6
 """That of the norms of latent vectors, whatever config.json says of the others."""
@@ -71,18 +71,17 @@ class LatentAttention(Module):
         self.kv_b_proj = (params / "kv_b_proj").tensor("weight", shape, use="linear")
         self.o_proj = Linear(params / "o_proj", n_heads * latent.value, width, bias)
 
-    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: AttendsToOne) -> Tensor:
+    def __call__(self, x: Tensor, positions: Positions, cache: AttendsToOne) -> Tensor:
         """[N, C] -> [N, C]."""
-        assert isinstance(rope, Rope), "all layers of these kinds are rotated"
         latent = self.latent
         plain, rotated = F.split(self._queries(x), [latent.plain, latent.rotated])
         both = F.reshape(self.kv_b_proj, (self.n_heads, latent.plain + latent.value, latent.rank))
         keys, values = F.split(both, [latent.plain, latent.value], 1)
         turned = F.swap_axes(F.matmul(F.swap_axes(plain, 0, 1), keys), 0, 1)  # (N, H, rank)
-        query = F.concat([turned, rope(rotated)], axis=2)
+        query = F.concat([turned, positions.rotate(rotated)], axis=2)
         compressed, shared = F.split(self.kv_a_proj(x), [latent.rank, latent.rotated])
         kept = split_heads(self.kv_a_layernorm(compressed), 1)  # (N, 1, rank)
-        key = F.concat([kept, rope(split_heads(shared, 1))], axis=2)
+        key = F.concat([kept, positions.rotate(split_heads(shared, 1))], axis=2)
         value = F.pad(kept, [(0, 0), (0, 0), (0, latent.rotated)])
         mixed = F.slice_axis(cache.attend(query, key, value, scale=self.scale), 2, 0, latent.rank)
         mixed = F.matmul(F.swap_axes(mixed, 0, 1), F.swap_axes(values, 1, 2))  # (H, N, V)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,7 +10,9 @@ from gptrs.nn import CacheSpec, RopeSettings
 from gptrs_models.delta_net import Delta
 from gptrs_models.latent_attention import Latent
 from gptrs_models.llama_experts import Experts
-from gptrs_models.mamba2 import Mamba2Config
+from gptrs_models.llama_positions import ADDED
+from gptrs_models.mamba2 import MambaLayers
+from gptrs_models.short_convolution import Convolution
 from gptrs_models.sines import Sines
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
@@ -19,6 +22,11 @@ Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "la
 HeadNorm = Literal["rms", "rms_offset", "layer", "width", "each"]
 """The norm of queries and keys: over each head, as `Norm`; "width" over all heads together by RMS
 (OLMo 2); "each" over each head, with weights [H, D] of its own for each (Cohere)."""
+
+
+Order = Literal["before", "parallel", "after", "in_stream"]
+"""How a block adds its halves: each behind its norm; both of one state (GPT-J); with norms of the
+sums (OPT 350M); each to what it reads, not to what its norm reads (old BLOOM)."""
 
 
 @dataclass(frozen=True)
@@ -57,28 +65,6 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """The layers with a short convolution in the place of attention, and its size."""
-
-    layers: tuple[int, ...]
-    size: int
-    bias: bool
-
-
-@dataclass(frozen=True)
-class MambaLayers:
-    """The layers with a mixer of Mamba 2 in the place of attention, and its sizes."""
-
-    layers: tuple[int, ...]
-    mixer: Mamba2Config
-
-    @property
-    def caches(self) -> list[CacheSpec]:
-        """The two caches of a layer, which share their pages."""
-        return self.mixer.sizes.caches
-
-
-@dataclass(frozen=True)
 class LlamaConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
@@ -87,13 +73,12 @@ class LlamaConfig:
     window have `sliding_rope` where there is one. `qkv_groups` says that `Names.qkv` holds the
     queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
     queries first; `qkv_shards` is the number of parts of queries, values and keys (CodeGen).
-    `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is the row of
+    `position_offset` is the row of
     `Names.positions` for position 0; `sines` are positions that are not learned (XGLM). `alibi` has
     the slope of each head, see `Alibi`; `alibi_rounded` makes it that of Falcon. `latent` makes it
     latent attention. `sinks` are scores beside those of the keys, one for each head (gpt-oss).
     `attention_gate` multiplies what attention finds by numbers that stand behind the query of each
-    head (Qwen3-Next). `residual_after_norm` adds each half to what it reads, not to what its norm
-    reads (old BLOOM). `embedding_width` is that of embeddings of tokens, which matrices turn into
+    head (Qwen3-Next). `embedding_width` is that of embeddings of tokens, which matrices turn into
     `hidden_size` and back where they differ (OPT 350M).
     """
 
@@ -117,10 +102,8 @@ class LlamaConfig:
     norm: Norm = "rms"
     head_norm: HeadNorm | None = None
     head_norm_after_rope: bool = False
-    parallel: bool = False
+    order: Order = "before"
     first_norm: bool = True
-    norm_after_sum: bool = False
-    residual_after_norm: bool = False
     final_norm: bool = True
     embedding_width: int | None = None
     up_first: bool = False
@@ -154,6 +137,34 @@ class LlamaConfig:
     def context_length(self) -> int:
         """Most positions that the rotary embedding is made for."""
         return self.rope.context
+
+    @property
+    def score_scale(self) -> float:
+        """The factor by which attention multiplies scores."""
+        return self.attention_scale or self.head_dim**-0.5
+
+    def rope_of(self, layer: int) -> RopeSettings | None:
+        """Return the rotary embedding of a layer; None for a layer without one."""
+        if layer in self.unrotated_layers:
+            return None
+        own = self.sliding_rope if layer in self.sliding_layers else None
+        return own or self.rope
+
+    def other_mixer(self, layer: int) -> Convolution | Delta | MambaLayers | None:
+        """Return what a layer has instead of attention; None for a layer with attention."""
+        found = (self.convolution, self.delta, self.mamba)
+        return next((each for each in found if each is not None and layer in each.layers), None)
+
+    def caches(self, layer: int) -> Sequence[CacheSpec]:
+        """Return the caches of a layer: one, or two of a recurrent one."""
+        other = self.other_mixer(layer)
+        if other is not None:
+            return other.caches
+        if self.latent is not None:
+            return [CacheSpec(1, self.latent.width, self.window(layer))]
+        width = self.head_dim + (ADDED if self.alibi else 0)
+        exact = bool(self.alibi)  # 8 bits would round positions
+        return [CacheSpec(self.num_key_value_heads, width, self.window(layer), exact=exact)]
 
     def window(self, layer: int) -> int | None:
         """Return how many keys a query of the layer sees; None for all."""

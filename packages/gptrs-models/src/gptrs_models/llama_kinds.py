@@ -6,12 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gptrs.api import ConfigFields
-from gptrs_models import llama_convolution_switches as convolutional
 from gptrs_models import llama_gpt_switches as gpt
-from gptrs_models import llama_latent_switches as latent
 from gptrs_models import llama_moe_switches as moe
-from gptrs_models import llama_parallel_switches as parallel
-from gptrs_models import llama_shared_moe_switches as shared
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_newer_kinds import NEWER
@@ -114,7 +110,7 @@ REFINED_WEB = Kind(
         tied=True,
         own_names={**FALCON_NAMES, "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
     ),
-    parallel.refined_web,
+    gpt.refined_web,
 )  # fmt: skip
 """Falcon before transformers had it."""
 
@@ -166,7 +162,7 @@ KINDS: dict[str, Kind] = {
             51200, 8192, 24, None, 2048, epsilon=1e-5, hidden_size=2048, rotated=0.5,
             activation="gelu_new", own_names=LAYER_EPSILON,
         ),
-        parallel.phi,
+        gpt.phi,
     ),
     "phi3": Kind(
         KindDefaults(32064, 8192, 32, None, 4096, epsilon=1e-5, hidden_size=3072, rotated=1.0),
@@ -200,21 +196,21 @@ KINDS: dict[str, Kind] = {
             50304, 6912, 32, 32, 4096, epsilon=1e-5, hidden_size=2560, rotated=0.25,
             own_names=LAYER_EPSILON,
         ),
-        parallel.stablelm,
+        gpt.stablelm,
     ),
     "cohere": Kind(
         KindDefaults(
             256000, 22528, 40, None, 8192, epsilon=1e-5, hidden_size=8192, heads=64, theta=5e5,
             tied=True, own_names=LAYER_EPSILON,
         ),
-        parallel.cohere,
+        gpt.cohere,
     ),
     "cohere2": Kind(
         KindDefaults(
             256000, 22528, 40, None, 8192, epsilon=1e-5, sliding_window=4096, hidden_size=8192,
             heads=64, tied=True, pattern=4, own_names=LAYER_EPSILON,
         ),
-        parallel.cohere2,
+        gpt.cohere2,
     ),
     "exaone4": Kind(
         KindDefaults(
@@ -275,28 +271,28 @@ KINDS: dict[str, Kind] = {
             50432, 24576, 44, None, 2048, epsilon=1e-5, hidden_size=6144, heads=64, rotated=0.25,
             activation="gelu", own_names=NEOX_NAMES,
         ),
-        parallel.gpt_neox,
+        gpt.gpt_neox,
     ),
     "gptj": Kind(
         KindDefaults(
             50400, 16384, 28, None, 2048, epsilon=1e-5, heads=16, activation="gelu_new",
             own_names=GPTJ_NAMES,
         ),
-        parallel.gptj,
+        gpt.gptj,
     ),
     "codegen": Kind(
         KindDefaults(
             50400, 16384, 28, None, 2048, epsilon=1e-5, heads=16, activation="gelu_new",
             own_names=GPTJ_NAMES,
         ),
-        parallel.codegen,
+        gpt.codegen,
     ),
     "falcon": Kind(
         KindDefaults(
             65024, 18176, 32, None, 2048, epsilon=1e-5, hidden_size=4544, heads=71,
             activation="gelu", tied=True, own_names=FALCON_NAMES,
         ),
-        parallel.falcon,
+        gpt.falcon,
     ),
     "RefinedWeb": REFINED_WEB,
     "RefinedWebModel": REFINED_WEB,
@@ -389,20 +385,20 @@ KINDS: dict[str, Kind] = {
         moe.gpt_oss,
     ),
     "deepseek_v2": Kind(
-        KindDefaults(102400, 11008, 32, None, 2048, head_dim=64, mixture=True), latent.deepseek_v2
+        KindDefaults(102400, 11008, 32, None, 2048, head_dim=64, mixture=True), switches.deepseek_v2
     ),
     "deepseek_v3": Kind(
         KindDefaults(
             129280, 18432, 61, 128, 4096, head_dim=64, hidden_size=7168, heads=128, mixture=True
         ),
-        latent.deepseek_v3,
+        switches.deepseek_v3,
     ),
     "lfm2": Kind(
         KindDefaults(
             65536, 12288, 32, 8, 128000, epsilon=1e-5, hidden_size=2560, theta=1e6, tied=True,
             reads_types=True, own_names={"rms_norm_eps": "norm_eps"},
         ),
-        convolutional.lfm2,
+        switches.lfm2,
     ),
     "olmoe": Kind(
         KindDefaults(
@@ -427,59 +423,59 @@ KINDS: dict[str, Kind] = {
         KindDefaults(
             151552, 10944, 46, 8, 131072, epsilon=1e-5, heads=96, rotated=0.5, mixture=True
         ),
-        shared.glm4_moe,
+        moe.glm4_moe,
     ),
     "glm4_moe_lite": Kind(
         KindDefaults(
             154880, 10240, 47, 20, 202752, epsilon=1e-5, head_dim=64, hidden_size=2048, heads=20,
             mixture=True,
         ),
-        shared.glm4_moe_lite,
+        moe.glm4_moe_lite,
     ),
     "dots1": Kind(
         KindDefaults(
             152064, 10944, 62, 32, 2048, sliding_window=4096, hidden_size=4608, mixture=True
         ),
-        shared.dots1,
+        moe.dots1,
     ),
     "ernie4_5_moe": Kind(
         KindDefaults(
             103424, 12288, 28, 4, 131072, epsilon=1e-5, hidden_size=2560, heads=20, theta=5e5,
             tied=True, mixture=True,
         ),
-        shared.ernie4_5_moe,
+        moe.ernie4_5_moe,
     ),
     "hunyuan_v1_moe": Kind(
         KindDefaults(290943, 11008, 32, None, 2048, epsilon=1e-5, mixture=True),
-        shared.hunyuan_moe,
+        moe.hunyuan_moe,
     ),
     "granitemoe": Kind(
-        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), shared.granitemoe
+        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), moe.granitemoe
     ),
     "granitemoeshared": Kind(
-        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), shared.granitemoeshared
+        KindDefaults(32000, 11008, 32, None, 2048, mixture=True), moe.granitemoeshared
     ),
     "granitemoehybrid": Kind(
         KindDefaults(32000, 11008, 32, None, 2048, mixture=True, reads_types=True),
-        shared.granitemoehybrid,
+        moe.granitemoehybrid,
     ),
     "phimoe": Kind(
         KindDefaults(32064, 6400, 32, 8, 131072, epsilon=1e-5, theta=1e6, mixture=True),
-        shared.phimoe,
+        moe.phimoe,
     ),
     "lfm2_moe": Kind(
         KindDefaults(
             65536, 7168, 32, 8, 128000, epsilon=1e-5, hidden_size=2048, theta=1e6, tied=True,
             mixture=True, reads_types=True, own_names={"rms_norm_eps": "norm_eps"},
         ),
-        shared.lfm2_moe,
+        moe.lfm2_moe,
     ),
     "minimax_m2": Kind(
         KindDefaults(
             200064, 1536, 62, 8, 196608, head_dim=128, hidden_size=3072, heads=48, theta=5e6,
             rotated=1.0, mixture=True,
         ),
-        shared.minimax_m2,
+        moe.minimax_m2,
     ),
     **{name: Kind(*parts) for name, parts in NEWER.items()},
 }  # fmt: skip

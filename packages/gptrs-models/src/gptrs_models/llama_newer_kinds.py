@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gptrs.api import ConfigFields
-from gptrs_models import llama_latent_switches as latent
-from gptrs_models import llama_shared_moe_switches as shared
+from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_settings import KindDefaults
@@ -56,7 +55,7 @@ def _jais2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 def _solar_open(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch mixtures as those of GLM-4.5, in all layers."""
     fields.require("first_k_dense_replace", None)
-    experts = shared.routed(fields, config, count=128, inner=1280, dense=0, scale=1.0)
+    experts = moe.routed(fields, config, count=128, inner=1280, dense=0, scale=1.0)
     return replace(config, qkv_bias=fields.boolean("attention_bias", False), experts=experts)
 
 
@@ -69,7 +68,7 @@ def _vaultgemma(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 def _youtu(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch latent attention."""
     turned = fields.boolean("rope_interleave", True)
-    return replace(latent.latent(fields, config), interleaved=turned)
+    return replace(switches.latent(fields, config), interleaved=turned)
 
 
 NEWER: dict[str, tuple[KindDefaults, Callable[[ConfigFields, LlamaConfig], LlamaConfig]]] = {

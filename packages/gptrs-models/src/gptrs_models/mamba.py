@@ -107,7 +107,9 @@ class MambaConfig:
 class Mixes(Protocol):
     """The part of a layer in the place of attention, with the two caches of the layer."""
 
-    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+    def __call__(
+        self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
+    ) -> Tensor:
         """[N, C] -> [N, C]."""
         ...
 
@@ -128,8 +130,11 @@ class Mixer(Module):
         self.activation = ACTIVATIONS[config.activation]
         self.sizes = [rank, size, size]
 
-    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
-        """[N, C] -> [N, C]."""
+    def __call__(
+        self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
+    ) -> Tensor:
+        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        del positions
         before, gate = F.split(self.in_proj(x), 2)
         inner = self.activation(self.conv1d(before, recent))
         step, into, out = F.split(self.x_proj(inner), self.sizes)
@@ -158,7 +163,7 @@ class Block(Module):
     @captured_once
     def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
-        return x + self.mixer(self.norm(x), recent, states)
+        return x + self.mixer(self.norm(x), None, recent, states)
 
 
 class Mamba(CausalLMModule):

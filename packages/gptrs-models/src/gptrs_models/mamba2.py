@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, LayerCache, Linear, split_heads
+from gptrs.nn import ACTIVATIONS, CacheSpec, LayerCache, Linear, split_heads
 from gptrs_models.mamba import Mamba, Sizes
 from gptrs_models.short_convolution import CausalConvolution
 
@@ -129,8 +129,11 @@ class Mixer(Module):
         self.head_dim, self.state_size = config.head_dim, config.state_size
         self.limits = config.limits
 
-    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
-        """[N, C] -> [N, C]."""
+    def __call__(
+        self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
+    ) -> Tensor:
+        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        del positions
         rows, (groups, heads, width) = x.shape[0], (self.groups, self.group_heads, self.head_dim)
         gate, mixed, time = F.split(self.in_proj(x), self.projected)
         inner, into, out = F.split(self.activation(self.conv1d(mixed, recent)), self.convolved)
@@ -147,6 +150,24 @@ class Mixer(Module):
         told = states.recurrent(_advance, inputs, (groups, heads, self.state_size, width))
         told = F.reshape(told, inner.shape) + inner * F.expand_dims(self.skip, 1)
         return self.out_proj(self.norm(F.reshape(told, gate.shape), gate))
+
+
+@dataclass(frozen=True)
+class MambaLayers:
+    """The layers with a mixer of Mamba 2 instead of attention, and its sizes."""
+
+    layers: tuple[int, ...]
+    sizes: Mamba2Config
+
+    @property
+    def caches(self) -> Sequence[CacheSpec]:
+        """The two caches of a layer, which share their pages."""
+        return self.sizes.sizes.caches
+
+    def mixer(self, layer: Params, width: int, activation: str, epsilon: float) -> Mixer:
+        """Return the mixer of a layer with the weights in its scope; its sizes say the rest."""
+        del width, activation, epsilon
+        return Mixer(self.sizes, layer / "mamba")
 
 
 def _advance(

@@ -25,7 +25,9 @@ from gptrs.nn import (
 )
 from gptrs_models.bert import body_of
 from gptrs_models.encoder_heads import Body, with_head
-from gptrs_models.llama import Block, make_norm
+from gptrs_models.llama import BLOCKS
+from gptrs_models.llama_layers import make_norm
+from gptrs_models.llama_positions import Positions, Rotary
 from gptrs_models.rotary_encoder_kinds import RotaryConfig, read_config
 
 
@@ -85,8 +87,8 @@ class RotaryEncoder(Body):
             return None if name is None else make_norm(llama.norm, body / name, width, epsilon)
 
         self.embed_norm = norm(names.embed_norm)
-        layers, count = body / names.layers, llama.num_hidden_layers
-        self.layers = [Block(llama, layers / index, index) for index in range(count)]
+        layers, count, block = body / names.layers, llama.num_hidden_layers, BLOCKS[llama.order]
+        self.layers = [block(llama, layers / index, index) for index in range(count)]
         self.norm = norm(names.norm if config.final_norm else None)
 
     @property
@@ -107,9 +109,9 @@ class RotaryEncoder(Body):
         ropes = self._ropes(batch, length)
         for index, layer in enumerate(self.layers):
             slides = index in llama.sliding_layers
-            turn = llama.sliding_rope if slides and llama.sliding_rope else llama.rope
-            rope = None if index in llama.unrotated_layers else ropes[turn]
-            flat = layer(flat, rope, near if slides else far)
+            turn = llama.rope_of(index)
+            positions = Positions() if turn is None else ropes[turn]
+            flat = layer(flat, positions, near if slides else far)
             states.append(F.reshape(flat, shape))
         if self.norm is not None:
             states[-1] = self.norm(states[-1])
@@ -142,16 +144,16 @@ class RotaryEncoder(Body):
         near = F.reshape(F.less_equal(distance, reach), (1, 1, length, length))
         return Sight(F.logical_and(near, F.logical_or(seen, itself))), Sight(seen)
 
-    def _ropes(self, batch: int, length: int) -> dict[RopeSettings, Rope]:
+    def _ropes(self, batch: int, length: int) -> dict[RopeSettings, Rotary]:
         """Return the rotation of the rows of a batch by the settings of each kind of layer."""
         llama = self.config.layers
-        found: dict[RopeSettings, Rope] = {}
+        found: dict[RopeSettings, Rotary] = {}
         for rope in dict.fromkeys(filter(None, (llama.rope, llama.sliding_rope))):
             size = rope.rotary_dim(llama.head_dim)
             halves = F.rotary_tables(F.arange(length), size, rope.theta, rope.scaling)
             shape, rows = (batch, length, size // 2), (batch * length, size // 2)
             cos, sin = (F.reshape(F.broadcast_to(table, shape), rows) for table in halves)
-            found[rope] = Rope(cos, sin, None, llama.interleaved)
+            found[rope] = Rotary(Rope(cos, sin, None, llama.interleaved))
         return found
 
 

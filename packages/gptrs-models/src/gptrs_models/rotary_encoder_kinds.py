@@ -200,7 +200,7 @@ def _nomic_bert(settings: Settings) -> RotaryConfig:
         mlp_out="norm2",
     )  # fmt: skip
     layers = read_shared(fields, "nomic_bert", defaults)
-    layers = replace(layers, names=names, norm="layer", norm_after_sum=True)
+    layers = replace(layers, names=names, norm="layer", order="after")
     word = "cls.predictions.transform"
     heads = Heads(
         text=POOLER,
@@ -243,7 +243,7 @@ def _gte(settings: Settings) -> RotaryConfig:
     )  # fmt: skip
     layers = read_shared(fields, kind, defaults)
     layers = replace(
-        layers, names=names, norm="layer", norm_after_sum=True, qkv_bias=True, output_bias=True,
+        layers, names=names, norm="layer", order="after", qkv_bias=True, output_bias=True,
         up_first=True, down_bias=True, rope=replace(layers.rope, context=context),
     )  # fmt: skip
     heads = Heads(
@@ -309,7 +309,7 @@ def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
         mlp_out="norm2",
     )  # fmt: skip
     layers = with_biases(read_shared(fields, "jina_embeddings_v3", defaults), True, True)
-    layers = replace(layers, names=names, norm="layer", norm_after_sum=True)
+    layers = replace(layers, names=names, norm="layer", order="after")
     types = fields.integer("type_vocab_size", 1, minimum=0)
     return RotaryConfig(layers, ROBERTA_HEADS, type_vocab_size=types, final_norm=False)
 

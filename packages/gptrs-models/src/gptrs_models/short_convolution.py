@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
-from gptrs.nn import Linear
+from gptrs.nn import CacheSpec, Linear, convolution_cache
 
 
 class Remembers(Protocol):
@@ -41,8 +43,28 @@ class ShortConvolution(Module):
         self.conv = CausalConvolution(params / "conv", width, size, bias)
         self.out_proj = Linear(params / "out_proj", width, width, bias)
 
-    def __call__(self, x: Tensor, rope: object, cache: Remembers) -> Tensor:
+    def __call__(self, x: Tensor, positions: object, cache: Remembers) -> Tensor:
         """[N, C] -> [N, C]; positions play no part but by their order."""
-        del rope
+        del positions
         before, after, inner = F.split(self.in_proj(x), 3)
         return self.out_proj(after * self.conv(before * inner, cache))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The layers with a short convolution instead of attention, of states of `width`."""
+
+    layers: tuple[int, ...]
+    width: int
+    size: int
+    bias: bool
+
+    @property
+    def caches(self) -> Sequence[CacheSpec]:
+        """The cache of a layer."""
+        return [convolution_cache(self.width, self.size)]
+
+    def mixer(self, layer: Params, width: int, activation: str, epsilon: float) -> ShortConvolution:
+        """Return the convolution of a layer with the weights in its scope."""
+        del activation, epsilon
+        return ShortConvolution(layer / "conv", width, self.size, self.bias)

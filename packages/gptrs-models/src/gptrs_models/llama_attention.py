@@ -1,0 +1,133 @@
+"""Attention of the Llama family: its projections, and the norms of queries and keys."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor
+from gptrs.nn import Axis, LayerNorm, Linear, RMSNorm, merge_heads, split_heads
+from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_layers import HeadwiseNorm, make_norm
+from gptrs_models.llama_positions import Positions
+
+
+class Attends(Protocol):
+    """Attention of the new tokens [N, H, D] to what their text has, as a `LayerCache` does it."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mixed values [N, H, D]."""
+        ...
+
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Return the last `count` states of the text of each token, [N, C] -> [N, count, C]."""
+        ...
+
+
+class Attention(Module):
+    """Causal self-attention in which several query heads may share a head of keys and values."""
+
+    def __init__(self, config: LlamaConfig, params: Params) -> None:
+        names, dim, self.head_dim = config.names, config.hidden_size, config.head_dim
+        self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        self.joined, self.groups = names.qkv is not None, config.qkv_groups
+        self.shards = config.qkv_shards
+        heads = Axis("heads", self.n_heads)
+        self.gated = config.attention_gate
+        if names.qkv is not None:
+            total = self.q_dim + 2 * self.kv_dim
+            self.qkv_proj = Linear(
+                params / names.qkv, dim, total, config.qkv_bias, axes=("embed", "heads")
+            )
+        else:
+            bias, shared = config.qkv_bias, ("embed", Axis("kv_heads", self.n_kv_heads))
+            queries = 2 * self.q_dim if self.gated else self.q_dim
+            self.q_proj = Linear(params / names.query, dim, queries, bias, axes=("embed", heads))
+            self.k_proj = Linear(params / names.key, dim, self.kv_dim, bias, axes=shared)
+            self.v_proj = Linear(params / names.value, dim, self.kv_dim, bias, axes=shared)
+        self.o_proj = Linear(
+            params / names.output, self.q_dim, dim, config.output_bias, axes=(heads, "embed")
+        )
+        self.q_norm = _head_norm(config, params / names.query_norm, self.n_heads)
+        self.k_norm = _head_norm(config, params / names.key_norm, self.n_kv_heads)
+        self.norm_over_width = config.head_norm == "width"
+        self.norm_after_rope, self.clip = config.head_norm_after_rope, config.qkv_clip
+        self.scale = config.score_scale
+        self.softcap = config.softcap
+        self.sinks = params.tensor("sinks", (self.n_heads,)) if config.sinks else None
+
+    def __call__(self, x: Tensor, positions: Positions, cache: Attends) -> Tensor:
+        """[N, C] -> [N, C]."""
+        query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
+        gate = None
+        if self.gated:
+            query, gate = F.split(query, 2)
+        if not self.norm_after_rope:
+            query, key = self._normalize(query, key)
+        if self.clip is not None:
+            query, key, value = (
+                F.clamp(part, -self.clip, self.clip) for part in (query, key, value)
+            )
+        query, key, value = positions.apply(query, key, value)
+        if self.norm_after_rope:
+            query, key = self._normalize(query, key)
+        mixed = cache.attend(
+            query, key, value, scale=self.scale, softcap=self.softcap, sinks=self.sinks
+        )
+        mixed = positions.own(mixed, self.head_dim)  # (N, H, D)
+        if gate is not None:
+            mixed = mixed * F.sigmoid(gate)
+        return self.o_proj(merge_heads(mixed))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [N, H, D] or, with their gates, [N, H, 2 D]; keys and values [N, K, D]."""
+        if not self.joined:
+            parts = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
+        elif self.groups:
+            q_dim = self.q_dim // self.n_kv_heads
+            groups = split_heads(self.qkv_proj(x), self.n_kv_heads)  # (N, K, (H / K + 2) * D)
+            pieces = F.split(groups, [q_dim, self.head_dim, self.head_dim])
+            parts = [merge_heads(piece) for piece in pieces]
+        elif self.shards is not None:
+            shards = split_heads(self.qkv_proj(x), self.shards)  # (N, shards, 3 * H / shards * D)
+            query, value, key = (merge_heads(piece) for piece in F.split(shards, 3))
+            parts = [query, key, value]
+        else:
+            parts = [*F.split(self.qkv_proj(x), [self.q_dim, self.kv_dim, self.kv_dim])]
+        query, key, value = parts
+        return (
+            split_heads(query, self.n_heads),
+            split_heads(key, self.n_kv_heads),
+            split_heads(value, self.n_kv_heads),
+        )
+
+    def _normalize(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return query, key
+        if not self.norm_over_width:
+            return self.q_norm(query), self.k_norm(key)
+        query, key = self.q_norm(merge_heads(query)), self.k_norm(merge_heads(key))
+        return split_heads(query, self.n_heads), split_heads(key, self.n_kv_heads)
+
+
+def _head_norm(
+    config: LlamaConfig, params: Params, n_heads: int
+) -> RMSNorm | LayerNorm | HeadwiseNorm | None:
+    """Return the norm of `n_heads` heads of queries or keys, if the kind has one."""
+    if config.head_norm is None:
+        return None
+    if config.head_norm == "each":
+        return HeadwiseNorm(params, n_heads, config.head_dim, config.rms_norm_eps)
+    if config.head_norm == "width":
+        return make_norm("rms", params, n_heads * config.head_dim, config.rms_norm_eps)
+    return make_norm(config.head_norm, params, config.head_dim, config.rms_norm_eps)
