@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import subprocess
@@ -156,10 +157,22 @@ WORDS = frozenset({"bit", "clip", "new"})
 def plugin_names(root: Path, files: Iterable[PurePosixPath]) -> list[str]:
     """Return the names that the packages register for backends and model kinds."""
     names: set[str] = set()
-    for project in read_projects(root, files).values():
+    for path, project in read_projects(root, files).items():
         for group in PLUGIN_GROUPS:
-            names.update(project.get("entry-points", {}).get(group, {}))
+            entries = dict(project.get("entry-points", {}).get(group, {}))
+            if "*" in entries:  # the names are keys of a table of the module
+                module = entries.pop("*").partition(":")[0].replace(".", "/")
+                names.update(_keys(root / path.parent / "src" / f"{module}.py"))
+            names.update(entries)
     return sorted(names - WORDS)
+
+
+def _keys(path: Path) -> Iterator[str]:
+    """Yield the strings that are keys of dicts in a Python file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for key in node.keys if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:

@@ -55,12 +55,12 @@ def test_defaults_are_those_of_transformers(kind):
     assert unrotated[0] == unrotated[1]
 
 
-LARGER = {"falcon", "gptj", "opt", "ernie4_5_moe", "lfm2_moe", "gpt_neox", "olmoe"}
+LARGER = {"falcon", "gptj", "opt", "ernie4_5_moe", "lfm2_moe", "gpt_neox"}
 """Kinds of more than 30 lines; none is to come."""
 
 
 def test_a_kind_costs_at_most_thirty_lines():
-    """The recipe promises it: an entry, its switches, a description and an entry point."""
+    """The recipe promises it: an entry, its switches, and a row of the table of kinds."""
     costs: dict[str, int] = {}
     for module in (llama_kinds, llama_newer_kinds):
         nodes = ast.walk(ast.parse(inspect.getsource(module)))
@@ -68,7 +68,7 @@ def test_a_kind_costs_at_most_thirty_lines():
             for key, entry in zip(table.keys, table.values, strict=True):
                 if isinstance(key, ast.Constant) and key.value in KINDS:
                     lines = len(inspect.getsource(KINDS[key.value].switches).splitlines())
-                    costs[key.value] = lines + (entry.end_lineno or 0) - key.lineno + 1 + 2
+                    costs[key.value] = lines + (entry.end_lineno or 0) - key.lineno + 1 + 1
     assert costs.keys() == KINDS.keys()
     assert {kind for kind, lines in costs.items() if lines > 30} == LARGER
 

@@ -9,6 +9,7 @@ from typing import Any
 from gptrs.errors import GptrsError
 from gptrs.plugins.child_process import Tell
 from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.discovery import SEVERAL
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.plugins.state import PluginRecord
@@ -41,5 +42,7 @@ def _checked(plugins: PluginManager, kind: str, name: str) -> PluginRecord:
         plugins.find(point, name)
         if point is BackendPlugin:
             plugins.get_backend(name)
+    if name.endswith(f":{SEVERAL}"):
+        return plugins.record(point, name)
     found = [record for record in plugins.installed(point) if record.name == name]
     return next((record for record in found if record.state.usable), found[0])

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from gptrs.plugins.child_process import START_S, child_process
+from gptrs.plugins.discovery import SEVERAL
 from gptrs.plugins.manager import PluginManager
+from gptrs.plugins.selection import canonical
 from gptrs.plugins.state import PluginRecord, PluginState
 
 SECONDS = 20.0
@@ -39,14 +41,21 @@ def not_survived(record: PluginRecord, reason: str) -> PluginRecord:
     return replace(record, state=PluginState.BROKEN, reason=reason, hint=hint)
 
 
+def _name(record: PluginRecord) -> str:
+    """Return the name that a child knows a plugin by; several at once go by their package."""
+    if record.name != SEVERAL:
+        return record.name
+    return f"{canonical(record.distribution or '')}:{SEVERAL}"
+
+
 def _checked(
     plugins: Sequence[PluginRecord], disabled: Collection[str], seconds: float
 ) -> Iterator[PluginRecord]:
     """Yield the record of each plugin as the child finds it."""
-    left = list(plugins)
+    left, fatal = list(plugins), set[str]()
     while left:
-        names = [(record.kind, record.name) for record in left]
-        question = {"plugins": names, "disabled": sorted(disabled)}
+        names = [(record.kind, _name(record)) for record in left]
+        question = {"plugins": names, "disabled": sorted({*disabled, *fatal})}
         with child_process("gptrs.plugins.checked_child:check_all", question) as child:
             # The first line says that the child itself is up; only then a plugin is to blame.
             up = child.answer(START_S) is not None
@@ -59,4 +68,6 @@ def _checked(
                 return
             ending = child.ending(seconds)
         blamed = "its import" if up else "a process that checks it"
+        if left[0].name == SEVERAL:  # it would be imported with every other plugin of its kind
+            fatal.add(_name(left[0]))
         yield not_survived(left.pop(0), f"{blamed} {ending}")

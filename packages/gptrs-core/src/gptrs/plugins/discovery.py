@@ -22,6 +22,8 @@ from gptrs.quoting import joined, one_line
 
 DISTRIBUTION = "distribution"
 """The kind of records of distributions whose entry points cannot be read."""
+SEVERAL = "*"
+"""The name of an entry point that yields several descriptions, which have names of their own."""
 _COMMAND_LINE = "gptrs-cli"
 
 
@@ -29,7 +31,8 @@ _COMMAND_LINE = "gptrs-cli"
 class Candidate:
     """An entry point in one of our groups, and the distribution that installed it.
 
-    `stamp` is that of `Installed`.
+    `stamp` is that of `Installed`. One of several plugins of an entry point has its `description`,
+    and an entry point of its own name with the value of theirs.
     """
 
     point: ExtensionPoint
@@ -37,6 +40,12 @@ class Candidate:
     distribution: str
     version: str
     stamp: str
+    description: PluginDescription | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether the entry point yields several descriptions."""
+        return self.entry_point.name == SEVERAL
 
     @property
     def names(self) -> Sequence[str]:
@@ -90,16 +99,14 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
         for each in found
         for entry_point in each.entry_points
     ]
-    order = [point.kind for point in EXTENSION_POINTS]
-    candidates.sort(
-        key=lambda c: (
-            order.index(c.point.kind),
-            c.entry_point.name,
-            not c.own,
-            canonical(c.distribution),
-        )
-    )
     return candidates, [each for each in found if each.error is not None]
+
+
+def _order(candidate: Candidate) -> tuple[int, str, bool, str]:
+    """Return the key by which plugins are listed: kind, name, ours before others, distribution."""
+    place = EXTENSION_POINTS.index(candidate.point)
+    name, source = candidate.entry_point.name, canonical(candidate.distribution)
+    return place, name, not candidate.own, source
 
 
 @dataclass()
@@ -112,6 +119,7 @@ class Plugin:
     """
 
     record: PluginRecord
+    candidate: Candidate | None = None
     unread: Candidate | None = None
     description: PluginDescription | None = None
     cause: BaseException | None = None
@@ -155,15 +163,46 @@ def discover(selection: Selection) -> list[Plugin]:
     Sorted by kind, name and distribution, those of gptrs before others.
     """
     candidates, unreadable = find_candidates()
-    plugins = [_unreadable(file) for file in unreadable]
+    return [*(_unreadable(file) for file in unreadable), *_claimed(candidates, selection)]
+
+
+def regrouped(
+    plugins: Sequence[Plugin], members: Sequence[Candidate], selection: Selection
+) -> list[Plugin]:
+    """Return `plugins` with `members` among them, which entry points for several yielded.
+
+    A plugin stays the same object unless it now has other rivals.
+    """
+    known = {p.candidate.identity: p for p in plugins if p.candidate is not None}
+    candidates = [p.candidate for p in known.values() if p.candidate is not None]
+    found = [p for p in plugins if p.candidate is None]
+    for plugin in _claimed([*candidates, *members], selection):
+        old = known.get(plugin.candidate.identity) if plugin.candidate is not None else None
+        same = old is not None and _identities(old.rivals) == _identities(plugin.rivals)
+        found.append(old if old is not None and same else plugin)
+    return found
+
+
+def _identities(candidates: Sequence[Candidate]) -> list[str]:
+    return [candidate.identity for candidate in candidates]
+
+
+def _claimed(candidates: Sequence[Candidate], selection: Selection) -> list[Plugin]:
+    """Return the plugins of all candidates: those that `selection` excludes, duplicates, others.
+
+    Entry points for several plugins have no rivals. Those of others are excluded with their
+    distribution, ours never: the names of their plugins are not known before they are read.
+    """
+    candidates = sorted(candidates, key=_order)
+    plugins: list[Plugin] = []
     excluded = {
         candidate.identity
         for candidate in candidates
-        if not candidate.built_in and selection.exclusion(candidate.names) is not None
+        if not candidate.built_in and _exclusion(candidate, selection) is not None
     }
     claims: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
-        if candidate.identity not in excluded:
+        if candidate.identity not in excluded and not candidate.several:
             claims[candidate.point.kind, candidate.entry_point.name].append(candidate)
     for candidate in candidates:
         claimed = claims[candidate.point.kind, candidate.entry_point.name]
@@ -174,8 +213,14 @@ def discover(selection: Selection) -> list[Plugin]:
             plugins.append(_duplicate(candidate, rivals))
         else:
             record = _record(candidate, PluginState.AVAILABLE)
-            plugins.append(Plugin(record, unread=candidate, rivals=rivals))
+            plugins.append(Plugin(record, candidate, unread=candidate, rivals=rivals))
     return plugins
+
+
+def _exclusion(candidate: Candidate, selection: Selection) -> tuple[str, str] | None:
+    if not candidate.several:
+        return selection.exclusion(candidate.names)
+    return None if candidate.own else replace(selection, allowed=None).exclusion(candidate.names)
 
 
 def known_names(plugins: list[Plugin]) -> set[str]:
@@ -206,8 +251,8 @@ def _record(
 
 
 def _excluded(candidate: Candidate, selection: Selection) -> Plugin:
-    reason, hint = selection.exclusion(candidate.names) or (None, None)
-    return Plugin(_record(candidate, PluginState.DISABLED, reason, hint))
+    reason, hint = _exclusion(candidate, selection) or (None, None)
+    return Plugin(_record(candidate, PluginState.DISABLED, reason, hint), candidate)
 
 
 def _duplicate(candidate: Candidate, rivals: Sequence[Candidate]) -> Plugin:
@@ -222,7 +267,7 @@ def _duplicate(candidate: Candidate, rivals: Sequence[Candidate]) -> Plugin:
     if own is None or not own.built_in:
         hint += f", or leave the other out: `-p no:{(own or rivals[0]).qualified}`"
     record = _record(candidate, PluginState.DUPLICATE, reason, hint)
-    return Plugin(record, unread=candidate, rivals=rivals)
+    return Plugin(record, candidate, unread=candidate, rivals=rivals)
 
 
 def _unreadable(found: Installed) -> Plugin:

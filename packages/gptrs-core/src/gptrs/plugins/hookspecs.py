@@ -9,6 +9,12 @@ The object it names is a description (`BackendPlugin` and so on), or, where a de
 computed, a module or object with a function `gptrs_describe` marked `@hookimpl` that returns one.
 The modules of the entry point are imported to list plugins, and so must be light.
 
+An entry point called `*` yields several plugins of its group: it names an iterable of descriptions,
+or a function of no argument that returns one. Their names are those of the descriptions.
+
+    [project.entry-points."gptrs.models"]
+    "*" = "many_kinds.plugin:KINDS"
+
 | group | description | its factory is called with | and makes |
 |---|---|---|---|
 | `gptrs.backends` | `BackendPlugin` | `threads: int | None` | a `Backend` |

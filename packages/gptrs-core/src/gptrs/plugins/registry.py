@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 
 from gptrs.errors import GptrsError, PluginError
 from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
-from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
+from gptrs.plugins.discovery import DISTRIBUTION, SEVERAL, Plugin, discover, known_names, regrouped
 from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
-from gptrs.plugins.reading import read
+from gptrs.plugins.reading import read, read_several
 from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import contested, no_such_plugin, refusal
 from gptrs.plugins.selection import Selection, canonical
@@ -44,6 +44,7 @@ class PluginRegistry:
         self.selection = selection
         self._quiet = quiet
         self._plugins: list[Plugin] | None = None
+        self._families: list[Plugin] = []
         self._reading = False
         self._lock = threading.RLock()
         self._warned: set[str] = set()
@@ -53,11 +54,13 @@ class PluginRegistry:
         self._discovered()
 
     def installed(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
-        """Return all plugins, or those of a kind, as far as they are known: nothing is imported.
+        """Return all plugins, or those of a kind, as far as they are known.
 
-        Those whose descriptions were not read yet count as available, and have no summary.
+        Those whose descriptions were not read yet count as available, and have no summary. Nothing
+        is imported but what yields several descriptions: ours, and with a kind those of others.
         """
-        records = [plugin.record for plugin in self._discovered()]
+        plugins = self._told_apart(_KINDS.get(point) if point else None, own=point is None)
+        records = [plugin.record for plugin in plugins]
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
     def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
@@ -66,7 +69,7 @@ class PluginRegistry:
         That is the summary if a process read the description before, else whose plugin it is.
         Disabled and duplicate ones are left out, and those known to be unusable.
         """
-        plugins = [p for p in self._discovered() if p.record.kind == _KINDS[point]]
+        plugins = [p for p in self._told_apart(_KINDS[point]) if p.record.kind == _KINDS[point]]
         for plugin in plugins:  # our own descriptions are light
             unread = plugin.unread
             if unread is not None and unread.own and not unread.built_in and plugin.has_name:
@@ -179,12 +182,17 @@ class PluginRegistry:
         PluginError when several strangers have it, and none of them is named with its distribution.
         """
         distribution, _, own_name = name.rpartition(":")
-        found = [
+        # Other entry points that yield several are not imported for one that is asked for itself.
+        source = canonical(distribution) if own_name == SEVERAL else None
+        plugins = [
             plugin
-            for plugin in self._discovered()
-            if (plugin.record.kind, plugin.record.name) == (_KINDS[point], own_name)
+            for plugin in (*self._told_apart(_KINDS[point], source=source), *self._families)
+            if plugin.record.kind == _KINDS[point]
             and (not distribution or plugin.distribution == canonical(distribution))
         ]
+        # What yields several plugins and cannot be read may have been that of this name.
+        unknown = [p for p in plugins if p.record.name == SEVERAL and not p.record.state.usable]
+        found = [plugin for plugin in plugins if plugin.record.name == own_name] or unknown
         wanted = [plugin for plugin in found if plugin.record.state is not PluginState.DISABLED]
         chosen = min(wanted or found, key=lambda plugin: not plugin.has_name, default=None)
         if chosen is None:
@@ -202,14 +210,58 @@ class PluginRegistry:
             if self._plugins is None:
                 self._plugins = discover(self.selection)
                 if not self._quiet:
-                    self._warn_of_damage(self._plugins)
+                    self._warn_of_damage()
             if self.selection.strict:
-                self._require_flawless(self._plugins)
+                self._require_flawless()
             return self._plugins
+
+    def _told_apart(
+        self, kind: str | None, *, own: bool = False, source: str | None = None
+    ) -> list[Plugin]:
+        """Return all plugins; of `kind`, or of all kinds, those that one entry point yields apart.
+
+        With `own` only entry points of gptrs itself are imported for that, with `source` only those
+        of that distribution.
+        """
+        with self._lock:
+            if not self._discovered():
+                return []
+            return self._read_families(kind, own=own, source=source)
+
+    def _read_families(
+        self, kind: str | None = None, *, own: bool = False, source: str | None = None
+    ) -> list[Plugin]:
+        plugins = self._plugins or []
+        for family in list(plugins):
+            candidate = family.unread
+            if candidate is None or not candidate.several or (own and not candidate.own):
+                continue
+            if kind not in (None, candidate.point.kind) or source not in (
+                None,
+                family.distribution,
+            ):
+                continue
+            self._reading = True
+            try:
+                members = read_several(family, candidate)
+            finally:
+                self._reading = False
+            family.unread = None  # not after an interrupt: the next try starts over
+            if family.record.state.usable:
+                self._families.append(family)
+                rest = [plugin for plugin in plugins if plugin is not family]
+                plugins = self._plugins = regrouped(rest, members, self.selection)
+        return plugins
+
+    def _unmatched(self) -> list[str]:
+        """Return the names of the selection that no plugin has."""
+        if self.selection.unmatched(known_names(self._plugins or [])):
+            self._read_families()
+        return self.selection.unmatched(known_names(self._plugins or []))
 
     def _read(self, kind: str | None) -> list[Plugin]:
         """Return the plugins of a kind; those that have their names were read."""
-        wanted = [p for p in self._discovered() if kind is None or p.record.kind == kind]
+        wanted = [p for p in self._told_apart(kind) if kind is None or p.record.kind == kind]
         for plugin in wanted:
             if plugin.has_name:
                 self._read_one(plugin)
@@ -233,17 +285,17 @@ class PluginRegistry:
             if summary and candidate.point.description is CommandPlugin and not candidate.own:
                 _summaries().remember(candidate, summary)
 
-    def _warn_of_damage(self, plugins: list[Plugin]) -> None:
-        for record in (plugin.record for plugin in plugins):
+    def _warn_of_damage(self) -> None:
+        for record in (plugin.record for plugin in self._plugins or []):
             if record.kind == DISTRIBUTION:
                 _LOG.warning("`%s` is skipped: %s; %s", record.name, record.reason, record.hint)
-        for name in self.selection.unmatched(known_names(plugins)):
+        for name in self._unmatched():
             _LOG.warning(_UNMATCHED, name)
 
-    def _require_flawless(self, plugins: list[Plugin]) -> None:
-        for name in self.selection.unmatched(known_names(plugins)):
+    def _require_flawless(self) -> None:
+        for name in self._unmatched():
             raise PluginError(_UNMATCHED % name)
-        for plugin in plugins:
+        for plugin in self._read_families():
             if plugin.has_name:
                 self._read_one(plugin)
             if plugin.record.state in _PROBLEMS:

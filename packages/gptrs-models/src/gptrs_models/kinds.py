@@ -1,0 +1,397 @@
+"""The kinds of models in this package: the table that all else follows from.
+
+Plugins, the table in README.md and docs/kinds.md are made of it. Importing it imports no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gptrs.api import DemoModelPlugin, ModelPlugin
+
+
+class Family(NamedTuple):
+    """Kinds that `load` of one module builds: `kinds` has what each is, by `model_type`.
+
+    `heading` is what they are for, `does` what the models can do. `relatives` has `model_type`s
+    that gptrs lacks, by the kind that is nearest in architecture, `summary` a frame for `kinds`.
+    """
+
+    heading: str
+    module: str
+    does: str
+    kinds: Mapping[str, str]
+    relatives: Mapping[str, tuple[str, ...]] = {}
+    summary: str = "{}"
+
+    def plugins(self) -> Iterator[ModelPlugin]:
+        """Yield the description of each kind."""
+        factory = f"{__package__}.{self.module}:load"
+        for name, what in self.kinds.items():
+            summary, near = self.summary.format(what), self.relatives.get(name, ())
+            yield ModelPlugin(
+                name=name, summary=summary, factory=factory, api="0.1", relatives=near
+            )
+
+
+_NEAR_BERT = (
+    *("bert-generation", "big_bird", "canine", "convbert"),
+    *("flaubert", "fnet", "funnel", "ibert"),
+    *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert"),
+    *("nystromformer", "rembert", "roformer"),
+    *("splinter", "squeezebert", "xlm", "xlm-roberta-xl", "xlnet", "xmod", "yoso"),
+)
+"""Encoders of text."""
+_NEAR_LLAMA = (
+    *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek"),
+    *("diffllama", "doge", "exaone", "flex_olmo"),
+    *("gemma3n", "gemma3n_text", "gemma4", "internlm2"),
+    *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax"),
+    *("nemotron_h", "qwen"),
+    *("xverse", "yi", "zamba2"),
+)
+"""Language models with rotary positions and gated layers, or the text part of others."""
+_NEAR_GPT2 = ("ctrl", "imagegpt", "openai-gpt")
+"""Language models with learned positions."""
+_NEAR_RESNET = ("van",)
+_NEAR_MOBILENET_V2 = ("mobilevit", "mobilevitv2")
+_NEAR_VIT = ("hiera", "ijepa", "swinv2", "vit_mae", "vit_msn")
+"""Vision transformers."""
+_NEAR_WAV2VEC2 = (
+    *("data2vec-audio", "sew", "sew-d", "wav2vec2-bert", "wav2vec2-conformer", "wavlm"),
+)
+"""Encoders of raw sound, or of its features, with a head of CTC."""
+
+TEXTS, WORDS, MIXTURES, IMAGES, SOURCES, PARTS = (
+    "Encoders of text",
+    "Language models",
+    "Mixtures of experts",
+    "Images",
+    "Texts about texts, speech, pictures in texts",
+    "The texts of models that also see or hear",
+)
+"""The headings."""
+
+KINDS: tuple[Family, ...] = (
+    Family(
+        TEXTS, "bert_tasks",
+        "`text_embedder`; by the head `text_classifier`, `token_classifier`, `masked_lm`",
+        {
+            "bert": "BERT encoders: vectors, classes, tags, masked words",
+            "roberta": "RoBERTa encoders: vectors, classes, tags, masked words",
+            "xlm-roberta": "XLM-RoBERTa encoders, such as E5 and BGE-M3, with every head",
+            "distilbert": "DistilBERT encoders: vectors, classes, tags, masked words",
+            "mpnet": "MPNet encoders: vectors, classes, tags, masked words",
+            "electra": "ELECTRA encoders: vectors, classes, tags, masked words",
+            "albert": "ALBERT encoders: vectors, classes, tags, masked words",
+            "ernie": "ERNIE encoders: vectors, classes, tags, masked words",
+            "roberta-prelayernorm": "RoBERTa encoders with norms first, with every head",
+            "camembert": "CamemBERT encoders: vectors, classes, tags, masked words",
+            "data2vec-text": "data2vec of texts, with every head",
+        },
+        {"bert": _NEAR_BERT},
+    ),
+    Family(
+        TEXTS, "rotary_encoder", "as `bert_tasks`",
+        {
+            "modernbert": "ModernBERT encoders, of long texts, with every head",
+            "nomic_bert": "NomicBERT encoders, such as nomic-embed-text, with every head",
+            "gte": "GTE encoders, such as gte-multilingual, with every head",
+            "eurobert": "EuroBERT encoders, with every head",
+            "jina_embeddings_v3": "Jina Embeddings 3, without its adapters",
+            "esm": "ESM-2, encoders of proteins, with every head",
+            "new": "GTE encoders in their older files",
+        },
+    ),
+    Family(
+        TEXTS, "deberta", "as `bert_tasks`",
+        {
+            "deberta": "DeBERTa v1 encoders, often classifiers, with every head",
+            "deberta-v2": "DeBERTa v2 and v3 encoders, often classifiers, with every head",
+        },
+    ),
+    Family(
+        WORDS, "gpt2", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
+        {
+            "gpt2": "GPT-2 and models of its shape",
+        },
+        {"gpt2": _NEAR_GPT2},
+    ),
+    Family(
+        WORDS, "llama_tasks", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
+        {
+            "llama": "Llama 2 and 3 and models of their shape, such as SmolLM",
+            "mistral": "Mistral, with a sliding window",
+            "qwen2": "Qwen2 and Qwen2.5, dense",
+            "qwen3": "Qwen3, dense",
+            "gemma": "Gemma",
+            "gemma2": "Gemma 2",
+            "gemma3_text": "the text models of Gemma 3, and EmbeddingGemma",
+            "phi": "Phi 1 to 2",
+            "phi3": "Phi 3 and 4, with LongRoPE",
+            "smollm3": "SmolLM3",
+            "olmo2": "OLMo 2",
+            "olmo3": "OLMo 3",
+            "granite": "Granite, dense",
+            "starcoder2": "StarCoder2",
+            "stablelm": "StableLM",
+            "cohere": "Command R",
+            "cohere2": "Command R7B and Command A",
+            "exaone4": "EXAONE 4",
+            "glm4": "GLM-4-0414",
+            "seed_oss": "Seed-OSS",
+            "internlm3": "InternLM3",
+            "arcee": "AFM",
+            "helium": "Helium",
+            "ernie4_5": "ERNIE 4.5, dense",
+            "hunyuan_v1_dense": "Hunyuan, dense",
+            "gpt_neox": "GPT-NeoX and Pythia",
+            "gpt_neo": "GPT-Neo",
+            "opt": "OPT",
+            "bloom": "BLOOM, with linear biases",
+            "falcon": "Falcon, with rotary embeddings or linear biases",
+            "gptj": "GPT-J",
+            "codegen": "CodeGen",
+            "xglm": "XGLM",
+            "biogpt": "BioGPT",
+            "lfm2": "LFM2: short convolutions, and attention in some layers",
+            "qwen3_next": "Qwen3-Next: delta nets, gated attention, mixtures of experts",
+            "deepseek_v3": "DeepSeek-V3 and R1: latent attention, mixtures of experts",
+            "apertus": "Apertus",
+            "hyperclovax": "HyperCLOVA X",
+            "ministral": "Ministral, with a sliding window in some layers",
+            "ministral3": "the text model of Ministral 3",
+            "olmo": "OLMo",
+            "glm": "GLM-4, dense",
+            "nemotron": "Nemotron 3 and 4, Minitron",
+            "gpt_bigcode": "StarCoder and SantaCoder",
+            "mpt": "MPT, with linear biases",
+            "persimmon": "Persimmon",
+            "RefinedWeb": "Falcon 40B in its older files",
+            "RefinedWebModel": "Falcon 7B and Falcon RW in their older files",
+            "qwen3_5_text": "the language model of Qwen3.5",
+            "cwm": "Code World Model",
+            "iquestcoder": "IQuest-Coder",
+            "jais2": "Jais 2",
+            "vaultgemma": "VaultGemma",
+            "youtu": "Youtu-LLM, with latent attention",
+        },
+        {"llama": _NEAR_LLAMA},
+    ),
+    Family(
+        WORDS, "mamba", "`causal_lm`",
+        {
+            "mamba": "Mamba: state spaces in all layers, no attention",
+        },
+    ),
+    Family(
+        WORDS, "mamba2", "`causal_lm`",
+        {
+            "mamba2": "Mamba 2: state spaces of heads in all layers, no attention",
+        },
+    ),
+    Family(
+        MIXTURES, "llama_tasks", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
+        {
+            "mixtral": "Mixtral, a mixture of experts",
+            "qwen2_moe": "Qwen1.5 and Qwen2, mixtures of experts",
+            "qwen3_moe": "Qwen3, mixtures of experts",
+            "olmoe": "OLMoE, a mixture of experts",
+            "gpt_oss": "gpt-oss, mixtures of experts in MXFP4 or wider",
+            "glm4_moe": "GLM-4.5 and its successors, with experts",
+            "glm4_moe_lite": "GLM-4.7 Flash, with experts and latent attention",
+            "dots1": "dots.llm1, with experts",
+            "ernie4_5_moe": "ERNIE 4.5 with experts",
+            "hunyuan_v1_moe": "Hunyuan with experts",
+            "granitemoe": "Granite 3 with experts",
+            "granitemoeshared": "Granite with experts beside an MLP",
+            "granitemoehybrid": "Granite 4, with mixers of Mamba 2 or without",
+            "phimoe": "Phi 3.5 with experts",
+            "lfm2_moe": "LFM2 with experts",
+            "minimax_m2": "MiniMax-M2, with experts",
+            "deepseek_v2": "DeepSeek-V2: latent attention, mixtures of experts",
+            "qwen3_5_moe_text": "the language model of Qwen3.5 with experts",
+            "solar_open": "Solar Open, with experts",
+        },
+    ),
+    Family(
+        IMAGES, "resnet", "`image_classifier`",
+        {
+            "resnet": "ResNet image classifiers, as transformers and torchvision save them",
+        },
+        {"resnet": _NEAR_RESNET},
+    ),
+    Family(
+        IMAGES, "mobilenet_v1", "`image_classifier`",
+        {
+            "mobilenet_v1": "MobileNetV1 image classifiers",
+        },
+    ),
+    Family(
+        IMAGES, "mobilenet_v2", "`image_classifier`",
+        {
+            "mobilenet_v2": "MobileNetV2 classifiers, as transformers and torchvision save them",
+        },
+        {"mobilenet_v2": _NEAR_MOBILENET_V2},
+    ),
+    Family(
+        IMAGES, "mobilenet_v3", "`image_classifier`",
+        {
+            "mobilenet_v3": "MobileNetV3 classifiers, as torchvision and timm save them",
+        },
+    ),
+    Family(
+        IMAGES, "convnext", "`image_classifier`",
+        {
+            "convnext": "ConvNeXt image classifiers",
+            "convnextv2": "ConvNeXt V2 image classifiers",
+        },
+    ),
+    Family(
+        IMAGES, "efficientnet", "`image_classifier`",
+        {
+            "efficientnet": "EfficientNet image classifiers",
+        },
+    ),
+    Family(
+        IMAGES, "regnet", "`image_classifier`",
+        {
+            "regnet": "RegNet image classifiers",
+        },
+    ),
+    Family(
+        IMAGES, "bit", "`image_classifier`",
+        {
+            "bit": "BiT image classifiers, ResNets of Big Transfer",
+        },
+    ),
+    Family(
+        IMAGES, "swin", "`image_classifier`, `image_embedder`",
+        {
+            "swin": "Swin transformers: classes and vectors of images",
+        },
+    ),
+    Family(
+        IMAGES, "vit", "`image_embedder`, and with a head `image_classifier`",
+        {
+            "vit": "ViT, image classifiers and embedders",
+            "deit": "DeiT image classifiers, with a teacher too",
+            "dinov2": "DINOv2, image classifiers and embedders",
+            "dinov2_with_registers": "DINOv2 with registers, image classifiers and embedders",
+        },
+        {"vit": _NEAR_VIT},
+    ),
+    Family(
+        IMAGES, "dinov3", "`image_embedder`",
+        {
+            "dinov3_vit": "DINOv3 encoders of images",
+        },
+    ),
+    Family(
+        IMAGES, "beit", "`image_embedder`, and with a head `image_classifier`",
+        {
+            "beit": "BEiT image classifiers and embedders",
+            "data2vec-vision": "data2vec image classifiers and embedders",
+        },
+    ),
+    Family(
+        IMAGES, "clip", "`image_embedder`, and with texts `image_text`",
+        {
+            "clip": "CLIP, images and texts in one space",
+            "siglip": "SigLIP, images and texts in one space",
+            "clip_vision_model": "the half of CLIP for images",
+            "siglip_vision_model": "the half of SigLIP for images",
+            "siglip2": "SigLIP 2 for images of any aspect, and texts",
+            "siglip2_vision_model": "the half of SigLIP 2 for images",
+        },
+    ),
+    Family(
+        SOURCES, "t5", "`seq2seq`; the encoder alone `text_embedder`",
+        {
+            "t5": "T5 and Flan-T5, text to text",
+            "mt5": "mT5, text to text in many languages",
+            "umt5": "UMT5, text to text in many languages",
+        },
+    ),
+    Family(
+        SOURCES, "bart_tasks", "`seq2seq`; by the head `text_classifier`",
+        {
+            "bart": "BART, for summaries, and classes of texts",
+            "marian": "Marian and OPUS-MT, for translation",
+            "plbart": "PLBART, for programs",
+            "mbart": "mBART, for translation",
+            "pegasus": "Pegasus, for summaries",
+            "m2m_100": "M2M100 and NLLB, for translation",
+            "blenderbot": "Blenderbot, for conversation",
+        },
+    ),
+    Family(
+        SOURCES, "whisper", "`transcriber`",
+        {
+            "whisper": "Whisper, speech to text",
+        },
+    ),
+    Family(
+        SOURCES, "moonshine", "`sound_transcriber`",
+        {
+            "moonshine": "Moonshine, speech to text",
+        },
+    ),
+    Family(
+        SOURCES, "wav2vec2", "`ctc`",
+        {
+            "wav2vec2": "wav2vec 2.0 with CTC, speech to text",
+            "hubert": "HuBERT with CTC, speech to text",
+            "unispeech": "UniSpeech with CTC, speech to text",
+            "unispeech-sat": "UniSpeech-SAT with CTC, speech to text",
+        },
+        {"wav2vec2": _NEAR_WAV2VEC2},
+    ),
+    Family(
+        SOURCES, "idefics3", "`causal_lm` and `image_lm`: texts about images",
+        {
+            "idefics3": "Idefics3, language models that read images",
+            "smolvlm": "SmolVLM, small language models that read images",
+        },
+    ),
+    Family(
+        PARTS, "text_parts", "as `llama_tasks`",
+        {
+            "gemma3": "Gemma 3",
+            "mistral3": "Mistral Small 3 and Ministral 3",
+            "qwen2_vl": "Qwen2-VL",
+            "qwen2_5_vl": "Qwen2.5-VL",
+            "qwen3_vl": "Qwen3-VL",
+            "llava": "LLaVA",
+            "llava_next": "LLaVA-NeXT",
+            "llava_onevision": "LLaVA-OneVision",
+            "internvl": "InternVL 3",
+            "idefics2": "Idefics2",
+            "lfm2_vl": "LFM2-VL",
+            "aya_vision": "Aya Vision",
+            "cohere2_vision": "Command A Vision",
+            "deepseek_vl": "DeepSeek-VL",
+            "qwen2_audio": "Qwen2-Audio",
+            "voxtral": "Voxtral",
+            "qwen3_5": "Qwen3.5",
+            "qwen3_5_moe": "Qwen3.5 with experts",
+            "qwen3_vl_moe": "Qwen3-VL with experts",
+        },
+        summary="the language model of {}, without images and sounds",
+    ),
+)  # fmt: skip
+"""The kinds, those that are used most first; a `model_type` stands in one family only."""
+
+DEMO = DemoModelPlugin(
+    name="demo",
+    summary="a small GPT-2 trained on Python source, for trying things out",
+    path="gptrs_models:demo",
+    api="0.1",
+)
+"""A model that is ready to run."""
+
+
+def plugins() -> list[ModelPlugin]:
+    """Return the descriptions of all kinds."""
+    return [plugin for family in KINDS for plugin in family.plugins()]
