@@ -5,6 +5,8 @@ QUICK := backends capture core functionals ir nn optimizer repository runtime \
   models/test_llama_config.py
 # Where it is set, each of the hundreds of processes that tests start compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
+# The part that `make check` runs: by the date, or 3/7 to repeat the run that printed it.
+EXHAUSTIVE ?= today
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
@@ -42,19 +44,19 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	  '  $(BIN)/gptrs --help'
 
 quick: .venv/.installed-test ## run the fast tests of core on the reference backend
-	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow and not long' --backends ref $(addprefix tests/,$(QUICK))
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long' --backends ref $(addprefix tests/,$(QUICK))
 
-test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
-	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'
+test: .venv/.installed-test ## run all tests but the exhaustive ones; without torch some are skipped
+	@$(BIN)/pytest $(PYTEST_FLAGS)
 
-check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, of long products a part, paths
+check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, a seventh of the exhaustive ones, paths
 	@# Each of these keeps one core busy.
 	@$(MAKE) --no-print-directory -j2 types lint docs
-	@$(BIN)/pytest $(PYTEST_FLAGS)
+	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive $(EXHAUSTIVE)
 	@$(BIN)/python tools/run_paths.py --others $(PYTEST_FLAGS)
 
-exhaustive: .venv/.installed-check ## the cases of products that CI leaves out, on backends that compile
-	@$(BIN)/pytest $(PYTEST_FLAGS) -m exhaustive
+exhaustive: .venv/.installed-check ## run every test there is
+	@$(BIN)/pytest $(PYTEST_FLAGS) --exhaustive all
 
 paths: .venv/.installed-test ## kernels of each kind of processor: AMX (emulated where there is none), AVX-512, AVX2, portable
 	@$(BIN)/python tools/run_paths.py --emulate $(PYTEST_FLAGS)

@@ -1,19 +1,17 @@
-"""One test body for every backend: the `backend` fixture and the `--backends` option.
-
-Products of many parameters are sampled: all but some of their cases are marked `slow`, `long` or
-`exhaustive`.
-"""
+"""One test body for every backend, and two tiers of cases: `--backends` and `--exhaustive`."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import os
+import re
 import signal
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
+from datetime import date
 from functools import cache
 from pathlib import Path
 
@@ -41,10 +39,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="comma list of the backends that `backend` stands for (default: numba and ref)",
     )
+    parser.addoption(
+        "--exhaustive",
+        metavar="PART",
+        default="none",
+        help="exhaustive cases to run besides the others: `none` (default), `all`, `K/N` for one of"
+        " N parts, or `today` for the part of the week that the date names",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     _settle_sources()
+    # Resolved before xdist copies the options, so that all workers take one part past midnight.
+    if config.option.exhaustive == "today":
+        config.option.exhaustive = f"{date.today().toordinal() % _DAYS + 1}/{_DAYS}"
+    _part(config)
     for name in _chosen(config):
         if name not in _installed():
             listed = ", ".join(_installed())
@@ -90,87 +99,82 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out cases of a test that has many, the same ones in every process.
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which exhaustive cases run, in words that repeat the run."""
+    return f"exhaustive cases: --exhaustive {config.option.exhaustive}"
 
-    On one backend most of them compile alike kernels: of more than `_ENOUGH` a part stays, at least
-    `_ENOUGH`, the others are marked `slow`; the part is a sixth on `ref`, which compiles nothing,
-    and a sixteenth on others, of at least `_FEWER`. Of products there CI runs four times as many,
-    with each value of each parameter: the others are marked `exhaustive`. Of a test marked `many`
-    all but some are marked `long`. A test marked `whole` keeps all, since each of its cases is the
-    only one of its subject, unless it is marked `alike`, too: then CI runs each value once. One
-    marked `few(N)` keeps N, and on `ref` all, since other tests hold it to the same.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark all but a sample of the cases of a large test, and leave out what is not asked for.
+
+    On `ref`, which compiles nothing, every case runs. On a backend that compiles, a test with more
+    than `_ENOUGH` cases keeps a sixteenth, at least `_ENOUGH`, or N if it is marked `sample(N)`; a
+    test of no backend is sampled only with that mark. Where the cases are a product, the sample
+    grows until each value of each parameter occurs. A test marked `whole` keeps all. The others are
+    marked `exhaustive`, the same ones in every process.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
-    alike: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
-    many: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if not isinstance(item, pytest.Function):
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("whole"):
             continue
-        test = item.nodeid.partition("[")[0]
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if "backend" in parameters and not item.get_closest_marker("whole"):
-            cases[test, str(parameters["backend"])].append(item)
-        elif item.get_closest_marker("few"):
-            cases[test, "the backend of the test"].append(item)
-        if item.get_closest_marker("many"):
-            many[test].append(item)
-        if item.get_closest_marker("alike"):
-            alike[test, str(parameters["backend"])].append(item)
-    for (_, backend), of_one_test in cases.items():
-        _leave_out(of_one_test, backend)
-    for (_, backend), of_one_test in alike.items():
-        _leave_out_alike(of_one_test, backend)
-    for of_one_test in many.values():
-        _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
+        backend = str(parameters.get("backend", "none"))
+        if backend != "ref" and ("backend" in parameters or item.get_closest_marker("sample")):
+            cases[item.nodeid.partition("[")[0], backend].append(item)
+    for of_one_test in cases.values():
+        _sample(of_one_test)
+    part, parts = _part(config)
+    left_out = [item for item in items if not _runs(item, part, parts)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _runs(item, part, parts)]
 
 
-def _leave_out(cases: list[pytest.Function], backend: str) -> None:
-    few = cases[0].get_closest_marker("few")
-    if few is None:
-        enough, part = (_ENOUGH, 6) if backend == "ref" else (_FEWER, 16)
-        kept = max(enough, len(cases) // part)
-        _mark_rest(cases, kept, pytest.mark.slow)
-        if backend != "ref":
-            _mark_alike(cases, _MORE_IN_CI * kept)
-    elif backend != "ref":
-        _mark_rest(cases, few.args[0], pytest.mark.slow)
-        _mark_alike(cases, _MORE_IN_CI * few.args[0])
+def _runs(item: pytest.Item, part: int, parts: int) -> bool:
+    if item.get_closest_marker("exhaustive") is None:
+        return True
+    return parts > 0 and zlib.crc32(item.nodeid.encode()) % parts == part
 
 
-def _leave_out_alike(cases: list[pytest.Function], backend: str) -> None:
-    if backend != "ref":
-        cases.sort(key=lambda item: item.get_closest_marker("slow") is not None)
-        _mark_alike(cases, sum(not item.get_closest_marker("slow") for item in cases))
+def _part(config: pytest.Config) -> tuple[int, int]:
+    """Return which of how many parts of the exhaustive cases runs; of 0 parts, none does."""
+    asked: str = config.option.exhaustive
+    if asked in ("none", "all"):
+        return 0, int(asked == "all")
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", asked)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise pytest.UsageError(
+            "`--exhaustive`: expected `none`, `all`, `today` or K/N with 1 <= K <= N,"
+            f" got `{asked}`"
+        )
+    return int(found[1]) - 1, int(found[2])
 
 
-def _mark_rest(items: list[pytest.Function], kept: int, mark: pytest.MarkDecorator) -> None:
-    items.sort(key=lambda item: zlib.crc32(item.name.encode()))
-    for item in items[kept:]:
-        item.add_marker(mark)
+def _sample(items: list[pytest.Function]) -> None:
+    """Mark `exhaustive` what is beyond the sample, unless it brings a new value of a parameter.
 
-
-def _mark_alike(items: list[pytest.Function], kept: int) -> None:
-    """Mark all but `kept` cases of a product `exhaustive`, and those that bring a new value.
-
-    Where a parameter has a value of its own for each case, each is the only one of its subject.
+    Where a parameter has a value of its own for each case, values say nothing about coverage.
     """
+    mark = items[0].get_closest_marker("sample")
+    kept: int = mark.args[0] if mark else max(_ENOUGH, len(items) // 16)
+    # By a hash: neighbours in a table are alike, and each process has to find the same.
+    items.sort(key=lambda item: zlib.crc32(item.name.encode()))
     values = [_values(item) for item in items]
-    if any(len({each[name] for each in values}) == len(items) for name in values[0]):
-        return
+    product = kept > 0 and all(len({each[k] for each in values}) < len(items) for k in values[0])
     seen = {pair for each in values[:kept] for pair in each.items()}
     for item, each in zip(items[kept:], values[kept:], strict=True):
-        if seen.issuperset(each.items()):
+        if not product or seen.issuperset(each.items()):
             item.add_marker(pytest.mark.exhaustive)
         seen.update(each.items())
 
 
 def _values(item: pytest.Function) -> dict[str, tuple[type, Hashable]]:
     """Return the parameters of a case by name, what cannot be hashed by its identity."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return {
         name: (type(value), value if _hashable(value) else id(value))
-        for name, value in item.callspec.params.items()
+        for name, value in parameters.items()
     }
 
 
@@ -202,9 +206,9 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
 
 
-_ENOUGH, _FEWER = 16, 6
-_MORE_IN_CI = 4
-_SOME = 3
+_ENOUGH = 6
+_DAYS = 7
+"""In so many days all exhaustive cases come round in `make check`."""
 _finished = itertools.count(1)
 
 

@@ -28,7 +28,7 @@ SMOKE = (
 """Tests that use each dependency, and need few test tools."""
 APART = ("gptrs-backend-jax", "gptrs-torch")
 """Parts whose library asks for newer versions of others than gptrs does, and is large."""
-_QUICK = ("-m", "not slow and not long and not many", "-p", "no:cacheprovider")
+_QUICK = ("-m", "not long", "-p", "no:cacheprovider")
 _AS_WARNINGS = ("-o", "filterwarnings=default")
 _TOOLS = (
     "pytest>=8.3",

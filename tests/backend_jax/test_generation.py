@@ -44,7 +44,7 @@ def test_prompts_of_any_length(
     assert len(compiled) <= 5, f"{len(compiled)} programs were compiled for 4 prompts"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_several_steps_at_once(jax_backend: Backend) -> None:
     options = gptrs.GenerationOptions(max_tokens=21, ignore_eos=True)
     model = gptrs.load_model("demo", backend=jax_backend)

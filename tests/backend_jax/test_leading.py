@@ -162,7 +162,7 @@ def test_which_processes_are_stated() -> None:
         stated(None, 2, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_server_of_two_processes() -> None:
     prompt = "def read_file(path):"
     model = gptrs.load_model("demo", backend="ref")
@@ -183,7 +183,7 @@ def test_a_server_of_two_processes() -> None:
         _end(both)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_server_ends_with_a_process_that_is_lost() -> None:
     port = _free_port()
     first, second = both = [_server(port, number) for number in (0, 1)]

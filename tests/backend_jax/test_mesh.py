@@ -131,7 +131,7 @@ def test_llama_on_eight_devices(tmp_path: Path) -> None:
     _require_split((tmp_path / "Llama" / "programs.txt").read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", [0, 1])
 def test_models_on_eight_devices(part: int, tmp_path: Path) -> None:
     kinds = sorted(MODELS.keys() - {"Llama"})[part::2]  # in one process, which imports JAX once
@@ -151,7 +151,7 @@ def _require_all_split(folder: Path, kinds: Sequence[str]) -> None:
 PROMISED = ("Llama", "GPT2", "Qwen3", "Bert", "ResNet")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("launcher", ["none", "slurm"])
 def test_two_processes_of_four_devices(launcher: str, tmp_path: Path) -> None:
     # A launcher is there for how processes meet, which is the same for all models.

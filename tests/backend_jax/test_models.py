@@ -22,7 +22,7 @@ from backend_jax.model_kinds import ALIKE, CASES, HEADS, SAVES, computed
 TOLERANCE = 1e-4
 """Largest error of a number, relative to the largest of its kind."""
 QUICK = ("gpt2", "llama", "t5", "vit", "bert of words")
-"""The cases that are not `slow`."""
+"""The cases that are not `exhaustive`."""
 
 
 def test_every_kind_has_a_case() -> None:
@@ -35,7 +35,7 @@ def test_every_kind_has_a_case() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive)
         for name in (*CASES, *HEADS)
     ],
 )

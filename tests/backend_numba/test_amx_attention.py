@@ -29,13 +29,13 @@ def require_amx(shape: Shape) -> None:
 
 
 def _seeds() -> Iterator[pytest.ParameterSet]:
-    """Ten shapes in three types; each shape in one of them is not `slow`."""
+    """Ten shapes in three types; each shape in one of them is not `exhaustive`."""
     for seed, (place, dtype) in itertools.product(range(10), enumerate(("f32", "f16", "bf16"))):
-        marks = [pytest.mark.slow] if (seed + place) % 3 else []
+        marks = [pytest.mark.exhaustive] if (seed + place) % 3 else []
         yield pytest.param(seed, dtype, marks=marks)
 
 
-@pytest.mark.few(3)
+@pytest.mark.sample(3)
 @pytest.mark.paths
 @pytest.mark.parametrize(("seed", "dtype"), list(_seeds()))
 def test_random_shapes_masks_and_positions(seed: int, dtype: str) -> None:
@@ -105,7 +105,7 @@ def test_later_queries_and_keys_change_nothing() -> None:
         assert np.array_equal(found[:, :, :length], some)
 
 
-@pytest.mark.few(24)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3.4028235e38])
 @pytest.mark.parametrize("side", range(3))
 @pytest.mark.parametrize("place", [5, 70, 99])

@@ -66,7 +66,7 @@ def require_close(
     assert (np.abs(found - want) <= allowed).all()
 
 
-@pytest.mark.few(2)
+@pytest.mark.sample(2)
 @pytest.mark.paths
 @pytest.mark.parametrize(
     "types", [("f32", "f32"), ("f32", "bf16"), ("f32", "f16"), ("bf16", "bf16"), ("f16", "f16")]

@@ -46,7 +46,7 @@ def results(
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.sample(3)
 @pytest.mark.paths
 @pytest.mark.parametrize("name", FORMS)
 def test_results_are_the_bits_of_vector_registers(

@@ -146,7 +146,7 @@ def test_what_reads_it_outside_of_a_run_gets_no_zeros(weights: Path) -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGBUS, b"")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("keeps", [0, 4096, 0.5, 0.97])
 def test_a_file_that_is_cut_while_generating(tmp_path: Path, keeps: float) -> None:
     """Cut at 5 moments each: the exit code is 3 with a line, or the text is the right one."""

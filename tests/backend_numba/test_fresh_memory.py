@@ -103,11 +103,14 @@ def test_programs_for_all_sizes_sum_nothing_to_zero(
             assert (step(gptrs.tensor(x), gptrs.tensor(weight)).numpy() == n).all()
 
 
-@pytest.mark.few(12)
+@pytest.mark.sample(12)
 @pytest.mark.paths
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in sorted(OPS)],
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if name in LONGEST else ())
+        for name in sorted(OPS)
+    ],
 )
 def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     legal = legal_dtypes(OPS[name])
@@ -123,7 +126,7 @@ def claimed(op, operands, types) -> bool:
     return numba().refusal(op, operands, types) is None
 
 
-@pytest.mark.few(3)
+@pytest.mark.sample(3)
 @pytest.mark.paths
 @pytest.mark.parametrize("seed", range(1000, 1010))
 def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +134,7 @@ def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.Monkey
     assert_alike(monkeypatch, program, random_inputs(program, seed).values())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_programs_of_most_ops_and_types_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second program: `make fuzz` runs all of the kit, which has them all."""
     for seed, program in enumerate(programs_covering(0, accepts=claimed)):
@@ -155,12 +158,12 @@ def assert_models_alike(
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "dtype",
     [
         pytest.param(dtypes.f32, id="f32"),
-        pytest.param(dtypes.bf16, id="bf16", marks=pytest.mark.slow),
+        pytest.param(dtypes.bf16, id="bf16", marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.parametrize("variant", TEXT_MODELS)

@@ -73,15 +73,15 @@ HALVES = (1, 3, 8, 21)
 
 
 def _forms() -> Iterator[pytest.ParameterSet]:
-    """Each type in each form; one number of pairs of the four is not `slow`, each in its turn."""
+    """Each type in each form; one of the four numbers of pairs is not exhaustive, in turn."""
     forms = itertools.product(TYPES, (False, True), (False, True))
     for place, (types, interleaved, each) in enumerate(forms):
         for turn, half in enumerate(HALVES):
-            marks = [pytest.mark.slow] if (place + place // 4 + turn) % len(HALVES) else []
+            marks = [pytest.mark.exhaustive] if (place + place // 4 + turn) % len(HALVES) else []
             yield pytest.param(types, interleaved, each, half, marks=marks)
 
 
-@pytest.mark.few(8)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("types", "interleaved", "each", "half"), list(_forms()))
 def test_every_form_gives_the_bits_of_the_ops(
     types: str, interleaved: bool, each: bool, half: int

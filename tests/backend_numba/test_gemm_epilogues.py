@@ -54,7 +54,7 @@ def linear(
     )
 
 
-@pytest.mark.few(8)
+@pytest.mark.sample(8)
 @pytest.mark.paths
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))

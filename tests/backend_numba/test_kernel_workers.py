@@ -93,7 +93,7 @@ def test_functions_that_no_other_process_finds_are_refused():
         spec_of(scaled.specialize(change=made(), **bindings))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_another_process_compiles_what_a_program_lacks(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("GPTRS_NUMBA_COMPILERS", "2")
     found: list[tuple[str, int]] = []

@@ -76,7 +76,7 @@ def whole(kind: str) -> list[np.ndarray]:
     return [texts(kind).attend([(text, 0, LENGTH)])[0] for text in range(3)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.sample(1)
 @pytest.mark.paths
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_texts_are_right(kind: str) -> None:
@@ -138,7 +138,7 @@ def test_rows_of_no_text_are_zero() -> None:
     assert found[3:43].tobytes() == whole("f32")[1][:40].tobytes()
 
 
-@pytest.mark.few(1)
+@pytest.mark.sample(1)
 @pytest.mark.paths
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_see_nothing_are_zero(kind: str) -> None:

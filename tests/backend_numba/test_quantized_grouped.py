@@ -74,7 +74,7 @@ def compiled(
     return create(threads).with_precision("int8").compile(parse_program(text), roles)
 
 
-@pytest.mark.few(4)
+@pytest.mark.sample(4)
 @pytest.mark.paths
 @pytest.mark.parametrize("name", FORMS)
 def test_results_are_those_of_linear_layers(name: str) -> None:

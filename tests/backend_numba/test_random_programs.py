@@ -56,7 +56,7 @@ def assert_like_the_reference(program: Program, seed: int, donate: bool) -> None
 TYPES = (dtypes.si32, dtypes.si64, dtypes.i1, dtypes.f32)
 
 
-@pytest.mark.few(16)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("donate", [False, True])
 @pytest.mark.parametrize("seed", range(25))
 def test_results_are_those_of_the_reference(seed: int, donate: bool) -> None:
@@ -64,7 +64,7 @@ def test_results_are_those_of_the_reference(seed: int, donate: bool) -> None:
     assert_like_the_reference(program, seed, donate)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(4))
 def test_every_op_and_type_gives_the_results_of_the_reference(part: int) -> None:
     programs = programs_covering(0, accepts=claimed)  # those of the kit, whose kernels are there

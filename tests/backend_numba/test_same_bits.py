@@ -52,7 +52,7 @@ def sizes(seed: int) -> tuple[int, int]:
     return n, int(random.choice([random.integers(1, 90), random.integers(700, 3073)]))
 
 
-@pytest.mark.few(6)
+@pytest.mark.sample(6)
 @pytest.mark.paths
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER, STREAMED])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -116,7 +116,7 @@ def layers(
     return run
 
 
-@pytest.mark.few(6)
+@pytest.mark.sample(6)
 @pytest.mark.paths
 @pytest.mark.parametrize("layout", ["in_out", "out_in"])
 @pytest.mark.parametrize("activation", ["none", "gelu_tanh", "silu"])
@@ -145,7 +145,7 @@ FUNCTIONS: dict[str, Callable[[gptrs.Tensor], gptrs.Tensor]] = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.sample(8)
 @pytest.mark.paths
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("length", [5, 768, 1001])

@@ -84,7 +84,7 @@ def assert_same_bits(compiled: Compiled, sizes: dict[int, int]) -> None:
             assert have.tobytes() == expected.tobytes(), f"result {place} for {sizes}"
 
 
-@pytest.mark.few(5)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_results_have_the_bits_of_programs_for_these_sizes(family: str) -> None:
     program = program_of(family)

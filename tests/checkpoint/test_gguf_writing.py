@@ -134,7 +134,7 @@ CASES = [
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
-@pytest.mark.few(8)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_a_file_computes_what_the_folder_does(
     tmp_path: Path, kind: str, settings: dict[str, Any]

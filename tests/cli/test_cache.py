@@ -223,7 +223,7 @@ def numba_cache(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, numba_cache):
     def run(*arguments):
         return gptrs_process(*arguments, environment=numba_cache)
@@ -247,7 +247,7 @@ def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, n
     assert removed["removed"] == report["entries"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_was_packed_is_not_packed_again(gptrs_process, tmp_path, numba_cache):
     sizes = {"n_embd": 256, "n_layer": 1, "n_head": 4}
     model = save_tiny_gpt2(tmp_path / "m", **sizes)
@@ -271,7 +271,7 @@ def test_what_was_packed_is_not_packed_again(gptrs_process, tmp_path, numba_cach
     assert removed["weights"][0]["removed"] == first["weights"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_shows_which_kernel_is_compiled(model_directory, numba_cache):
     asked = ("--model", model_directory)
     generation = ("generate", *asked, "--prompt-ids", "1,2,3", "--max-tokens", "2")

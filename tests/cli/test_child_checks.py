@@ -60,7 +60,7 @@ def by_name(plugins: PluginManager) -> dict[str, PluginRecord]:
     return {record.name: record for record in plugins.installed() if record.kind == "backend"}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
     plugins = configure()
     check_plugins(plugins, seconds=5)
@@ -75,7 +75,7 @@ def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
     assert records["sound"].summary == "s"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_doctor_and_the_list_say_it(strangers, gptrs, monkeypatch):
     monkeypatch.setattr(health, "measure_startup", lambda _: Startup(0.1, ()))
     monkeypatch.setattr(child_checks.check_plugins, "__defaults__", (5.0,))

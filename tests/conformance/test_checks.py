@@ -22,8 +22,8 @@ COVERING = "generated programs of every op and element type"
 
 
 SOME, PART = 1, 3
-"""Of the checks of one subject, such as a functional, so many are not `slow`; of the others one of
-`PART` is run where each is compiled. `make fuzz` runs all of them there."""
+"""Of the checks of one subject, such as a functional, so many are not `exhaustive`; of the others
+one of `PART` is run where each is compiled. `make fuzz` runs all of them there."""
 
 
 def _checks() -> Iterator[pytest.ParameterSet]:
@@ -33,7 +33,7 @@ def _checks() -> Iterator[pytest.ParameterSet]:
         seen[subject] += 1
         slow = seen[subject] > SOME
         left_out = slow and seen[subject] % PART != 0
-        yield pytest.param(name, left_out, marks=[pytest.mark.slow] if slow else [], id=name)
+        yield pytest.param(name, left_out, marks=[pytest.mark.exhaustive] if slow else [], id=name)
 
 
 @pytest.mark.whole
@@ -50,7 +50,7 @@ def test_every_check_passes_or_is_refused(backend: Backend, name: str, left_out:
         pytest.skip(f"`{backend.name}` refuses an op of it")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_generated_programs_of_every_op_and_type_pass(reference: Backend) -> None:
     (check,) = [check for check in checks_of("full") if check.name == COVERING]
     assert run_check(reference, check).status == "pass"

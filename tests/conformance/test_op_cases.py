@@ -44,7 +44,6 @@ def test_every_case_of_the_first_type_passes_or_is_refused(backend: Backend, nam
 
 
 @pytest.mark.whole
-@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_memory_shows")
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_cases_of_a_few_types_pass_or_are_refused(backend: Backend, name: str) -> None:
@@ -53,7 +52,7 @@ def test_cases_of_a_few_types_pass_or_are_refused(backend: Backend, name: str) -
         require_passed(backend, some(made, PART_OF_FEW, place) if compiles(backend) else made)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("fresh_memory_shows")
 @pytest.mark.parametrize("name", [name for name in sorted(OPS) if other_types(name)])
 def test_cases_of_the_other_types_pass_or_are_refused(backend: Backend, name: str) -> None:

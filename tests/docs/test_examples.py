@@ -16,7 +16,7 @@ FIRST_READ = ("README.md", "tutorial.md")
 
 def _documents():
     for path in WITH_EXAMPLES:
-        marks = () if path.name in FIRST_READ else [pytest.mark.slow]
+        marks = () if path.name in FIRST_READ else [pytest.mark.exhaustive]
         yield pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=marks)
 
 

@@ -26,7 +26,7 @@ def run(words: list[str], folder: Path, environment: dict[str, str]) -> tuple[in
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_works_as_written(tmp_path: Path) -> None:
     package, plain = tmp_path / "gptrs-backend-acme", dict(os.environ)
     environment = {**plain, "GPTRS_CACHE_DIR": str(tmp_path / "cache")}

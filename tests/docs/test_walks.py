@@ -57,7 +57,9 @@ def test_the_file_defines_what_to_look_for(path: str, name: str) -> None:
 
 CASES = [
     # A walk on numba compiles all of its kernels.
-    pytest.param(start, marks=[pytest.mark.slow] if "numba" in walk else [], id=start.strip("# "))
+    pytest.param(
+        start, marks=[pytest.mark.exhaustive] if "numba" in walk else [], id=start.strip("# ")
+    )
     for start, walk in WALKS.items()
 ]
 

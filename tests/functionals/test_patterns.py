@@ -26,8 +26,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.few(40)
-@pytest.mark.many
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
 def test_every_example_is_found_between_other_ops(name: str, example: dict[str, object]):
     found = pattern(name).evaluated_by(evaluate)

@@ -72,7 +72,7 @@ def ref():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_mutated_programs_are_refused_or_run(seed: int, tmp_path: Path):
     """In a process of its own, which has a limit to its memory."""
     options = ["--seed", str(seed), "--count", str(COUNT), "--seconds", "60", "--out", tmp_path]

@@ -37,7 +37,7 @@ def cheap(seconds: float, megabytes: float = 0) -> Iterator[None]:
     assert peak <= megabytes * 2**20
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "made",
     [

@@ -219,7 +219,7 @@ LARGE = 10_000_000
 HEAD = '{"version": "ptir.v0.5", "functions": '
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     "made",
     [

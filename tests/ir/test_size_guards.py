@@ -101,7 +101,7 @@ def _step(kind: int, x: int, y: int, constant: int) -> int:
             return x if x <= constant else constant
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("seed", range(200))
 def test_derived_sizes_have_the_values_of_integers(seed: int):
     """The same arithmetic on symbols, then on numbers that the guards accept."""

@@ -59,7 +59,7 @@ def forked() -> Callable[[Path, str], int | None]:
 
 @pytest.mark.parametrize("form", ["bytecode", "text"])
 @pytest.mark.parametrize(
-    "count", [4, pytest.param(20, marks=pytest.mark.slow)], ids=["few", "many"]
+    "count", [4, pytest.param(20, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
 def test_nothing_but_our_errors_comes_out(
     tmp_path: Path,

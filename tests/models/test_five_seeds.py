@@ -53,7 +53,7 @@ WHOLE = {*OF_LARGE_ERRORS, "qwen3_5"}
 """Cases whose errors grow otherwise one token at a time: whole texts are compared instead."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.whole
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
@@ -67,7 +67,7 @@ def test_logits_and_greedy_tokens(tmp_path, backend_name, name):
         agrees(folder, partial(whole_logits, theirs), name, seed, made, backend_name)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RENAMED)
 def test_kinds_that_transformers_lacks(tmp_path, name):
@@ -77,7 +77,7 @@ def test_kinds_that_transformers_lacks(tmp_path, name):
         agrees(ours, partial(torch_logits, theirs), name, seed, made)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.whole
 @pytest.mark.parametrize("name", test_text_parts.CASES)
 def test_language_models_beside_other_parts(tmp_path, name):

@@ -44,7 +44,7 @@ from runtime.causal_embedders import embedded_by_transformers, save_embedder
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
-pytestmark = [pytest.mark.slow, pytest.mark.whole]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.whole]
 
 SEEDS = range(21, 26)
 COUNT = 48

@@ -156,7 +156,7 @@ def test_unsupported_settings_are_refused_by_name(
         gptrs.load_model(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_124m_size_once(tmp_path, backend_name):
     sizes = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_head": 12}
     sizes["n_layer"] = 2 if backend_name == "ref" else 12  # the reference takes long

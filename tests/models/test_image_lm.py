@@ -61,7 +61,7 @@ def pictured(model, messages: list[dict]) -> PicturedTokens:
     return prompt
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(31, 36))
 def test_five_draws_of_weights_write_as_in_transformers(tmp_path, backend_name, seed):
     kind, settings = [*CASES.values()][seed % 2]

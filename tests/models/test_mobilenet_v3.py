@@ -18,7 +18,7 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 PRETRAINED = {"input_size": [3, 32, 32], "crop_pct": 0.9, "num_classes": len(LABELS)}
 
 
-@pytest.mark.few(1)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["small", "large"])
 def test_torchvision_checkpoints(tmp_path, backend_name, form):
     network = save_mobilenet_v3(tmp_path, form)
@@ -35,7 +35,7 @@ def test_torchvision_checkpoints(tmp_path, backend_name, form):
             assert_close(found, x.numpy())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(31, 36))
 def test_five_draws_of_weights(tmp_path, backend_name, seed):
     network = save_mobilenet_v3(tmp_path, ("small", "large")[seed % 2], seed)
@@ -44,7 +44,7 @@ def test_five_draws_of_weights(tmp_path, backend_name, seed):
     assert_close(found, module_logits(network, pixels))
 
 
-@pytest.mark.few(1)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("architecture", ["mobilenetv3_small_100", "tf_mobilenetv3_large_075"])
 def test_timm_folders(tmp_path, backend_name, architecture):
     form, tf = architecture.split("_")[-2], architecture.startswith("tf_")

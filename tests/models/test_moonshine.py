@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="parity needs torch")
 
 VARIED = {"suppress_tokens": [2], "max_length": 49, "no_repeat_ngram_size": 2}
 """48 tokens, no two of them twice one behind the other."""
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 5))]
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -44,7 +44,7 @@ def matrices(model: gptrs.LoadedModel) -> list[ExpertMatrices]:
     return [each for each in model.named_modules().values() if isinstance(each, ExpertMatrices)]
 
 
-@pytest.mark.parametrize("type_", ["q4", pytest.param("q8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("type_", ["q4", pytest.param("q8", marks=pytest.mark.exhaustive)])
 def test_experts_of_a_gguf_file_stay_quantized(
     tmp_path: Path, type_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +86,7 @@ def test_experts_are_quantized_when_they_are_loaded(tmp_path: Path) -> None:
     assert np.corrcoef(model.forward(TOKENS).ravel(), wanted.ravel())[0, 1] > 0.999
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_rows_that_fill_no_panel_are_decoded(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     gptrs.quantize(save(tmp_path / "m", hidden_size=40, num_attention_heads=4), path, "q8")
@@ -96,7 +96,7 @@ def test_rows_that_fill_no_panel_are_decoded(tmp_path: Path) -> None:
     assert np.corrcoef(model.forward(TOKENS).ravel(), wanted.ravel())[0, 1] > 0.999
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("without_amx")
 def test_a_text_among_others_is_the_text_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"

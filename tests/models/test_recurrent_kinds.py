@@ -46,11 +46,13 @@ GREEDY = gptrs.Sampling(temperature=0)
 
 
 QUICK = ("lfm2", "mamba")
-"""Kinds that are not `slow`: what others do with their states, one of these does."""
+"""Kinds that are not `exhaustive`: what others do with their states, one of these does."""
 
 
 def _kinds() -> list[object]:
-    return [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in KINDS]
+    return [
+        pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.exhaustive) for kind in KINDS
+    ]
 
 
 @pytest.fixture(scope="module", params=_kinds())
@@ -93,7 +95,7 @@ AWKWARD: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "settings"), AWKWARD)
 def test_logits_and_greedy_tokens_of_state_spaces(tmp_path, backend_name, kind, settings):
     folder = save_llama(tmp_path / "m", kind, **settings)

@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=pytest.mark.slow if name == "resnet101" else ())
+        pytest.param(name, marks=pytest.mark.exhaustive if name == "resnet101" else ())
         for name in VARIANTS
     ],
 )

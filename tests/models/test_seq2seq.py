@@ -28,7 +28,8 @@ ALIKE = {"t5", "umt5", "mt5", "plbart", "blenderbot", "marian of two vocabularie
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in CASES
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in ALIKE else [])
+        for name in CASES
     ],
 )
 def directory(request, tmp_path_factory, backend_name):

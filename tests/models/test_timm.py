@@ -146,7 +146,7 @@ def test_five_draws_of_weights(tmp_path, backend_name, architecture):
         assert_close(ours.forward(pixels), module_logits(model, pixels))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", REAL)
 def test_real_sizes(tmp_path, architecture):
     model = timm.create_model(architecture, num_classes=len(LABELS))

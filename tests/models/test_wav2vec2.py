@@ -19,7 +19,7 @@ from models.image_models import assert_close
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 5))]
 
 
 OFTEN = ("base", "large", "hubert of batches")
@@ -27,7 +27,7 @@ OFTEN = ("base", "large", "hubert of batches")
 
 def often(params, chosen):
     """The parameters, those that are not chosen for the slow tests alone."""
-    slow = pytest.mark.slow
+    slow = pytest.mark.exhaustive
     return [each if each in chosen else pytest.param(each, marks=slow) for each in params]
 
 
@@ -132,7 +132,7 @@ def test_chunks_cover_a_sound_once():
     "settings",
     [
         {"do_lower_case": True, "replace_word_delimiter_char": "_"},
-        pytest.param({"clean_up_tokenization_spaces": True}, marks=pytest.mark.slow),
+        pytest.param({"clean_up_tokenization_spaces": True}, marks=pytest.mark.exhaustive),
         {"word_delimiter_token": "E", "pad_token": "T", "unk_token": "O"},
     ],
 )

@@ -57,7 +57,8 @@ GENERATION = {
 
 
 @pytest.fixture(
-    scope="module", params=[0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+    scope="module",
+    params=[0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))],
 )
 def folder(request, tmp_path_factory) -> Path:
     """A model with random weights."""

@@ -108,14 +108,14 @@ def configured(folder: Path, target: Path, **settings: object) -> Path:
 @pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize(
     "case",
-    [case if case == "all" else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+    [case if case == "all" else pytest.param(case, marks=pytest.mark.exhaustive) for case in CASES],
 )
 def test_segments_are_those_of_transformers(folder, backend_name, case):
     theirs = their_segments(folder, sound(SECONDS), **CASES[case])
     assert our_segments(folder, backend_name, **CASES[case]) == theirs
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("same_draws")
 def test_settings_of_generation_config_count(folder, tmp_path):
     settings = {
@@ -128,7 +128,7 @@ def test_settings_of_generation_config_count(folder, tmp_path):
     assert our_segments(folder, "ref", temperature=(0.0, 0.9)) != theirs
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("same_draws")
 def test_figures_are_those_of_transformers(folder, monkeypatch):
     asked = {**ALL, "temperature": 0.7, "compression_ratio_threshold": 9.0}

@@ -47,7 +47,7 @@ def environment(made: Path) -> dict[str, str]:
     return {**plain, **cache, "PYTHONPATH": str(made / "installed")}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", Kind)
 def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error"]

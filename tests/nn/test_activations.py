@@ -19,7 +19,7 @@ def test_all_names_are_known():
     assert not ACTIVATIONS.keys() - activations.ACT2CLS.keys()
 
 
-@pytest.mark.few(3)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_each_is_that_of_transformers(name, backend):
     x = np.linspace(-12, 12, 241, dtype=np.float32).reshape(1, 241)

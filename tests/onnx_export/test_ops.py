@@ -202,7 +202,7 @@ def test_what_is_written_computes_the_same(op: type[Op]) -> None:
     check(op, others=False)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "op", [op for op in OPS if op.name not in ALL_IN_SAMPLE], ids=lambda op: op.name
 )
@@ -264,7 +264,7 @@ def test_what_is_written_with_a_free_size_computes_the_same_or_is_refused(op: ty
     check_free(op, 7)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(onnxruntime is None, reason="a peer that runs the file")
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_all_that_is_written_with_a_free_size_computes_the_same(op: type[Op]) -> None:

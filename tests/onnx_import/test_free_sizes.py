@@ -277,7 +277,7 @@ def test_sizes_of_1_and_0_between_others_give_what_onnx_runtime_gives(name: str)
     check(name, "ref")
 
 
-@pytest.mark.few(0)
+@pytest.mark.sample(0)
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_sizes_of_1_and_0_between_others_give_the_same(name: str) -> None:
     check(name, "numba")

@@ -67,7 +67,7 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "count", [80, pytest.param(700, marks=pytest.mark.slow)], ids=["few", "many"]
+    "count", [80, pytest.param(700, marks=pytest.mark.exhaustive)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("number", range(len(SOUND)))
 def test_nothing_but_our_errors_comes_out(number: int, count: int) -> None:

@@ -66,20 +66,20 @@ def compare(case: Any, name: str, found: np.ndarray, wanted: np.ndarray) -> None
     )
 
 
-@pytest.mark.few(0)
+@pytest.mark.sample(0)
 def test_deformable_convolutions_are_right(cases: list[Any], backend: Any) -> None:
     bent = [case for case in cases if "deform_conv" in case.name]
     assert len(bent) >= 4
     assert all(is_right(case, backend) for case in bent)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_part_passes_or_is_refused_on_numba(cases: list[Any]) -> None:
     results = [is_right(case, "numba") for case in part_of(cases, 3)]
     assert sum(results) > LEAST / 1.1 * len(results)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_pass_or_are_refused_on_ref(cases: list[Any]) -> None:
     results = [is_right(case, "ref") for case in cases]
     assert len(results) > 1800

@@ -37,7 +37,7 @@ def test_some_programs_of_symbols_give_the_bits_of_their_specialized_forms():
     assert _examine(create(), 0, 40) >= 80
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(1_000, 1_200, _CHUNK))
 def test_programs_of_symbols_give_the_bits_of_their_specialized_forms(backend: Backend, first: int):
     count = _CHUNK if backend.name == "ref" else _OF_COMPILED

@@ -62,7 +62,7 @@ def _bits(array: np.ndarray) -> Literal:
     return Literal.of(np.where(nan, np.array(np.nan, array.dtype), array) if nan.any() else array)
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("source", dtypes.ALL, ids=str)
 def test_two_casts_fold_where_they_give_what_one_gives(source: DType):
     x = values_of(source)

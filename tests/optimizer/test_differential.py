@@ -39,7 +39,7 @@ def assert_same_bits(program: Program, optimized: Program, seed: int) -> None:
     assert flaw is None, f"seed {seed}: {flaw}\n{print_program(program)}"
 
 
-@pytest.mark.few(4)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("first", range(0, 600, 100))
 def test_programs_of_all_sizes_keep_every_bit(first: int):
     tally = examine(range(first, first + 100))
@@ -72,7 +72,7 @@ def programs() -> list[Program]:
     return plain + [baited_program(seed, size=80, weight=BAIT_WEIGHT) for seed in SEEDS[:30]]
 
 
-@pytest.mark.few(10)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = 0

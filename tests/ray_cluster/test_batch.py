@@ -27,7 +27,7 @@ from gptrs_ray.records import slices  # noqa: E402
 from gptrs_ray.worker import WorkerSettings  # noqa: E402
 from runtime.tiny_bert import WORDS, save_tiny_bert  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 ROWS = int(os.environ.get("GPTRS_TEST_RAY_ROWS", "1000"))
 """Rows of the long run; 20,000 were run once."""
 

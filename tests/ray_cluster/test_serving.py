@@ -18,7 +18,7 @@ from gptrs_ray import serve_app  # noqa: E402
 from gptrs_ray.cluster import joined  # noqa: E402
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray's own
 ]
 

@@ -151,7 +151,7 @@ def test_a_dense_module_without_bias(tmp_path):
     np.testing.assert_allclose(gptrs.embed(model, ["a"])[0], weight @ mean, atol=1e-5)
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("files", "limit"),
     [

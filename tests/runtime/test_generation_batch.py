@@ -48,7 +48,7 @@ def test_greedy_texts_on_every_backend(on_backend):
     assert_as_alone(on_backend, PROMPTS, GenerationOptions(20, GREEDY, ignore_eos=True))
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("batch_size", [1, 2, 6, pytest.param(50, marks=pytest.mark.long)])
 def test_any_batch_size(model, batch_size):
     options = GenerationOptions(12, Sampling(seed=3, repetition_penalty=1.3), ignore_eos=True)

@@ -53,7 +53,7 @@ def _expected(name: str) -> tuple[int, int]:
     return -(-height // scale), -(-width // scale)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FILES)
 def test_the_largest_image_of_each_format_takes_less_than_300_mb(tmp_path: Path, name: str):
     """Measured as VmHWM: `ru_maxrss` of a child begins with that of its parent."""

@@ -51,7 +51,7 @@ class Slow:
         return logits
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_arrivals_get_what_they_get_alone(seed):
     rng = random.Random(seed)

@@ -130,7 +130,8 @@ def test_steps_that_make_texts_longer_and_longer_are_refused(part, steps, reason
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "step", [replaced({"Regex": "a"}, "b" * 60), pytest.param(DOUBLING, marks=pytest.mark.slow)]
+    "step",
+    [replaced({"Regex": "a"}, "b" * 60), pytest.param(DOUBLING, marks=pytest.mark.exhaustive)],
 )
 def test_what_steps_make_of_a_text_is_bounded_before_it_is_made(step):
     """In the second case by trying them: only a text of `a` grows."""

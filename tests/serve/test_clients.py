@@ -99,7 +99,7 @@ def test_lm_eval_scores_what_a_forward_pass_scores(address, model):
 
 
 @MANY
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_schemathesis_finds_nothing_on_the_described_routes(address):
     """Random requests by the OpenAPI page: each answer is one that the page tells of.
 

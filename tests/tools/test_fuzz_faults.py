@@ -22,7 +22,7 @@ TOOL = Path(fuzz_faults.__file__)
 COUNTS = {"kill": 20, "full-disk": 20, "damaged": 1, "threads": 4, "fork": 10}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", COUNTS)
 def test_faults_are_survived(fault: str):
     command = [sys.executable, str(TOOL), fault, "--count", str(COUNTS[fault]), "--seed", "7"]

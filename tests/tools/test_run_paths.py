@@ -79,7 +79,7 @@ def test_amx_is_emulated_where_a_processor_with_avx512_lacks_it(monkeypatch, cap
     assert "and there is no C compiler `cc` to emulate it\n" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_emulated_product_is_that_of_its_numbers():
     """A few tests of AMX, in a process of their own that has the emulator."""
     host = run_paths.host_features()

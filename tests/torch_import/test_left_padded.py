@@ -86,7 +86,8 @@ def compare(kind: str, attention: str, runs_on: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [*FIRST, *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k not in FIRST)]
+    "kind",
+    [*FIRST, *(pytest.param(k, marks=pytest.mark.exhaustive) for k in KINDS if k not in FIRST)],
 )
 def test_a_left_padded_batch_gives_what_torch_gives(kind: str) -> None:
     compare(kind, "eager" if kind in WITHOUT_SDPA else "sdpa", "ref")
@@ -97,7 +98,7 @@ def test_so_it_does_on_numba(kind: str) -> None:
     compare(kind, "sdpa", "numba")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["Llama", "Gemma3"])
 def test_so_it_does_by_the_plain_attention_of_transformers(kind: str) -> None:
     compare(kind, "eager", "ref")

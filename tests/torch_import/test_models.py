@@ -45,7 +45,7 @@ def _fresh() -> None:
     torch._dynamo.utils.counters.clear()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "route"), CASES)
 @pytest.mark.usefixtures("_fresh")
 def test_a_model_gives_what_torch_gives(name: str, route: str) -> None:
@@ -56,7 +56,7 @@ def test_a_model_gives_what_torch_gives(name: str, route: str) -> None:
         assert torch._dynamo.utils.counters["stats"]["calls_captured"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["GPT2", "ResNet"])
 @pytest.mark.usefixtures("_fresh")
 def test_a_model_compiled_in_place_on_numba(name: str) -> None:

@@ -159,7 +159,7 @@ def test_some_operators(infos: list[Any], name: str) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
+    "part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(1, PARTS))]
 )
 def test_core_operators_are_right_or_on_the_list(core: dict[str, list[Any]], part: int) -> None:
     found = passing(core, sorted(core)[part::PARTS])
@@ -172,7 +172,7 @@ def test_most_operators_with_samples_are_converted(core: dict[str, list[Any]]) -
     assert len(core.keys() - import_tables.TORCH_REFUSED.keys()) >= LEAST * len(core)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_samples_reach_the_operators_that_they_stand_for(infos: list[Any]) -> None:
     for name, source in REACHED.items():
         names = {name, f"{name}_forward_only"}

@@ -51,7 +51,7 @@ def compare(found: Any, expected: Any) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_a_scan(name: str) -> None:
     kind, settings = LAYERS[name]
@@ -64,7 +64,7 @@ def test_a_layer_is_a_scan(name: str) -> None:
         compare(compiled(x), model(x))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_layer_takes_all_sizes_and_single_sequences() -> None:
     model = Layer("GRU").eval()
     compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"})

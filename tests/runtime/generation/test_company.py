@@ -29,7 +29,7 @@ OTHER_NUMBERS = {
     "gpt2 untied", "llama of llama3", "llama of biases", "llama tied", "mistral of yarn",
     "ministral3",
 }  # fmt: skip
-"""Variants that are like another one in all that rows of a step share: they are `slow`."""
+"""Variants that are like another one in all that rows of a step share: they are `exhaustive`."""
 
 
 class SeenLogits:
@@ -165,16 +165,14 @@ def _switches(settings):
 
 
 def _variants():
-    """Each variant on both dtypes; of every eighth variant one dtype is not `slow`."""
+    """Each variant on both dtypes; of every eighth variant one dtype is not `exhaustive`."""
     for place, variant in enumerate(VARIANTS):
         for i, dtype in enumerate(("f32", "bf16")):
             slow = (place + 8 * i) % 16 or variant in OTHER_NUMBERS
-            yield pytest.param(variant, dtype, marks=[pytest.mark.slow] if slow else [])
+            yield pytest.param(variant, dtype, marks=[pytest.mark.exhaustive] if slow else [])
 
 
-@pytest.mark.many
 @pytest.mark.whole
-@pytest.mark.alike
 @pytest.mark.usefixtures("without_amx")
 @pytest.mark.parametrize(("variant", "dtype"), list(_variants()))
 def test_a_text_among_others_is_the_text_alone(tmp_path, backend, variant, dtype):

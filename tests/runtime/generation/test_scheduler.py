@@ -73,8 +73,7 @@ def steps_of(setup: GenerationSetup):
     return setup.lm.steps
 
 
-@pytest.mark.few(60)
-@pytest.mark.many
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("seed", range(200))
 def test_random_texts_that_come_and_go(seed):
     texts = Texts(seed)
@@ -106,7 +105,7 @@ def test_alone_is_what_the_model_gives_without_a_cache():
     assert found[0] == found[1]
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("loses_pages", [False, True])
 def test_a_step_that_was_interrupted_is_done_again(seed, loses_pages):

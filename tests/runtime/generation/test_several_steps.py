@@ -60,7 +60,7 @@ def run(scheduler, *texts):
         scheduler.step()
 
 
-@pytest.mark.many
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_texts_that_come_and_go(seed):
     texts = Texts(seed)
