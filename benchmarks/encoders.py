@@ -26,9 +26,9 @@ from report import markdown, write_report
 from run import library_versions
 
 import gptrs
-from gptrs.runtime.measure.machine_limits import measure_limits
-from gptrs.runtime.measure.rows import Row
 from gptrs_cli.commands.bench import machine_fields
+from gptrs_observe.measure.machine_limits import measure_limits
+from gptrs_observe.measure.rows import Row
 
 _LEAST_SECONDS = 0.05
 """A turn of one library: as many calls as take this long, after one that is not counted."""

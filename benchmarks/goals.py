@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gptrs.runtime.measure.bench import AGAIN
+from gptrs_observe.measure.bench import AGAIN
 
 Row: TypeAlias = dict[str, object]
 _WEIGHTS = "weights on disk"

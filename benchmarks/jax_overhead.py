@@ -29,8 +29,8 @@ from jax_gpt2 import HandWritten
 
 import gptrs
 from gptrs.nn.paged_texts import PagedTexts
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_runtime.loaded_model import LoadedModel
 
 PROMPT, STEPS, LIMIT = 128, 24, 192
 LENGTHS = (3, 9, 17, 24, 31, 40, 57, 70, 99, 121)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import gptrs
 from demo_model.corpus import standard_library_corpus
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 
 WINDOW = 512
 Predict = Callable[[np.ndarray], np.ndarray]

@@ -12,7 +12,7 @@ import numpy as np
 from gguf_checkpoint import write_gguf
 from peer_cases import PeerDecode, PeerPrefill
 
-from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
+from gptrs_observe.measure.bench_cases import BenchCase, DecodeCase, random_prompts
 
 
 class LlamaModel:

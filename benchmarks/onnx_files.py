@@ -32,8 +32,8 @@ from torch_models import MODELS
 import gptrs
 import gptrs_onnx
 from gptrs.ir import Program
-from gptrs.runtime.programs.report import report_program
 from gptrs_backend_numba.backend import create
+from gptrs_observe.programs.report import report_program
 
 torch: Any = importlib.import_module("torch")
 onnxruntime: Any = importlib.import_module("onnxruntime")

@@ -12,7 +12,7 @@ import openvino.opset13 as ops
 from peer_cases import PeerDecode, PeerPrefill
 from peers import openvino_folder
 
-from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
+from gptrs_observe.measure.bench_cases import BenchCase, DecodeCase, random_prompts
 
 
 class OpenVinoModel:

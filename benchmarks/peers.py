@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
-from gptrs.runtime.measure.bench_cases import PeerModel
+from gptrs_observe.measure.bench_cases import PeerModel
 
 _PEERS = {
     "torch": ("torch_peer", "TorchModel", ("torch", "transformers")),

@@ -25,12 +25,12 @@ from safetensors.numpy import save_file
 
 import gptrs
 from gptrs.api import Buffer, InputRole, Params, Program
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.manager import manager
-from gptrs.runtime.measure.rows import Row
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_observe.measure.rows import Row
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 KIND = "gpt2"
 LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 24, 50, 128

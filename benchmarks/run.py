@@ -32,12 +32,12 @@ from replay_overhead import demo_row
 from report import markdown, write_report
 
 import gptrs
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.bench import ModelBench
-from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Prefill
-from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs.runtime.measure.rows import Row
 from gptrs_cli.commands.bench import machine_fields
+from gptrs_observe.measure.bench import ModelBench
+from gptrs_observe.measure.bench_cases import BenchCase, Decode, DecodeCase, Prefill
+from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.rows import Row
+from gptrs_runtime.loaded_model import LoadedModel
 
 _HERE = Path(__file__).parent
 _VISION_LINE = re.compile(

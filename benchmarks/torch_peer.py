@@ -11,7 +11,7 @@ import torch
 import transformers
 from peer_cases import PeerDecode, PeerPrefill
 
-from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
+from gptrs_observe.measure.bench_cases import BenchCase, DecodeCase, random_prompts
 
 TorchState: TypeAlias = tuple[torch.Tensor, object]
 """The next tokens si64 [B, 1], and the cache of those before."""

@@ -24,7 +24,7 @@ DEMO_MODEL = PurePosixPath("packages/gptrs-models/src/gptrs_models/demo")
 FORBIDDEN_MODULES = frozenset({"utils", "helpers", "common", "base", "misc"})
 # Sources that must work with any plugin, and so may name none, and the groups that plugins enter.
 NEUTRAL_SOURCES = (
-    PurePosixPath("packages/gptrs-core/src/gptrs/runtime"),
+    PurePosixPath("packages/gptrs-runtime/src/gptrs_runtime"),
     PurePosixPath("packages/gptrs-cli/src/gptrs_cli"),
 )
 PLUGIN_GROUPS = ("gptrs.backends", "gptrs.models")

@@ -9,8 +9,8 @@ import argparse
 import random
 import sys
 
-from gptrs.runtime.chat.answer_reader import AnswerForm
-from gptrs.runtime.chat.marks import BARE, LISTED, NAMED, PIPED, TAGGED, THOUGHTS
+from gptrs_runtime.chat.answer_reader import AnswerForm
+from gptrs_runtime.chat.marks import BARE, LISTED, NAMED, PIPED, TAGGED, THOUGHTS
 from runtime.answer_texts import TOOLS, cut, random_answer, read
 
 FAMILIES = (TAGGED, BARE, LISTED, NAMED, PIPED)

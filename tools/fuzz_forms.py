@@ -23,13 +23,13 @@ import numpy as np
 
 from fuzzing.tiny_tokenizers import tokenizer_files
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.generated_text import GeneratedText
-from gptrs.runtime.generation.grammar import Form, Grammar
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.grammar import Form, Grammar
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 MOST_TOKENS = 40

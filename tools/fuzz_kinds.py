@@ -22,7 +22,7 @@ import transformers
 
 import gptrs
 from gptrs.errors import GptrsError, ModelError
-from gptrs.runtime.unread import unread_in
+from gptrs_runtime.unread import unread_in
 
 MOST_ERROR: Final = 2e-3
 """Largest error of a logit, relative to the largest one."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import gptrs
 from demo_model.corpus import standard_library_corpus
 from gptrs.backend.precision import Precision
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.ir import dtypes
-from gptrs.runtime.compare.divergence import compare_text, compare_vectors
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_observe.compare.divergence import compare_text, compare_vectors
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 
 PAGE = Path(__file__).parents[1] / "docs" / "quantization.md"
 BEGIN, END = "<!-- table: tools/quantization_table.py -->", "<!-- end of the table -->"

@@ -16,8 +16,8 @@ import numpy as np
 
 import gptrs
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.grammar import Grammar
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.generation.grammar import Grammar
+from gptrs_runtime.loaded_model import LoadedModel
 
 MOST_TOKENS = 300
 CLOSING = ('"', "}", "]", '"}', '"]', "}}", "]]", '",')

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import gptrs
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_models.text_parts import TEXT_KINDS
+from gptrs_runtime.loaded_model import LoadedModel
 from models import (
     more_decoders,
     test_bert_kinds,

@@ -21,11 +21,11 @@ from gptrs.api import (
     UsageError,
     parse_program,
 )
-from gptrs.runtime.measure.kernel_caches import kernel_caches, warm
 from gptrs_backend_jax import kept_programs
 from gptrs_backend_jax.backend import JaxBackend
 from gptrs_backend_jax.creation import create
 from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_observe.measure.kernel_caches import kernel_caches, warm
 
 _PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[3]) -> f32[3] {\n  %0 = tanh %x : f32[3]\n  return %0\n}"
 _ROLES = [InputRole.ARGUMENT]

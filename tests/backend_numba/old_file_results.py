@@ -13,9 +13,9 @@ import numpy as np
 
 import gptrs
 from gptrs.backend import weight_identity
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.kept_weights import weight_store
+from gptrs_runtime.loaded_model import LoadedModel
 
 TOKENS = np.array([[5, 1, 7, 7, 3]])
 IMAGE = np.linspace(-1, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)

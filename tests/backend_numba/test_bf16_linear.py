@@ -10,11 +10,11 @@ from gptrs.backend.precision import with_precision
 from gptrs.backend.protocol import InputRole
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.runtime.load import load_model
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
 from gptrs_backend_numba.lowering.linear import BF16_LINEAR
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
+from gptrs_runtime.load import load_model
 
 RNG = np.random.default_rng(7)
 SHAPES = {

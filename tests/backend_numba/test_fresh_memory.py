@@ -20,8 +20,6 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes, parse_program
 from gptrs.ir.program import Program
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.kernel import kernel
@@ -31,6 +29,8 @@ from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import prepared, program_of, refusals
 from gptrs_conformance.program_generator import programs_covering, random_inputs, random_program
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from runtime.generation.tiny_lms import save_tiny_lm
 
 PATTERNS = ("255", "63")

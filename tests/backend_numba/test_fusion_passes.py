@@ -20,7 +20,6 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.runtime.generation.sampling import Sampling
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.passes import FUSE
@@ -28,6 +27,7 @@ from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
 from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
+from gptrs_runtime.generation.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
 

@@ -20,15 +20,15 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import Part
-from gptrs.checkpoint.quantizing import quantizing_source
-from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kept_weights import weight_store as weight_store_module
 from gptrs_backend_numba.kept_weights.weight_store import WeightStore, weight_store
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.quantizing import quantizing_source
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
 from runtime import tiny_resnet
 from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.tiny_gpt2 import save_tiny_gpt2

@@ -22,11 +22,11 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.symbolic_dim import evaluated, symbols_of
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
 from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_runtime.loaded_model import LoadedModel
 
 NARROW = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 Compiled = list[tuple[Program, NumbaExecutable]]

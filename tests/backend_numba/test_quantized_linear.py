@@ -16,11 +16,11 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.runtime.load import load_model
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.lowering.quantized_linear import TARGET
 from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_runtime.load import load_model
 
 TINY = 64
 

@@ -18,8 +18,8 @@ from gptrs.capture.events import trace
 from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import ConsumedTensorError, ProgramError, UsageError
 from gptrs.ir.dtypes import si64
-from gptrs.runtime.observe.dump import dumping
 from gptrs_backend_ref.backend import create
+from gptrs_observe.dump import dumping
 
 _SIZE_CLASSES = 4
 """Most programs of numba for any sizes: one row, a few, some, many."""

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.files import atomic_folder
 from gptrs.errors import GptrsError
+from gptrs_runtime.converting.convert import convert
 
 CALLS = (
     "open", "fdopen", "fsync", "fchmod", "replace", "rename", "unlink", "rmdir", "mkdir", "close",

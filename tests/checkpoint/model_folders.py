@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs_runtime.sources.model_source import ModelSource
 
 INDEX = "model.safetensors.index.json"
 CONFIG: dict[str, object] = {"model_type": "tiny", "width": 2}

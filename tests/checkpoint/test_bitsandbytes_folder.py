@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from fuzzing.byte_mutations import mutated
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, GptrsError, ModelError
 from gptrs_backend_ref.backend import create
 from gptrs_conformance.program_generator.dice import Dice
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.model_source import ModelSource
 
 NAME = "a.proj.weight"
 NF4 = (

@@ -13,11 +13,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gptrs.backend import weight_identity
-from gptrs.checkpoint import content_digest
-from gptrs.checkpoint.content_digest import weights_digest
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError
+from gptrs_runtime import content_digest
+from gptrs_runtime.content_digest import weights_digest
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 WEIGHTS = {
     "embedding": np.arange(60_000, dtype=np.float32).reshape(300, 200),

@@ -15,16 +15,16 @@ from safetensors.numpy import save_file
 
 from checkpoint import killed_conversion
 from checkpoint.model_folders import ARRAYS, sharded, single, write_json
-from gptrs.checkpoint.converting.convert import convert
-from gptrs.checkpoint.converting.rounding import rounded
-from gptrs.checkpoint.converting.shards import parse_size
-from gptrs.checkpoint.files.atomic_folder import atomic_folder
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
+from gptrs_runtime.converting.atomic_folder import atomic_folder
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.converting.rounding import rounded
+from gptrs_runtime.converting.shards import parse_size
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.hf_directory import HfDirectory
+from gptrs_runtime.sources.model_source import ModelSource
 
 
 def _weights(source: ModelSource) -> dict[str, np.ndarray]:
@@ -223,7 +223,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
     save_file({"w": np.zeros(20_000, np.float32)}, folder / "model.safetensors")
     script = (
         "import resource, signal, sys\n"
-        "from gptrs.checkpoint.converting.convert import convert\n"
+        "from gptrs_runtime.converting.convert import convert\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))\n"
         "for name in ('out', 'm.gptrschk', 'm.npz'):\n"

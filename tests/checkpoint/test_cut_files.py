@@ -15,10 +15,10 @@ from safetensors.numpy import save_file
 import gptrs
 from checkpoint import cut_in_a_step
 from gptrs.backend.mapped_files import reads_mapped_files
-from gptrs.checkpoint.content_digest import weights_digest
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError
+from gptrs_runtime.content_digest import weights_digest
+from gptrs_runtime.converting.convert import convert
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from fuzzing.tiny_models import CONFIGS, save_tiny_model
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.chat.template import chat_template_of
-from gptrs.runtime.embedding.embed import embed
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.chat.template import chat_template_of
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.embedding.embed import embed
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from runtime.tiny_bert import module, save_dense, save_sentence_bert
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_resnet import save_tiny_resnet

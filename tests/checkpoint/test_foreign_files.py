@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
-from gptrs.runtime.programs.file import read_program
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.sources.find_model import find_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

@@ -17,14 +17,14 @@ from gptrs.capture import primitives
 from gptrs.checkpoint.formats.gguf import GgufFile, TensorMapping
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
 from gptrs.checkpoint.formats.packed_bits import packed_bits
-from gptrs.checkpoint.models import gguf_tokenizer
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.gguf_model import GgufModel
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError
-from gptrs.runtime.load import load_model
 from gptrs_backend_ref.backend import RefBackend, create
+from gptrs_runtime.load import load_model
+from gptrs_runtime.sources import gguf_tokenizer
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.gguf_model import GgufModel
 
 QUANTIZED = [type_.name for type_ in GGUF_TYPES.values() if type_.format]
 K_TYPES = ("Q4_K", "Q5_K", "Q6_K", "F32")

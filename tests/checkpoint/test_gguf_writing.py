@@ -13,15 +13,15 @@ from fuzzing import tiny_gguf
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.gguf_metadata import settings_of
-from gptrs.checkpoint.models.gguf_model import GgufModel
-from gptrs.checkpoint.quantizing.quantizing_source import QuantizingSource
-from gptrs.checkpoint.quantizing.weight_types import weight_type
 from gptrs.errors import CheckpointError, GptrsError
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.gguf_export.rotary import read_rotary
-from gptrs.runtime.gguf_export.vocabulary import vocabulary_of
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.gguf_export.rotary import read_rotary
+from gptrs_runtime.gguf_export.vocabulary import vocabulary_of
+from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
+from gptrs_runtime.quantizing.weight_types import weight_type
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.gguf_metadata import settings_of
+from gptrs_runtime.sources.gguf_model import GgufModel
 
 TYPES = {"q8": "Q8_0", "q4": "Q4_0", "q4_asym": "Q4_1"}
 SIZES = {

@@ -13,11 +13,11 @@ import pytest
 from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile, write_gptrschk
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_index import TAGS
-from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
-from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
+from gptrs_runtime.sources.find_model import find_model, is_checkpoint
+from gptrs_runtime.sources.gptrschk_model import GptrschkModel
 
 SETTINGS = {"kind": "tiny", "config": {"width": 2}}
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.checkpoint.quantizing.group_rounding import (
+from gptrs.errors import CheckpointError, UsageError
+from gptrs_runtime.quantizing.group_rounding import (
     Rounded,
     round_affine,
     round_symmetric,
     round_with_zero_point,
 )
-from gptrs.checkpoint.quantizing.quantizing_source import made_parts
-from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, rounded_to_8_bits
-from gptrs.checkpoint.quantizing.weight_types import WEIGHT_TYPES, weight_type
-from gptrs.errors import CheckpointError, UsageError
+from gptrs_runtime.quantizing.quantizing_source import made_parts
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, rounded_to_8_bits
+from gptrs_runtime.quantizing.weight_types import WEIGHT_TYPES, weight_type
 
 WAYS = {
     "symmetric": round_symmetric,

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from checkpoint.model_folders import ARRAYS, CONFIG, INDEX, SHARD_OF, sharded, single, write_json
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import CheckpointError, ModelError
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 
 def _refusal(folder: Path) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from checkpoint.model_folders import require_the_model, sharded, single, write_json
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.hub import HubModel
 from gptrs.errors import MissingLibraryError, ModelError
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.hub import HubModel
 
 pytest.importorskip("huggingface_hub")
 
@@ -184,5 +184,5 @@ def test_what_a_hub_id_is(text, expected):
 
 
 def test_the_library_is_not_imported_before_it_is_needed(tmp_path):
-    script = "import sys, gptrs.runtime.load; sys.exit('huggingface_hub' in sys.modules)"
+    script = "import sys, gptrs_runtime.load; sys.exit('huggingface_hub' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", script]) == 0

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from checkpoint.model_folders import require_the_model, sharded, single, write_json
-from gptrs.checkpoint.models import hub as hub_module
-from gptrs.checkpoint.models.find_model import find_model
+from gptrs_runtime.sources import hub as hub_module
+from gptrs_runtime.sources.find_model import find_model
 
 pytest.importorskip("huggingface_hub")
 

@@ -13,13 +13,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from checkpoint.model_folders import ARRAYS, INDEX, SHARD_OF, sharded, single, write_json
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import ModelError
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 AUDITED_LOAD = """
 import json, sys
 import gptrs.checkpoint
-import gptrs.checkpoint.models.byte_bpe_files, gptrs.checkpoint.models.byte_tokens
+import gptrs_runtime.sources.byte_bpe_files, gptrs_runtime.sources.byte_tokens
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 opened = []

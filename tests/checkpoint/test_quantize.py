@@ -12,12 +12,12 @@ import pytest
 import gptrs
 from fuzzing import tiny_gguf
 from gptrs.backend.precision import with_quantized_precision
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.params import Params
-from gptrs.checkpoint.quantizing.quantizing_source import QuantizingSource
 from gptrs.errors import GptrsError, ModelError, UsageError
 from gptrs.nn.linear import Linear
+from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.quantized_folder import QuantizedFolder
 from runtime.tiny_resnet import save_tiny_resnet
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import save_file
 
 import gptrs
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.nn import ExpertMatrices
 from gptrs_backend_ref.backend import create
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.quantized_folder import QuantizedFolder
 
 ROWS, COLUMNS, GROUP = 16, 64, 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

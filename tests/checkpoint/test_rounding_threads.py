@@ -8,8 +8,8 @@ import time
 import pytest
 
 from gptrs import generate, load_model
-from gptrs.checkpoint.quantizing import tensor_rounding
-from gptrs.checkpoint.quantizing.threads import in_threads
+from gptrs_runtime.quantizing import tensor_rounding
+from gptrs_runtime.quantizing.threads import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -12,13 +12,13 @@ import pytest
 
 from fuzzing.tiny_models import save_tiny_model
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError
-from gptrs.runtime.forward import class_label
-from gptrs.runtime.images.settings import image_processor_of
-from gptrs.runtime.load import load_model
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.forward import class_label
+from gptrs_runtime.images.settings import image_processor_of
+from gptrs_runtime.load import load_model
 
 _RANDOM = np.random.default_rng(4)
 _ENCODER = {

@@ -16,11 +16,11 @@ import pytest
 from cli.json_records import checked
 from gptrs.backend.protocol import Backend
 from gptrs.plugins.manager import configure
-from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs.runtime.observe import profile_files
 from gptrs_cli.commands import bench
 from gptrs_cli.doctor import environment
 from gptrs_cli.main import main
+from gptrs_observe import profile_files
+from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

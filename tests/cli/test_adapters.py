@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from runtime.tiny_bert import save_tiny_bert
 
 

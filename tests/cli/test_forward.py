@@ -9,7 +9,7 @@ import pytest
 
 from gptrs import load_model
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
-from gptrs.runtime.images.decoding import read_image
+from gptrs_runtime.images.decoding import read_image
 from runtime.tiny_resnet import LABELS, save_tiny_resnet
 
 Image = pytest.importorskip("PIL.Image", reason="images need Pillow")

@@ -14,10 +14,10 @@ import time
 import pytest
 
 import gptrs as gptrs_library
-from gptrs.runtime.generation.batch import Batches
 from gptrs_cli.generate import batch, prompt_lines
 from gptrs_cli.generate.prompt_lines import LONGEST_LINE
 from gptrs_cli.options import text_input
+from gptrs_runtime.generation.batch import Batches
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

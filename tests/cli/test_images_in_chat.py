@@ -7,8 +7,8 @@ import json
 import pytest
 
 import gptrs
-from gptrs.runtime.generation.chat_session import ChatSession
-from gptrs.runtime.images.image_prompts import image_part
+from gptrs_runtime.generation.chat_session import ChatSession
+from gptrs_runtime.images.image_prompts import image_part
 
 image = pytest.importorskip("PIL.Image", reason="images need Pillow")
 pytest.importorskip("torch", reason="the tiny model is made by torch")

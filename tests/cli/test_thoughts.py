@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from gptrs.runtime.chat.answer_reader import TextDelta, ThoughtsDelta
 from gptrs_cli.generate import page
+from gptrs_runtime.chat.answer_reader import TextDelta, ThoughtsDelta
 from runtime.tiny_chat import save_scripted_chat
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "

@@ -73,7 +73,7 @@ def test_json_holds_the_same(gptrs, model_directory):
 
 def test_states_that_are_broken_show(gptrs, model_directory, monkeypatch):
     broken = {"embeddings": np.array([[[1, np.nan, np.inf, 3]]], np.float32)}
-    monkeypatch.setattr("gptrs.runtime.load.LoadedModel.hidden_states", lambda *_: broken)
+    monkeypatch.setattr("gptrs_runtime.load.LoadedModel.hidden_states", lambda *_: broken)
     run = ("trace", "--model", model_directory)
     line = gptrs(*run).out.splitlines()[1].split()
     assert line[:6] == ["embeddings", "2", "1", "1", "3", "50.00%"]

@@ -90,9 +90,9 @@ def test_uv_where_there_is_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(
     ("distribution", "extra", "libraries"),
     [
-        ("gptrs-core", "images", ["pillow"]),
-        ("gptrs-core", "chat", ["jinja2"]),
-        ("gptrs-core", "hub", ["huggingface-hub"]),
+        ("gptrs-runtime", "images", ["pillow"]),
+        ("gptrs-runtime", "chat", ["jinja2"]),
+        ("gptrs-runtime", "hub", ["huggingface-hub"]),
         ("gptrs-cli", "torch", ["pillow", "torch", "transformers"]),
     ],
 )

@@ -66,7 +66,7 @@ def test_public_names_are_listed_where_they_are_defined():
     assert "functionals" not in names
     pages = api_reference.pages()
     assert set(pages) == set(api_reference.PAGES)
-    assert "::: gptrs.runtime.generation.generate.generate\n" in pages["reference/python.md"]
+    assert "::: gptrs_runtime.generation.generate.generate\n" in pages["reference/python.md"]
     assert "::: gptrs.functionals.activation.gelu\n" in pages["reference/functionals.md"]
     assert "::: gptrs.nn.linear.Linear\n" in pages["reference/nn.md"]
 

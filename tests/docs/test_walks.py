@@ -13,7 +13,7 @@ import pytest
 
 import doc_examples
 from fuzzing import tiny_gguf
-from gptrs.checkpoint.converting.convert import convert
+from gptrs_runtime.converting.convert import convert
 
 DOCS = Path(doc_examples.__file__).parents[1] / "docs"
 TEXT = (DOCS / "how_it_works.md").read_text(encoding="utf-8")

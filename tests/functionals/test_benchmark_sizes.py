@@ -12,8 +12,8 @@ import gptrs
 from functionals.races import Race, slowly
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.functionals.dispatch import benchmark_policy
-from gptrs.runtime.functional_listing import list_functionals
-from gptrs.runtime.observe.profile import Profile, recording
+from gptrs_observe.profile import Profile, recording
+from gptrs_runtime.functional_listing import list_functionals
 
 pytestmark = pytest.mark.usefixtures("on_reference")
 

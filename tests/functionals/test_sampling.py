@@ -10,8 +10,8 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.ir import dtypes
-from gptrs.runtime.generation.sampling import Sampler, Sampling
 from gptrs_conformance.uses.sampling import min_p, top_k, top_p
+from gptrs_runtime.generation.sampling import Sampler, Sampling
 
 
 def _seed(key: int, counter: int = 0) -> gptrs.Tensor:

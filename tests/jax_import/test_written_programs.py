@@ -24,14 +24,14 @@ from gptrs.api import (  # noqa: E402
     run_program,
 )
 from gptrs.ir import parse_program  # noqa: E402
-from gptrs.runtime.load import load_model  # noqa: E402
-from gptrs.runtime.outgoing_model import outgoing_model, outgoing_program  # noqa: E402
 from gptrs_backend_jax.stablehlo.exporting import export, to_exported  # noqa: E402
 from gptrs_backend_jax.stablehlo.model import StableHloModel  # noqa: E402
 from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed  # noqa: E402
 from gptrs_cli.main import main  # noqa: E402
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes  # noqa: E402
 from gptrs_conformance.op_runner import program_of  # noqa: E402
+from gptrs_runtime.load import load_model  # noqa: E402
+from gptrs_runtime.outgoing_model import outgoing_model, outgoing_program  # noqa: E402
 
 OPS = sorted(ROWS, key=lambda op: op.name)
 TYPES = (dtypes.f32, dtypes.si32, dtypes.i1, dtypes.ui8, dtypes.bf16)

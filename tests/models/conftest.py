@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.runtime import load
-from gptrs.runtime import unread as unread_module
+from gptrs_runtime import load
+from gptrs_runtime import unread as unread_module
 from models.models_support import save_gpt2
 
 GPT2_VARIANTS: dict[str, dict[str, object]] = {

@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import CacheBudgetError, ModelError, UsageError
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.serving.engine import Engine
 from models import seq2seq_models
 from models.llama_support import save_llama
 from models.models_support import _load, save_gpt2
@@ -174,7 +174,7 @@ def test_pages_are_given_back_and_too_few_are_an_error(tmp_path):
     for _ in range(3):
         gptrs.generate(model, [1, 2, 3], max_tokens=20, beams=6)
     from gptrs.ir import dtypes
-    from gptrs.runtime.generation.paged_cache import paged_cache
+    from gptrs_runtime.generation.paged_cache import paged_cache
 
     cache = paged_cache(model, dtypes.f32, None)
     assert [group.held for group in cache.pool.groups] == [0] * len(cache.pool.groups)

@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs.runtime.images.settings import image_processor_of
+from gptrs_runtime.images.settings import image_processor_of
 from models.image_models import assert_close, images, save_image_model, torch_logits, torch_states
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")

@@ -10,9 +10,9 @@ import pytest
 
 import gptrs
 from fuzzing import tiny_gguf
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.nn import ExpertMatrices
+from gptrs_runtime.sources.find_model import find_model
 from models.llama_support import YARN, assert_close, edit_config, save_llama, some_tokens
 from models.models_support import greedy_tokens, torch_logits
 

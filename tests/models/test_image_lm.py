@@ -9,11 +9,11 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.runtime.generation.chat_session import ChatSession
-from gptrs.runtime.images.image_prompts import image_part
-from gptrs.runtime.images.picture_tokens import PicturedTokens
-from gptrs.runtime.images.settings import tiling_processor_of
-from gptrs.runtime.images.tiling import tiling_processor
+from gptrs_runtime.generation.chat_session import ChatSession
+from gptrs_runtime.images.image_prompts import image_part
+from gptrs_runtime.images.picture_tokens import PicturedTokens
+from gptrs_runtime.images.settings import tiling_processor_of
+from gptrs_runtime.images.tiling import tiling_processor
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 pytest.importorskip("transformers", reason="parity needs transformers")

@@ -6,9 +6,9 @@ import pytest
 
 import gptrs
 from gptrs.nn.ragged_step import PAGE_SIZE
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
 from models.llama_support import greedy_of, save_llama, some_tokens
 
 pytest.importorskip("torch", reason="parity needs torch")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.runtime.embedding.embed import cosine_similarities
+from gptrs_runtime.embedding.embed import cosine_similarities
 
 TRIPLES = (
     ("A man is eating food.", "Someone is having a meal.", "The stock market fell sharply."),

@@ -10,8 +10,8 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs.runtime.images.settings import image_processor_of
 from gptrs_models.beit import read_config as read_beit
+from gptrs_runtime.images.settings import image_processor_of
 from models.image_models import (
     assert_close,
     images,

@@ -11,9 +11,9 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn import PagedTexts
-from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.mamba2 import Mamba2Config
+from gptrs_runtime.generation.setup import GenerationSetup
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import assert_greedy, torch_logits
 

@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.runtime.generation.batch import Batches, Task
+from gptrs_runtime.generation.batch import Batches, Task
 from models.llama_support import assert_close
 from models.seq2seq_models import CASES, save_seq2seq, torch_logits, torch_text
 

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs.runtime.images.settings import image_processor_of
+from gptrs_runtime.images.settings import image_processor_of
 from models.image_models import assert_close, images, save_random_model
 
 torch = pytest.importorskip("torch", reason="parity needs torch")

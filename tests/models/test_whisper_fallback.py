@@ -13,7 +13,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.generation.sampling import Sampler, candidates
+from gptrs_runtime.generation.sampling import Sampler, candidates
 from models import test_whisper
 from models.test_whisper import sound
 

@@ -18,9 +18,9 @@ from gptrs import get_backend  # noqa: E402
 from gptrs.api import OutgoingModel, run_program, specialize  # noqa: E402
 from gptrs.errors import UnsupportedError  # noqa: E402
 from gptrs.ir import parse_program  # noqa: E402
-from gptrs.runtime.load import load_model  # noqa: E402
-from gptrs.runtime.outgoing_model import outgoing_model, outgoing_program  # noqa: E402
 from gptrs_cli.main import main  # noqa: E402
+from gptrs_runtime.load import load_model  # noqa: E402
+from gptrs_runtime.outgoing_model import outgoing_model, outgoing_program  # noqa: E402
 
 BATCH, LENGTH = 2, 5
 TEXT = {"vocab_size": 64, "max_position_embeddings": 64, "initializer_range": 0.3}

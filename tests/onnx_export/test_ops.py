@@ -32,11 +32,11 @@ from gptrs.functionals.matching.patterns import capture  # noqa: E402
 from gptrs.ir import parse_program, print_program, specialize  # noqa: E402
 from gptrs.ir.copying import copy_region  # noqa: E402
 from gptrs.ir.ops.elementwise import Cast  # noqa: E402
-from gptrs.runtime.outgoing_model import outgoing_program  # noqa: E402
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes  # noqa: E402
 from gptrs_conformance.op_runner import program_of  # noqa: E402
 from gptrs_conformance.program_generator import random_inputs  # noqa: E402
 from gptrs_conformance.program_generator.symbols import with_symbols  # noqa: E402
+from gptrs_runtime.outgoing_model import outgoing_program  # noqa: E402
 
 try:
     import onnxruntime

@@ -216,7 +216,7 @@ class TestLaidOut:
         assert len(broken) == 1
 
     def test_one_for_a_functional_that_does_not_exist_is_found_by_the_list(self):
-        from gptrs.runtime.functional_listing import list_functionals
+        from gptrs_runtime.functional_listing import list_functionals
 
         (tanh,) = [row for row in list_functionals() if row.name == "tanh"]
         found = {i.name: str(i.state) for i in tanh.implementations if i.plugin}

@@ -12,10 +12,10 @@ from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UsageError
 from gptrs.plugins.importers import import_model, importer_of
 from gptrs.plugins.manager import configure
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.programs.inputs import InputFiles
 from gptrs_backend_ref.backend import create
 from gptrs_cli.imported.inputs import inputs_of
+from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.programs.inputs import InputFiles
 
 SOURCE = """
 import json

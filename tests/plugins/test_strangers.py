@@ -67,7 +67,7 @@ DEMO = '''
 import numpy as np
 import gptrs
 from gptrs.api import Builder, Params, UnsupportedError, nn
-from gptrs.checkpoint.models.hf_directory import HfDirectory
+from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
 class Recorder:

@@ -26,7 +26,7 @@ toy2 = "models.plugin:TOY2"
 [project.entry-points."gptrs.demo_models"]
 demo = "models.plugin:DEMO"
 """
-RUNTIME = "packages/gptrs-core/src/gptrs/runtime/load.py"
+RUNTIME = "packages/gptrs-runtime/src/gptrs_runtime/load.py"
 COMMAND = "packages/gptrs-cli/src/gptrs_cli/main.py"
 
 

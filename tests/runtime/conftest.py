@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

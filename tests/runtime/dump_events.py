@@ -9,7 +9,7 @@ from typing import Any
 from gptrs.backend.protocol import InputRole
 from gptrs.capture.events.trace import CompileEnd, CompileStart, PassEvent, RunEnd, RunStart
 from gptrs.ir import parse_program
-from gptrs.runtime.observe.dump import ProgramDump
+from gptrs_observe.dump import ProgramDump
 
 CAPTURED = """ptir.v0.5
 func @main(%x: f32[2, 3], %w: f32[3, 4]) -> f32[2, 4] {

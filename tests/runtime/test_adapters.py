@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
-from gptrs.runtime.generation.batch import generate_several
-from gptrs.runtime.generation.generate import generate
-from gptrs.runtime.generation.model_identity import model_identity
-from gptrs.runtime.load import load_model
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.generation.batch import generate_several
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.generation.model_identity import model_identity
+from gptrs_runtime.load import load_model
+from gptrs_runtime.serving.engine import Engine
 from runtime.generation.tiny_lms import save_tiny_lm
 
 TOKENS = np.array([[5, 9, 2, 41, 7, 7, 30, 12]])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptrs.errors import ModelError
-from gptrs.runtime.chat.answer_reader import (
+from gptrs_runtime.chat.answer_reader import (
     AnswerForm,
     AnswerReader,
     CallArguments,
@@ -18,7 +18,7 @@ from gptrs.runtime.chat.answer_reader import (
     TextDelta,
     ThoughtsDelta,
 )
-from gptrs.runtime.chat.marks import (
+from gptrs_runtime.chat.marks import (
     BARE,
     LISTED,
     NAMED,
@@ -31,7 +31,7 @@ from gptrs.runtime.chat.marks import (
     shown_marks,
     thought_marks,
 )
-from gptrs.runtime.generation.chat_answers import Answer, Call, thought_tokens
+from gptrs_runtime.generation.chat_answers import Answer, Call, thought_tokens
 from runtime.answer_texts import TOOLS, cut, random_answer, read
 
 FAMILIES = (TAGGED, BARE, LISTED, NAMED, PIPED)

@@ -7,17 +7,17 @@ import pytest
 
 import gptrs
 from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
-from gptrs.runtime.generation.paged_cache import PagedCache
-from gptrs.runtime.measure.bench import ModelBench, alternating, new_lengths
-from gptrs.runtime.measure.bench_cases import (
+from gptrs_observe.measure.bench import ModelBench, alternating, new_lengths
+from gptrs_observe.measure.bench_cases import (
     Decode,
     KnownPrefill,
     Prefill,
     random_prompts,
 )
-from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs.runtime.measure.rows import Measure
-from gptrs.runtime.measure.step_work import WorkOfStep, first_run
+from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.rows import Measure
+from gptrs_observe.measure.step_work import WorkOfStep, first_run
+from gptrs_runtime.generation.paged_cache import PagedCache
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 LIMITS = MachineLimits(read_gb_per_s=10.0, gflop_per_s=100.0, measured_by="hand", threads=2)

@@ -12,8 +12,8 @@ import pytest
 
 import gptrs
 from checkpoint.model_folders import sharded
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import CheckpointError
+from gptrs_runtime.sources.hf_directory import HfDirectory
 from runtime.tiny_gpt2 import save_tiny_gpt2, train_tokenizer
 
 

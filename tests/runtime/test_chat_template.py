@@ -7,9 +7,9 @@ import json
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.chat.conversation import Conversation
-from gptrs.runtime.chat.template import ChatTemplate, ChatTemplateError, chat_template_of
-from gptrs.runtime.load import load_model
+from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError, chat_template_of
+from gptrs_runtime.load import load_model
 from runtime.tiny_chat import TEMPLATE, save_tiny_chat
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gptrs.errors import MissingLibraryError
-from gptrs.runtime.chat import template
-from gptrs.runtime.chat.render_worker import RenderWorker, WorkerError, worker
-from gptrs.runtime.chat.template import ChatTemplate, ChatTemplateError
+from gptrs_runtime.chat import template
+from gptrs_runtime.chat.render_worker import RenderWorker, WorkerError, worker
+from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 ECHO = ChatTemplate("{{ messages[0].content }}", {})
@@ -117,8 +117,8 @@ def test_a_forked_process_has_a_worker_of_its_own():
 @pytest.mark.parametrize("end", ["", "import os; os._exit(0)"])
 def test_it_ends_with_the_program(end):
     script = f"""
-from gptrs.runtime.chat.render_worker import worker
-from gptrs.runtime.chat.template import ChatTemplate
+from gptrs_runtime.chat.render_worker import worker
+from gptrs_runtime.chat.template import ChatTemplate
 ChatTemplate("x", {{}}).render([{{"role": "user", "content": "y"}}])
 print(worker._process.pid, flush=True)
 {end}

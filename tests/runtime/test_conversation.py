@@ -8,10 +8,10 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.chat.conversation import Conversation, conversation_of
-from gptrs.runtime.chat.messages import read_messages
-from gptrs.runtime.chat.template import ChatTemplate, ChatTemplateError
-from gptrs.runtime.load import load_model
+from gptrs_runtime.chat.conversation import Conversation, conversation_of
+from gptrs_runtime.chat.messages import read_messages
+from gptrs_runtime.chat.template import ChatTemplate, ChatTemplateError
+from gptrs_runtime.load import load_model
 from runtime.tiny_chat import save_tiny_chat
 
 TEMPLATE = (

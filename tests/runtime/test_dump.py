@@ -9,7 +9,7 @@ import pytest
 
 from gptrs.capture.events.trace import RunEnd
 from gptrs.errors import UsageError
-from gptrs.runtime.observe.dump import dumping
+from gptrs_observe.dump import dumping
 from runtime.dump_events import (
     CAPTURED,
     OPTIMIZED,

@@ -13,8 +13,8 @@ from gptrs.ir.literal import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.observe import dump_records
-from gptrs.runtime.observe.dump import dumping
+from gptrs_observe import dump_records
+from gptrs_observe.dump import dumping
 from runtime.dump_events import (
     CAPTURED,
     OPTIMIZED,

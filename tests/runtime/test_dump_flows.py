@@ -15,9 +15,9 @@ from gptrs.capture import primitives
 from gptrs.capture.events import trace
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program, specialize
-from gptrs.runtime.observe.dump import dumping
-from gptrs.runtime.programs.file import read_program
-from gptrs.runtime.programs.inputs import InputFiles, random_inputs
+from gptrs_observe.dump import dumping
+from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.programs.inputs import InputFiles, random_inputs
 from runtime.dump_events import programs, read_json, read_lines
 
 PROGRAM = """

@@ -15,10 +15,10 @@ import gptrs
 from fuzzing.tiny_models import save_tiny_model
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.embedding.embed import cosine_similarities
-from gptrs.runtime.text_batches import text_batches
 from gptrs_backend_ref.backend import RefBackend, create
 from gptrs_models.bert import Bert
+from gptrs_runtime.embedding.embed import cosine_similarities
+from gptrs_runtime.text_batches import text_batches
 from runtime.tiny_bert import (
     CONTEXT,
     TRANSFORMER,

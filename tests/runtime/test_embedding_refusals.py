@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import gptrs
 from gptrs.errors import CheckpointError, ModelError
-from gptrs.runtime.embedding.embed import recipe_of
+from gptrs_runtime.embedding.embed import recipe_of
 from runtime.tiny_bert import (
     TRANSFORMER,
     WIDTH,

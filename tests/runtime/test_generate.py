@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.runtime.generation.generate import GenerationOptions, generate, stream
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.generate import GenerationOptions, generate, stream
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)

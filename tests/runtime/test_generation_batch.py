@@ -7,15 +7,15 @@ import itertools
 import pytest
 
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.generation.batch import Batches, Task
-from gptrs.runtime.generation.generate import (
+from gptrs_runtime.generation.batch import Batches, Task
+from gptrs_runtime.generation.generate import (
     GenerationOptions,
     generate_batch,
     generate_several,
     stream,
 )
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 PROMPTS = [[5, 9, 2], [7], list(range(1, 31)), [4] * 12, [250, 3], [8, 8]]

@@ -7,17 +7,17 @@ import pytest
 
 from gptrs.errors import CacheBudgetError, CheckpointError, ContextLengthError, UsageError
 from gptrs.ir import dtypes
-from gptrs.runtime.generation.context import Context, ContextLimit
-from gptrs.runtime.generation.generate import (
+from gptrs_runtime.generation.context import Context, ContextLimit
+from gptrs_runtime.generation.generate import (
     GenerationOptions,
     generate_batch,
     generate_several,
     stream,
 )
-from gptrs.runtime.generation.paged_cache import paged_cache
-from gptrs.runtime.generation.prompt_cache import load_prompt_cache
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.paged_cache import paged_cache
+from gptrs_runtime.generation.prompt_cache import load_prompt_cache
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
 from runtime.steps import rows_of_steps
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 

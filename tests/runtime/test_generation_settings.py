@@ -7,16 +7,16 @@ import logging
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.generation.generate import generate
-from gptrs.runtime.generation.logits_processors import Suppression
-from gptrs.runtime.generation.model_settings import (
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.generation.logits_processors import Suppression
+from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
     configured_sampling,
     configured_stops,
     configured_suppression,
 )
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)

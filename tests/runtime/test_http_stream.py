@@ -8,10 +8,10 @@ import json
 import pytest
 
 from gptrs.errors import ExecutionError
-from gptrs.runtime.measure.answer_events import AnswerEvents
-from gptrs.runtime.measure.http_answer import HttpAnswer
-from gptrs.runtime.measure.http_stream import StreamClient
-from gptrs.runtime.measure.serving_load import LoadRequest
+from gptrs_observe.measure.answer_events import AnswerEvents
+from gptrs_observe.measure.http_answer import HttpAnswer
+from gptrs_observe.measure.http_stream import StreamClient
+from gptrs_observe.measure.serving_load import LoadRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 REQUEST = LoadRequest([1, 2], 3)

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ModelError
-from gptrs.runtime.images import decoding
-from gptrs.runtime.images.decoding import has_one_scan, pillow, read_image
+from gptrs_runtime.images import decoding
+from gptrs_runtime.images.decoding import has_one_scan, pillow, read_image
 
 Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
 
 MOST_KB = 300_000
 READ = """
 import re, sys
-from gptrs.runtime.images.decoding import read_image
-from gptrs.runtime.images.processor import ImageProcessor, Size
+from gptrs_runtime.images.decoding import read_image
+from gptrs_runtime.images.processor import ImageProcessor, Size
 pixels = read_image(sys.argv[1])
 shape = pixels.shape
 size = Size(shortest_edge=256, longest_edge=4096)

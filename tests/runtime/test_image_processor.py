@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ModelError
-from gptrs.runtime.images.processor import ImageProcessor, Size, center_crop
-from gptrs.runtime.images.settings import image_processor_of
+from gptrs_runtime.images.processor import ImageProcessor, Size, center_crop
+from gptrs_runtime.images.settings import image_processor_of
 
 pytest.importorskip("PIL.Image", reason="images need Pillow")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gptrs.errors import MissingLibraryError, ModelError
-from gptrs.runtime.images import decoding as images
-from gptrs.runtime.images.decoding import read_image
+from gptrs_runtime.images import decoding as images
+from gptrs_runtime.images.decoding import read_image
 
 Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
 
@@ -226,7 +226,7 @@ def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):
 
 def test_pillow_is_imported_by_reading_an_image_only():
     code = (
-        "import sys, gptrs.runtime.model_inputs, gptrs.runtime.images.settings;"
+        "import sys, gptrs_runtime.model_inputs, gptrs_runtime.images.settings;"
         " sys.exit('PIL' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

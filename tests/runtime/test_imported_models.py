@@ -12,13 +12,13 @@ import pytest
 from gptrs.api import ModelInput, dtypes
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UnsupportedError, UsageError
-from gptrs.runtime.compare.output_agreement import output_agreements
-from gptrs.runtime.imported.batch import imported_batch, random_batch
-from gptrs.runtime.imported.images import ImageFiles
-from gptrs.runtime.imported.loaded_import import LoadedImport
-from gptrs.runtime.imported.scores import run_scores
-from gptrs.runtime.model_inputs import InputChoice
 from gptrs_backend_ref.backend import create
+from gptrs_observe.compare.output_agreement import output_agreements
+from gptrs_runtime.imported.batch import imported_batch, random_batch
+from gptrs_runtime.imported.images import ImageFiles
+from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.imported.scores import run_scores
+from gptrs_runtime.model_inputs import InputChoice
 
 IMAGE = ModelInput("pixels", dtypes.f32, ("n", 3, 4, 6))
 LAST = ModelInput("pixels", dtypes.ui8, (1, "h", "w", 3))
@@ -175,7 +175,7 @@ def test_a_model_that_breaks_is_blamed_on_its_importer(tmp_path, monkeypatch, ou
             blamed.append(error)
             return PluginError(f"`{name}`: {error}")
 
-    monkeypatch.setattr("gptrs.runtime.imported.loaded_import.manager", Plugins)
+    monkeypatch.setattr("gptrs_runtime.imported.loaded_import.manager", Plugins)
     with pytest.raises(PluginError, match=message):
         loaded(tmp_path, (), outputs).run({})
     assert len(blamed) == 1

@@ -12,8 +12,8 @@ import pytest
 import gptrs
 from gptrs.errors import CheckpointError, ModelError, PluginError, UsageError
 from gptrs.plugins.manager import manager
-from gptrs.runtime import loaded_model
-from gptrs.runtime.load import load_model
+from gptrs_runtime import loaded_model
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

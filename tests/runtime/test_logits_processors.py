@@ -9,17 +9,17 @@ import pytest
 
 import gptrs
 from gptrs.errors import ExecutionError, UsageError
-from gptrs.runtime.generation.logits_processors import (
+from gptrs_runtime.generation.logits_processors import (
     NoRepeatNgrams,
     ProcessorChain,
     Suppression,
     TokenCounts,
     built_in_processors,
 )
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampler, Sampling
-from gptrs.runtime.generation.scheduler import _Work
-from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampler, Sampling
+from gptrs_runtime.generation.scheduler import _Work
+from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 SIZE = 40

@@ -25,9 +25,9 @@ from tokenizers import (
 )
 
 from gptrs.errors import UsageError
-from gptrs.runtime.tokenization import tokenizer as tokenizer_module
-from gptrs.runtime.tokenization.text_slices import is_sliceable, slices
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs_runtime.tokenization import tokenizer as tokenizer_module
+from gptrs_runtime.tokenization.text_slices import is_sliceable, slices
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -226,7 +226,7 @@ def test_a_text_that_cannot_be_cut_is_bounded(monkeypatch):
 
 SLOW = """
 import sys
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 tokenizer = TextTokenizer(open(sys.argv[1], "rb").read(), "slow")
 print("started", flush=True)
 try:
@@ -258,7 +258,7 @@ def test_a_slow_text_is_given_up_on_ctrl_c(tmp_path):
 def test_a_panic_of_the_library_prints_nothing(tmp_path):
     code = (
         "import os, sys\n"
-        "from gptrs.runtime.tokenization.rust_panics import panics_unheard\n"
+        "from gptrs_runtime.tokenization.rust_panics import panics_unheard\n"
         "with panics_unheard():\n    os.write(2, b'kept\\n')\n"
         "try:\n    with panics_unheard():\n"
         "        os.write(2, b'panic\\n')\n        raise ValueError\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from gptrs.checkpoint.converting.convert import convert
-from gptrs.checkpoint.models.byte_bpe_files import CLASSES
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import ModelError
-from gptrs.runtime.generation.text_stream import IncrementalDecoder
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.generation.text_stream import IncrementalDecoder
+from gptrs_runtime.sources.byte_bpe_files import CLASSES
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 TEXTS = (

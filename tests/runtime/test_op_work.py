@@ -8,7 +8,7 @@ import pytest
 from gptrs.ir import OPS, parse_program
 from gptrs.ir.op import Op
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.programs.op_work import Work, op_work
+from gptrs_observe.programs.op_work import Work, op_work
 
 
 def _work(instruction: str, params: str, results: str) -> tuple[Work, bool]:

@@ -9,8 +9,8 @@ import pytest
 
 import gptrs
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 WRONG: dict[str, object] = {

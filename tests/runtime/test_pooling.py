@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from gptrs.runtime.embedding.pooling import MODES, Pooling
-from gptrs.runtime.embedding.steps import Normalize
+from gptrs_runtime.embedding.pooling import MODES, Pooling
+from gptrs_runtime.embedding.steps import Normalize
 
 LENGTHS = (5, 1, 3)
 

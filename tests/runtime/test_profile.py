@@ -12,8 +12,8 @@ from gptrs.backend.profiled import KernelRun
 from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
-from gptrs.runtime.observe.profile import MOST_ROWS, Profile
-from gptrs.runtime.observe.profile_files import profiling
+from gptrs_observe.profile import MOST_ROWS, Profile
+from gptrs_observe.profile_files import profiling
 
 PROGRAM = """
 ptir.v0.5

@@ -19,15 +19,15 @@ from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import InputRole
 from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd, RunStart
 from gptrs.ir import parse_program
-from gptrs.runtime.measure.machine_limits import MachineLimits
-from gptrs.runtime.observe.attribution import attribution
-from gptrs.runtime.observe.layer_names import layer_of
-from gptrs.runtime.observe.profile import Profile
-from gptrs.runtime.observe.profile_document import profile_document
-from gptrs.runtime.observe.profile_report.page import report_page
-from gptrs.runtime.observe.trace_files import chrome_trace, speedscope
-from gptrs.runtime.observe.verdict import verdict_of
 from gptrs.spans import Span
+from gptrs_observe.attribution import attribution
+from gptrs_observe.layer_names import layer_of
+from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.profile import Profile
+from gptrs_observe.profile_document import profile_document
+from gptrs_observe.profile_report.page import report_page
+from gptrs_observe.trace_files import chrome_trace, speedscope
+from gptrs_observe.verdict import verdict_of
 
 LIMITS = MachineLimits(10.0, 50.0, "ref", 2)
 MOST_BYTES = 300_000

@@ -14,11 +14,11 @@ from gptrs.ir.dtypes import f32
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.programs.diagram import diagrams_of
-from gptrs.runtime.programs.kernel_times import read_times
-from gptrs.runtime.programs.op_names import kernel_name, op_title
-from gptrs.runtime.programs.picture.svg import to_svg
-from gptrs.runtime.programs.repeats import Repeat, repeats_of
+from gptrs_observe.programs.diagram import diagrams_of
+from gptrs_observe.programs.kernel_times import read_times
+from gptrs_observe.programs.op_names import kernel_name, op_title
+from gptrs_observe.programs.picture.svg import to_svg
+from gptrs_observe.programs.repeats import Repeat, repeats_of
 
 
 def layers(count: int) -> Program:

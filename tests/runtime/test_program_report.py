@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gptrs.ir import parse_program
-from gptrs.runtime.programs.report import ProgramReport, report_program
+from gptrs_observe.programs.report import ProgramReport, report_program
 
 
 def _report(text: str) -> ProgramReport:

@@ -14,16 +14,16 @@ import gptrs
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
-from gptrs.runtime.generation.model_identity import model_identity
-from gptrs.runtime.generation.paged_cache import PagedCache
-from gptrs.runtime.generation.prompt_cache import (
+from gptrs_runtime.generation.model_identity import model_identity
+from gptrs_runtime.generation.paged_cache import PagedCache
+from gptrs_runtime.generation.prompt_cache import (
     PromptPages,
     _digest,
     load_prompt_cache,
     save_prompt_cache,
 )
-from gptrs.runtime.generation.text_cache import Row
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.text_cache import Row
+from gptrs_runtime.load import load_model
 
 PROMPT = np.random.default_rng(5).integers(1, 200, 40).tolist()
 

@@ -9,10 +9,10 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.generation.keyword_options import OptionFields, SamplingFields
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.keyword_options import OptionFields, SamplingFields
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 

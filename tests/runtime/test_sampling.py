@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ExecutionError, ModelError, UsageError
-from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.generation.sampling import Sampler, Sampling, candidates
+from gptrs_runtime.generation.model_settings import configured_sampling
+from gptrs_runtime.generation.sampling import Sampler, Sampling, candidates
 
 LOGITS = np.array([1.0, 3.0, -2.0, 2.0, 0.5, 3.0 - 1e-3], np.float32)
 

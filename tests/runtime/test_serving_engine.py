@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from gptrs.errors import CacheBudgetError, EngineBusyError, EngineClosedError, UsageError
-from gptrs.runtime.generation.batch import generate_several
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.generation.batch import generate_several
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
+from gptrs_runtime.serving.engine import Engine
 from runtime.generation.fake_lm import VOCABULARY
 from runtime.serving_models import PromptedModel, eventually
 
@@ -254,7 +254,7 @@ def test_what_has_no_room_waits_or_is_refused():
 def test_texts_besides_the_engine_make_it_wait():
     model = PromptedModel()
     held = GenerationOptions(100, ignore_eos=True, cache_budget=5_000)
-    from gptrs.runtime.generation.stream import TextStream
+    from gptrs_runtime.generation.stream import TextStream
 
     other = TextStream(model, [1] * 20, held)
     next(other)

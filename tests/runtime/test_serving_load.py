@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.runtime.measure.serving_load import (
+from gptrs_observe.measure.serving_load import (
     LoadRun,
     TextTimes,
     figures,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import ModelError
-from gptrs.runtime.chat.template import chat_template_of
-from gptrs.runtime.tokenization.tokenizer import tokenizer_of
+from gptrs_runtime.chat.template import chat_template_of
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.tokenization.tokenizer import tokenizer_of
 
 CHAT = (
     "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"

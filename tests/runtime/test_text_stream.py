@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
+from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from runtime.tiny_gpt2 import TEXTS, train_tokenizer
 
 

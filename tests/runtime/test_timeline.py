@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from gptrs.runtime.observe import timeline as module
-from gptrs.runtime.observe.timeline import Interval, Timeline
 from gptrs.spans import Span, span, spans_told
+from gptrs_observe import timeline as module
+from gptrs_observe.timeline import Interval, Timeline
 
 
 def interval(name: str, started: float, seconds: float, thread: int | None = None) -> Interval:

@@ -19,10 +19,10 @@ from tokenizers import (
     trainers,
 )
 
-from gptrs.checkpoint.models import byte_tokens
-from gptrs.checkpoint.models.gguf_tokenizer import GgufTokenizer
-from gptrs.runtime.generation.text_stream import IncrementalDecoder, TokenOffsets
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs_runtime.generation.text_stream import IncrementalDecoder, TokenOffsets
+from gptrs_runtime.sources import byte_tokens
+from gptrs_runtime.sources.gguf_tokenizer import GgufTokenizer
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
 LEARNED = [
     "The quick brown fox jumps over the lazy dog. It isn't here, is it?",

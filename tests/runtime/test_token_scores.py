@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.runtime.generation.generate import GenerationOptions, generate, stream
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.token_scores import TokenScores
+from gptrs_runtime.generation.generate import GenerationOptions, generate, stream
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.token_scores import TokenScores
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -9,10 +9,10 @@ import math
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.tokenization import tokenizer_file
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
-from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
-from gptrs.runtime.tokenization.tokenizer_growth import (
+from gptrs_runtime.tokenization import tokenizer_file
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
+from gptrs_runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
+from gptrs_runtime.tokenization.tokenizer_growth import (
     MOST_GROWTH,
     MOST_GROWTH_OF_A_STEP,
     grown,

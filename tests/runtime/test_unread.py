@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import gptrs
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.runtime.generation.model_settings import ignored_settings
-from gptrs.runtime.unread import unread_in
+from gptrs_runtime.generation.model_settings import ignored_settings
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.unread import unread_in
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

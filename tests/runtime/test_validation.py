@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from gptrs import LoadedModel, load_model
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.compare.validation import Validation, ValidationOptions, validate
-from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
+from gptrs_observe.compare.validation import Validation, ValidationOptions, validate
+from gptrs_runtime.model_inputs import Batch, InputChoice, batch_of
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

@@ -18,7 +18,7 @@ from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.paged_texts import PagedTexts
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 from runtime.tiny_resnet import save_tiny_resnet
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 
 TEMPLATE = (

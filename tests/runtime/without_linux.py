@@ -90,9 +90,9 @@ def products_on_two_threads() -> None:
 def text_and_files(folder: Path) -> None:
     """A model is loaded, continued, written anew and exchanged for another."""
     import gptrs
-    from gptrs.checkpoint.converting.convert import convert
     from gptrs.errors import GptrsError
     from gptrs.plugins.manager import manager
+    from gptrs_runtime.converting.convert import convert
 
     model = gptrs.load_model(backend="ref")
     greedy = gptrs.generate(model, "import os\n", max_tokens=2, temperature=0)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.listening import http_protocol
 from gptrs_serve.served import Served

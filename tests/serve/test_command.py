@@ -9,8 +9,8 @@ import pytest
 
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.plugins.manager import configure
-from gptrs.runtime.load import load_model
 from gptrs_cli.main import main
+from gptrs_runtime.load import load_model
 from gptrs_serve.command import _access, _keys
 from gptrs_serve.loading import load_models
 from gptrs_serve.problems import problem_of

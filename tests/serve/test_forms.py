@@ -12,13 +12,13 @@ import pytest
 
 import fuzz_forms
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.batch import generate_batch, generate_several
-from gptrs.runtime.generation.generate import generate
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.generation.batch import generate_batch, generate_several
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.serving.engine import Engine
 from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
-from gptrs.runtime.generation.grammar import MAX_FORM_BYTES, Grammar
+from gptrs_runtime.generation.grammar import MAX_FORM_BYTES, Grammar
 from gptrs_serve.forms import MOST_SCHEMA
 
 jsonschema = pytest.importorskip("jsonschema")

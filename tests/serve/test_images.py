@@ -8,7 +8,7 @@ import io
 import pytest
 
 import gptrs
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from serve.conftest import serving
 
 httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")

@@ -7,7 +7,7 @@ import json
 import pytest
 from tokenizers import processors
 
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from runtime.test_token_bytes import of_bytes, of_bytes_with_added, of_sentencepiece
 from runtime.tiny_chat import save_tiny_chat
 from serve.conftest import serving

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from gptrs.runtime.chat.conversation import conversation_of
-from gptrs.runtime.load import load_model
+from gptrs_runtime.chat.conversation import conversation_of
+from gptrs_runtime.load import load_model
 from gptrs_serve import bodies
 from gptrs_serve.bodies import decoded
 from gptrs_serve.openapi import openapi_page

@@ -22,8 +22,8 @@ from starlette.routing import Route
 
 import gptrs
 from gptrs.errors import BackendError, UsageError
-from gptrs.runtime.load import load_model
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.load import load_model
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.listening import new_listener, run_app

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gptrs.runtime.serving.answers import Piece
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.serving.answers import Piece
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.answers import Envelope
 from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import QuickEvents

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from runtime.tiny_chat import save_scripted_chat
 from serve.conftest import serving
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gptrs.runtime.load import load_model
+from gptrs_runtime.load import load_model
 from gptrs_serve.forms import MOST_SCHEMA
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import GRANITE, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, family_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.runtime.load import load_model
-from gptrs.runtime.text_classes.classify import longest_text
+from gptrs_runtime.load import load_model
+from gptrs_runtime.text_classes.classify import longest_text
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_heads import save_tiny_head
 from serve.conftest import serving

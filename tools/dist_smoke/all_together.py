@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 import gptrs
-from gptrs.runtime.images.decoding import read_image
+from gptrs_runtime.images.decoding import read_image
 
 assert jinja2.__version__
 greedy = gptrs.Sampling(temperature=0)

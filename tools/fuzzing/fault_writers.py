@@ -14,21 +14,21 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.capture.caching.optimized_programs import KeptCapture, OptimizedPrograms
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
 from gptrs.optimizer.split import Split
 from gptrs.private_files import whole_file, write_all
-from gptrs.runtime.observe.profile import Profile
-from gptrs.runtime.observe.profile_files import write_profile
-from gptrs.runtime.observe.timeline import Interval
-from gptrs.runtime.quantize import quantize
 from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
 from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
 from gptrs_cli.generate.result_lines import ResultLines
+from gptrs_observe.profile import Profile
+from gptrs_observe.profile_files import write_profile
+from gptrs_observe.timeline import Interval
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.quantize import quantize
+from gptrs_runtime.sources.find_model import find_model
 
 SIZE = 1 << 18
 DEADLY_LIMIT = 1 << 17

@@ -15,17 +15,17 @@ from safetensors.numpy import save
 from fuzzing import byte_mutations, tiny_gguf, tiny_models
 from fuzzing.tiny_tokenizers import tokenizer_files
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.gguf_model import GgufSource
-from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs_conformance.program_generator.dice import Dice
+from gptrs_runtime.converting.convert import convert
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.gguf_model import GgufSource
+from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
 ARRAYS = (
     {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True)},

@@ -20,8 +20,6 @@ from gptrs.ir.parser import parse_program
 from gptrs.optimizer.split import Split
 from gptrs.plugins.entry_points import installed_in
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
-from gptrs.runtime.chat.template import ChatTemplate
-from gptrs.runtime.images.decoding import read_image
 from gptrs_backend_numba.codegen.kernel_entry import (
     DamagedEntryError,
     Entry,
@@ -35,6 +33,8 @@ from gptrs_backend_numba.kept_weights.weight_file import (
 )
 from gptrs_cli.generate.prompt_lines import prompt_parts
 from gptrs_conformance.program_generator.dice import Dice
+from gptrs_runtime.chat.template import ChatTemplate
+from gptrs_runtime.images.decoding import read_image
 
 _GROUPS = [point.group for point in EXTENSION_POINTS]
 _LINE_WORDS = (

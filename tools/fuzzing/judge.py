@@ -18,8 +18,8 @@ from gptrs.ir.ops.control_flow import Scan
 from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import optimize
-from gptrs.runtime.programs.report import ProgramWork, report_program
 from gptrs_conformance.program_generator import random_inputs
+from gptrs_observe.programs.report import ProgramWork, report_program
 
 Form = Literal["text", "json"]
 Outcome = Literal["refused", "unsupported", "large", "failed", "timeout", "ran"]

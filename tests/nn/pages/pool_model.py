@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.nn.pages.page_group import GroupLayout
-from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
+from gptrs_runtime.generation.pages.page_group import GroupLayout
+from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
 
 
 class ModelledPool:

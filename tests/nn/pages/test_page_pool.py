@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gptrs.errors import CacheBudgetError
-from gptrs.nn.pages import prefix_index
+from gptrs_runtime.generation.pages import prefix_index
 from nn.pages.pool_model import ModelledPool
 
 

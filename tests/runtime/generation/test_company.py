@@ -14,13 +14,13 @@ from gptrs.nn import CausalLMModule
 from gptrs.nn.closure import closure_of
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.paged_cache import PagedCache
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.scheduler import Scheduler
-from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import load_model
 from gptrs_models.llama_kinds import KINDS, read_config
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.paged_cache import PagedCache
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.scheduler import Scheduler
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.load import load_model
 from runtime.generation.tiny_lms import VARIANTS, VOCABULARY, save_tiny_lm
 
 GROUPS = 1

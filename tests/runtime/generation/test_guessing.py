@@ -11,16 +11,16 @@ import pytest
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
-from gptrs.runtime.generation.generate import generate
-from gptrs.runtime.generation.guessing import guesser as guesser_module
-from gptrs.runtime.generation.guessing.odds import Balance, Odds, best_length
-from gptrs.runtime.generation.guessing.prompt_lookup import PromptLookup
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.generation.step_times import StepTimes
-from gptrs.runtime.load import load_model
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.generation.guessing import guesser as guesser_module
+from gptrs_runtime.generation.guessing.odds import Balance, Odds, best_length
+from gptrs_runtime.generation.guessing.prompt_lookup import PromptLookup
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.step_times import StepTimes
+from gptrs_runtime.load import load_model
+from gptrs_runtime.serving.engine import Engine
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel
 from runtime.generation.tiny_lms import save_tiny_lm
 from runtime.serving_models import PromptedModel

@@ -9,9 +9,9 @@ import pytest
 
 from gptrs.errors import CacheBudgetError, UsageError
 from gptrs.nn.ragged_step import PAGE_SIZE
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel, PaddedBackend
 
 KINDS = [(None,), (40,), (None, 33), (7, None)]

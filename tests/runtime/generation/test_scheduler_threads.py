@@ -9,11 +9,11 @@ import traceback
 
 import pytest
 
-from gptrs.runtime.generation.batch import generate_batch
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import load_model
+from gptrs_runtime.generation.batch import generate_batch
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.load import load_model
 from runtime.generation.fake_lm import FakeModel
 
 OPTIONS = GenerationOptions(12, Sampling(temperature=0.9, seed=3), ignore_eos=True)

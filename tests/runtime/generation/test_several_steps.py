@@ -13,9 +13,9 @@ from gptrs.backend.looping import steps_at_once
 from gptrs.errors import ExecutionError, PluginError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.generation.fake_lm import VOCABULARY, FakeBackend, FakeLM, FakeModel, LoopingBackend
 from runtime.generation.tiny_lms import save_tiny_lm
 

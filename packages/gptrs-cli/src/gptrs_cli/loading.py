@@ -6,11 +6,11 @@ from pathlib import Path
 
 from gptrs.api import Backend
 from gptrs.plugins.manager import get_backend
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.options.processes import group_of
 from gptrs_cli.options.settings import Settings
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = None) -> LoadedModel:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.trace_sinks import listening
-from gptrs.runtime.functional_overrides import command_line_overrides
-from gptrs.runtime.observe.profile import Profile, recording
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.stderr import note
+from gptrs_observe.profile import Profile, recording
+from gptrs_runtime.functional_overrides import command_line_overrides
 
 if TYPE_CHECKING:
-    from gptrs.runtime.observe import dump, profile_document, profile_files
+    from gptrs_observe import dump, profile_document, profile_files
 else:
-    dump = lazy_module("gptrs.runtime.observe.dump")
-    profile_document = lazy_module("gptrs.runtime.observe.profile_document")
-    profile_files = lazy_module("gptrs.runtime.observe.profile_files")
+    dump = lazy_module("gptrs_observe.dump")
+    profile_document = lazy_module("gptrs_observe.profile_document")
+    profile_files = lazy_module("gptrs_observe.profile_files")
 
 
 @contextmanager

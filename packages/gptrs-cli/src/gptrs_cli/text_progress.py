@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from gptrs.progress import Progress, StepProgress
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
+from gptrs_observe.measure.kernel_caches import compiling
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 @contextmanager

@@ -11,12 +11,12 @@ import typer
 
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.tokenization.encoded_text import TextLength
 
 Result = TypeVar("Result")
 HeadModel = Annotated[

@@ -13,7 +13,6 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.backend_choice import use_backend
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ExecutionError, PluginError, UsageError
 from gptrs.ir.op import Op
@@ -21,16 +20,17 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.manager import manager
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.generation.generate import generate
-from gptrs.runtime.guarded_model import model_factory
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_conformance.allowances import ULPS, elementwise_tolerance
 from gptrs_conformance.numerics import decode
 from gptrs_conformance.op_case import OpCase
 from gptrs_conformance.op_runner import program_of
 from gptrs_conformance.samples import sample
 from gptrs_conformance.tolerance import EXACT, Tolerance
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.guarded_model import model_factory
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.find_model import find_model
 
 _PROMPT = [1, 2, 3]
 _IMAGE_SIDE = 224

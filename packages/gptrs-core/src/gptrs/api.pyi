@@ -177,6 +177,6 @@ from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput
 from gptrs.plugins.importers import named_arguments as named_arguments
 from gptrs.private_files import private_folder as private_folder
-from gptrs.runtime.conformance import op_support as op_support
-from gptrs.runtime.conformance import run_conformance as run_conformance
-from gptrs.runtime.programs.run import run_program as run_program
+from gptrs_runtime.conformance import op_support as op_support
+from gptrs_runtime.conformance import run_conformance as run_conformance
+from gptrs_runtime.programs.run import run_program as run_program

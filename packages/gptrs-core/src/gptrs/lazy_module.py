@@ -4,9 +4,9 @@ For modules that only some calls need: a file format among many, an option that 
 checkers and import-linter read the import beside it, which Python does not run:
 
     if TYPE_CHECKING:
-        from gptrs.checkpoint.models import gguf_model
+        from gptrs_runtime.sources import gguf_model
     else:
-        gguf_model = lazy_module("gptrs.checkpoint.models.gguf_model")
+        gguf_model = lazy_module("gptrs_runtime.sources.gguf_model")
 """
 
 from __future__ import annotations

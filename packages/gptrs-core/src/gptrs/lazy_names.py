@@ -13,8 +13,16 @@ from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gptrs.lazy_module import lazy_module
 from gptrs.spans import span
+
+if TYPE_CHECKING:
+    from gptrs import errors, install_hints
+else:
+    errors = lazy_module("gptrs.errors")
+    install_hints = lazy_module("gptrs.install_hints")
 
 
 class _NoPublicNameError(AttributeError):
@@ -49,7 +57,10 @@ def attach(
         if name not in sources:
             raise _NoPublicNameError(module, name, sources, elsewhere)
         with span("import", name):
-            source = import_module(sources[name])
+            try:
+                source = import_module(sources[name])
+            except ModuleNotFoundError as error:
+                raise _missing_package(f"{module}.{name}", error) from error
             if name in vars(source):
                 value: object = vars(source)[name]
             else:
@@ -58,3 +69,15 @@ def attach(
         return value
 
     return load, lambda: sorted(sources), sorted(sources)
+
+
+def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
+    """Return the error for a name of another package of gptrs, if that is what is missing."""
+    package = error.name or ""
+    if not package.startswith("gptrs_") or "." in package:
+        return error
+    distribution = package.replace("_", "-")
+    return errors.MissingLibraryError(
+        f"`{name}` is part of {distribution}, which is not installed",
+        hint=install_hints.install_own(distribution),
+    )

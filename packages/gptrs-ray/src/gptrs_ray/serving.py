@@ -9,8 +9,8 @@ from ray import serve
 from ray.serve import Application
 from starlette.applications import Starlette
 
-from gptrs.runtime.load import load_model
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.load import load_model
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.served import Served
 

@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 import numpy as np
 
 from gptrs.api import GptrsError, UsageError
-from gptrs.runtime.chat.conversation import FIELDS, conversation_of
-from gptrs.runtime.embedding.embed import embed
-from gptrs.runtime.generation.generate import generate_batch
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.prompts import Prompt
+from gptrs_runtime.chat.conversation import FIELDS, conversation_of
+from gptrs_runtime.embedding.embed import embed
+from gptrs_runtime.generation.generate import generate_batch
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.prompts import Prompt
 
 Row = dict[str, Any]
 """Columns of a row by name: JSON values, or what Ray Data makes of them."""

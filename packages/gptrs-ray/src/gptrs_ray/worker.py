@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gptrs.api import GptrsError
-from gptrs.runtime.generation.model_identity import model_identity
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_ray.tasks import Row, Rows, Task, run_rows, task_named
+from gptrs_runtime.generation.model_identity import model_identity
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from gptrs.errors import NoTokenError
-from gptrs.runtime.generation.guessing.counts import GuessCounts
-from gptrs.runtime.generation.options import FinishReason
-from gptrs.runtime.serving.answers import AnswerStream, Piece
+from gptrs_runtime.generation.guessing.counts import GuessCounts
+from gptrs_runtime.generation.options import FinishReason
+from gptrs_runtime.serving.answers import AnswerStream, Piece
 
 _REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.chat.answer_reader import AnswerForm
-from gptrs.runtime.generation.chat_answers import answer_form, opens_thoughts, thought_tokens
-from gptrs.runtime.generation.generate import Generation
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.serving.answers import AnswerStream, Piece
+from gptrs_runtime.chat.answer_reader import AnswerForm
+from gptrs_runtime.generation.chat_answers import answer_form, opens_thoughts, thought_tokens
+from gptrs_runtime.generation.generate import Generation
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
 from gptrs_serve.chunks import Chunks

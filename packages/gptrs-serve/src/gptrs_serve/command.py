@@ -17,9 +17,9 @@ import typer
 
 from gptrs.api import Backend, FollowingBackend, ProcessGroup, UsageError
 from gptrs.plugins.manager import get_backend
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.listening import new_listener, run_app

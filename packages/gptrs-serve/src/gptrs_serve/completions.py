@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.serving.answers import AnswerStream, Piece
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.chunks import Chunks

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gptrs.api import EngineClosedError
-from gptrs.runtime.serving.answers import Piece
+from gptrs_runtime.serving.answers import Piece
 from gptrs_serve.problems import problem_of
 
 _DONE = b"data: [DONE]\n\n"

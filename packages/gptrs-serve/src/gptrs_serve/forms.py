@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from gptrs.runtime.generation.grammar import Form, Grammar, schema_text
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, Generating, JsonObject, JsonSchema
 from gptrs_serve.problems import RequestError
 

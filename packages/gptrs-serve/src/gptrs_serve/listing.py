@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.errors import ContextLengthError
-from gptrs.runtime.images.picture_tokens import shown_tokens
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.images.picture_tokens import shown_tokens
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
     ClassifyBody,
     DetokenizeBody,

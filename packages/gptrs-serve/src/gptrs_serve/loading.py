@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from gptrs.api import Backend, UsageError
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.served import SERVED
 
 

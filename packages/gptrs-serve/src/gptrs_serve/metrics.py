@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from gptrs.runtime.serving.answers import AnswerStream, Piece, TakeNow
-from gptrs.runtime.serving.engine import Engine
+from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.answers import guesses_of
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_counts import TokenCounts

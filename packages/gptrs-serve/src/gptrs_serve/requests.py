@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 import numpy as np
 
 from gptrs.errors import UsageError
-from gptrs.runtime.chat.conversation import FIELDS, Conversation, conversation_of
-from gptrs.runtime.generation.generate import GenerationOptions
-from gptrs.runtime.generation.grammar import Grammar
-from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
+from gptrs_runtime.generation.generate import GenerationOptions
+from gptrs_runtime.generation.grammar import Grammar
+from gptrs_runtime.generation.model_settings import configured_sampling
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
 from gptrs_serve.problems import RequestError
 

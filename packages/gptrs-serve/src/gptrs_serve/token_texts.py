@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.runtime.generation.generate import TokenScores
-from gptrs.runtime.generation.text_stream import TokenOffsets
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.generation.generate import TokenScores
+from gptrs_runtime.generation.text_stream import TokenOffsets
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 class TokenTexts:

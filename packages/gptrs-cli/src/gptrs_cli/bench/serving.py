@@ -12,11 +12,19 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
-from gptrs.runtime.generation.cache_budget import cache_dtype as checked_dtype
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.bench_cases import require_room
-from gptrs.runtime.measure.http_stream import StreamClient
-from gptrs.runtime.measure.serving_load import (
+from gptrs_cli.bench.server_process import server
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import parse_integers
+from gptrs_cli.options.model import CacheDtypeOption, ModelOption
+from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.measure.bench_cases import require_room
+from gptrs_observe.measure.http_stream import StreamClient
+from gptrs_observe.measure.serving_load import (
     LoadFigures,
     LoadRequest,
     LoadRun,
@@ -28,17 +36,9 @@ from gptrs.runtime.measure.serving_load import (
     rate_ratio,
     run_load,
 )
-from gptrs.runtime.serving.engine import MOST_RUNNING, Engine
-from gptrs_cli.bench.server_process import server
-from gptrs_cli.loading import loaded_model
-from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import CacheDtypeOption, ModelOption
-from gptrs_cli.options.settings import LOAD, Settings
-from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note
-from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.engine import MOST_RUNNING, Engine
 
 ENGINE, SERVER = "engine", "http"
 _KEY: Final = "GPTRS_SERVE_API_KEY"

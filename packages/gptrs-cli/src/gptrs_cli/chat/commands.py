@@ -9,15 +9,15 @@ from pathlib import Path
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.quoting import counted, did_you_mean, quoted
-from gptrs.runtime.chat.messages import checked_messages
-from gptrs.runtime.generation.chat_session import ChatSession, conversation
-from gptrs.runtime.generation.options import Generation
-from gptrs.runtime.images.decoding import read_image
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.page import figures
 from gptrs_cli.terminal.failures import InputFileError
 from gptrs_cli.terminal.stderr import complain, note
+from gptrs_runtime.chat.messages import checked_messages
+from gptrs_runtime.generation.chat_session import ChatSession, conversation
+from gptrs_runtime.generation.options import Generation
+from gptrs_runtime.images.decoding import read_image
+from gptrs_runtime.loaded_model import LoadedModel
 
 _HELP = """\
 /help         show this

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from gptrs.errors import ModelError, NoTokenError, UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.generation.chat_answers import answer_reader
-from gptrs.runtime.generation.chat_session import ChatSession
-from gptrs.runtime.generation.options import Generation
 from gptrs_cli.chat.commands import COMMANDS, ChatCommands, is_command
 from gptrs_cli.chat.reading import Reader
 from gptrs_cli.generate.generation_options import generation_options
@@ -22,6 +19,9 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import complain, is_terminal, note
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_runtime.generation.chat_answers import answer_reader
+from gptrs_runtime.generation.chat_session import ChatSession
+from gptrs_runtime.generation.options import Generation
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,6 @@ from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-from gptrs.runtime.generation.cache_budget import cache_dtype as checked_dtype
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.bench import ModelBench
-from gptrs.runtime.measure.bench_cases import require_room
-from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs.runtime.measure.rows import Row
-from gptrs.runtime.model_inputs import InputChoice, batch_of
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.doctor import machine
 from gptrs_cli.imported.bench import Work, measured_import
@@ -34,6 +27,13 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.measure.bench import ModelBench
+from gptrs_observe.measure.bench_cases import require_room
+from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.rows import Row
+from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.model_inputs import InputChoice, batch_of
 
 app = typer.Typer(
     help="Measure a model on a backend, and the machine itself.",

@@ -9,15 +9,6 @@ from typing import Annotated, Protocol
 import typer
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.measure.kernel_caches import (
-    CacheReport,
-    Entries,
-    digest_cache,
-    kernel_caches,
-    program_cache,
-    weight_caches,
-)
-from gptrs.runtime.measure.kernel_caches import warm as warm_model
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
@@ -26,6 +17,15 @@ from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
+from gptrs_observe.measure.kernel_caches import (
+    CacheReport,
+    Entries,
+    digest_cache,
+    kernel_caches,
+    program_cache,
+    weight_caches,
+)
+from gptrs_observe.measure.kernel_caches import warm as warm_model
 
 app = typer.Typer(
     help="Show, fill or clear what is kept on disk.",

@@ -11,11 +11,6 @@ from gptrs.errors import UsageError
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.text_classes.classify import LabelScore
-from gptrs.runtime.text_classes.classify import classify as classify_texts
-from gptrs.runtime.text_classes.zero_shot import TEMPLATE, zero_shot
-from gptrs.runtime.tokenization.encoded_text import LongTexts, TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -24,6 +19,11 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.text_classes.classify import LabelScore
+from gptrs_runtime.text_classes.classify import classify as classify_texts
+from gptrs_runtime.text_classes.zero_shot import TEMPLATE, zero_shot
+from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 
 _SHOWN: Final = 5
 """Classes of a text in the table."""

@@ -15,7 +15,6 @@ from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.conformance import conformance_plan, run_isolated, scoreboard
 from gptrs_cli.conformance.options import KitOptions, LevelChoice
 from gptrs_cli.conformance.printed import print_report, summary
 from gptrs_cli.conformance.report_files import keep_report, read_reports
@@ -26,6 +25,7 @@ from gptrs_cli.options.settings import OBSERVED, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import complain, note
+from gptrs_runtime.conformance import conformance_plan, run_isolated, scoreboard
 
 if TYPE_CHECKING:
     from gptrs_conformance.report import Report

@@ -10,16 +10,10 @@ from typing import Annotated
 
 import typer
 
-from gptrs.checkpoint.converting.convert import Converted
-from gptrs.checkpoint.converting.convert import convert as convert_checkpoint
-from gptrs.checkpoint.converting.shards import parse_size
 from gptrs.errors import UsageError
 from gptrs.plugins.exporters import exporter_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.outgoing_model import export
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -27,6 +21,12 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note, printable
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.converting.convert import Converted
+from gptrs_runtime.converting.convert import convert as convert_checkpoint
+from gptrs_runtime.converting.shards import parse_size
+from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.outgoing_model import export
 
 _STEP = 2**20
 """Bytes that a step of the progress bar stands for: terminals show no more."""

@@ -14,12 +14,6 @@ import typer
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.embedding.embed import embed as embed_texts
-from gptrs.runtime.embedding.embed import recipe_of, similarities
-from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.programs.value_text import json_values
-from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
@@ -32,6 +26,12 @@ from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
 from gptrs_cli.text_run import Truncate, truncated_fields
+from gptrs_observe.programs.value_text import json_values
+from gptrs_runtime.embedding.embed import embed as embed_texts
+from gptrs_runtime.embedding.embed import recipe_of, similarities
+from gptrs_runtime.embedding.embed_images import IMAGES, embed_images
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.tokenization.encoded_text import TextLength
 
 MOST_COMPARED: Final = 100
 """Most texts whose similarities are shown."""

@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.text_classes.fill import fill as fill_texts
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -19,6 +17,8 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.text_classes.fill import fill as fill_texts
 
 
 @command_options(*MODEL)

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import numpy as np
 
-from gptrs.runtime.forward import TOP, WITH_CLASSES, Forward, Score, run_forward
-from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.imported.forward import print_imported, run_imported
 from gptrs_cli.imported.options import ImportOptions, importer_for
 from gptrs_cli.observation import observed, profile_fields
@@ -25,6 +23,8 @@ from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.programs.value_text import json_values
+from gptrs_runtime.forward import TOP, WITH_CLASSES, Forward, Score, run_forward
 
 
 @command_options(*MODEL, *TOGETHER)

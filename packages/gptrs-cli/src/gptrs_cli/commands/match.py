@@ -8,10 +8,6 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs.runtime.embedding.match import match as match_images
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.programs.value_text import json_values
-from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -20,6 +16,10 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_observe.programs.value_text import json_values
+from gptrs_runtime.embedding.match import match as match_images
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.tokenization.encoded_text import TextLength
 
 
 @command_options(*MODEL)

@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.hub import HubModel, download
 from gptrs.errors import UsageError
 from gptrs.quoting import counted, quoted
-from gptrs.runtime.bundled_models import model_path
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.models.disk_models import DiskModel, disk_models
 from gptrs_cli.models.hub_cache import CachedRevision, cached, freed_bytes, remove
@@ -21,6 +18,9 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import is_terminal, note, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.hub import HubModel, download
 
 app = typer.Typer(
     help="List, fetch and remove the models on this disk.",

@@ -7,8 +7,6 @@ import time
 from typing import Annotated
 
 from gptrs.progress import Progress, StepProgress
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.measure.perplexity import Perplexity, measure_perplexity
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -20,6 +18,8 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.measure.perplexity import Perplexity, measure_perplexity
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 @command_options(*MODEL)

@@ -11,8 +11,6 @@ from typing import Annotated
 import typer
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.quantize import Quantized
-from gptrs.runtime.quantize import quantize as quantize_model
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -20,6 +18,8 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.quantize import Quantized
+from gptrs_runtime.quantize import quantize as quantize_model
 
 _STEP = 2**16
 """Bytes that a step of the progress bar stands for: terminals show no more."""

@@ -9,9 +9,6 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.text_classes.rank import rank as rank_documents
-from gptrs.runtime.tokenization.encoded_text import TextLength
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -20,6 +17,9 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.text_classes.rank import rank as rank_documents
+from gptrs_runtime.tokenization.encoded_text import TextLength
 
 
 @command_options(*MODEL)

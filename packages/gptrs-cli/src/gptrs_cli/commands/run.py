@@ -16,12 +16,6 @@ from gptrs.api import Program, run_program, tensor
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.importers import import_model, importer_of
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.programs.file import read_program
-from gptrs.runtime.programs.inputs import InputFiles, random_inputs, require_complete
-from gptrs.runtime.programs.report import result_types
-from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
-from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
 from gptrs_cli.imported.inputs import inputs_of
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.observation import observed, profile_fields
@@ -32,6 +26,12 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note, note_below, printable
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.programs.report import result_types
+from gptrs_observe.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.programs.inputs import InputFiles, random_inputs, require_complete
+from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
 
 
 @dataclass(frozen=True)

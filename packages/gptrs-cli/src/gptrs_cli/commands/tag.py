@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
-from gptrs.runtime.text_classes.tag import tag as tag_texts
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -19,6 +16,9 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
+from gptrs_runtime.text_classes.tag import tag as tag_texts
 
 
 @command_options(*MODEL)

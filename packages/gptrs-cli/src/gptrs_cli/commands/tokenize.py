@@ -6,11 +6,8 @@ import json
 import sys
 from typing import Annotated
 
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import UsageError
 from gptrs.quoting import counted
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
@@ -20,6 +17,9 @@ from gptrs_cli.options.text_input import TextInput
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import is_terminal, note_below, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
 
 @command_options()

@@ -11,12 +11,6 @@ import numpy as np
 import typer
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
-from gptrs.runtime.compare.error_picture import error_picture
-from gptrs.runtime.compare.trace_comparison import TraceComparison, compare_traces
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.model_inputs import Batch
-from gptrs.runtime.observe.hooks import module_names
-from gptrs.runtime.observe.traced_values import hidden_states_of, logit_lens, traced_values
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -31,6 +25,12 @@ from gptrs_cli.terminal.stderr import note, note_below, printable
 from gptrs_cli.trace.options import AgainstOptions, ReadOptions
 from gptrs_cli.trace.reference import ReferenceValues, reference_values
 from gptrs_cli.trace.report import Traced, print_traced
+from gptrs_observe.compare.error_picture import error_picture
+from gptrs_observe.compare.trace_comparison import TraceComparison, compare_traces
+from gptrs_observe.hooks import module_names
+from gptrs_observe.traced_values import hidden_states_of, logit_lens, traced_values
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.model_inputs import Batch
 
 
 @command_options(*MODEL)

@@ -13,11 +13,6 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.speech.fallback import Fallback
-from gptrs.runtime.speech.subtitles import srt, vtt
-from gptrs.runtime.speech.transcribe import transcribe as transcribe_sound
-from gptrs.runtime.speech.transcription import Transcription
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -27,6 +22,11 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_run import HeadModel
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.speech.fallback import Fallback
+from gptrs_runtime.speech.subtitles import srt, vtt
+from gptrs_runtime.speech.transcribe import transcribe as transcribe_sound
+from gptrs_runtime.speech.transcription import Transcription
 
 
 class Format(StrEnum):

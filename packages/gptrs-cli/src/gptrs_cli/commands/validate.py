@@ -11,9 +11,6 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
-from gptrs.runtime.compare.validation import validate as validate_model
-from gptrs.runtime.model_inputs import batch_of
 from gptrs_cli.imported.options import ImportOptions, importer_for
 from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model
@@ -33,6 +30,9 @@ from gptrs_cli.validate.against import (
 )
 from gptrs_cli.validate.reference import require_folder, torch_reference
 from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
+from gptrs_observe.compare.validation import MADE_UP_TOKENS, ValidationOptions
+from gptrs_observe.compare.validation import validate as validate_model
+from gptrs_runtime.model_inputs import batch_of
 
 
 @dataclass(frozen=True)

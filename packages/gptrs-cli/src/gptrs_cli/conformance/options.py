@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gptrs.errors import UsageError
-from gptrs.runtime.conformance import conformance_plan
 from gptrs_cli.options.declare import option
+from gptrs_runtime.conformance import conformance_plan
 
 if TYPE_CHECKING:
     from gptrs_conformance.kit import Plan

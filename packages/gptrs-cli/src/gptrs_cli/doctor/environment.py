@@ -14,10 +14,10 @@ from gptrs.install_hints import install_extra, install_own
 from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.quoting import did_you_mean
-from gptrs.runtime.measure.machine_limits import measure_limits
 from gptrs.variables import VARIABLES
 from gptrs_cli.doctor.devices import shown_device
 from gptrs_cli.terminal.check_lines import Check
+from gptrs_observe.measure.machine_limits import measure_limits
 
 
 class _Optional(NamedTuple):
@@ -30,9 +30,9 @@ class _Optional(NamedTuple):
 
 
 _OPTIONAL: Final = (
-    _Optional("jinja2", "chat templates", "gptrs-core", "chat"),
-    _Optional("PIL", "images", "gptrs-core", "images"),
-    _Optional("huggingface_hub", "models of the Hugging Face hub", "gptrs-core", "hub"),
+    _Optional("jinja2", "chat templates", "gptrs-runtime", "chat"),
+    _Optional("PIL", "images", "gptrs-runtime", "images"),
+    _Optional("huggingface_hub", "models of the Hugging Face hub", "gptrs-runtime", "hub"),
     _Optional("torch", "`gptrs validate`", "gptrs-cli", "torch"),
     _Optional("transformers", "`gptrs validate`", "gptrs-cli", "torch"),
 )

@@ -13,7 +13,6 @@ from pathlib import Path
 import platformdirs
 
 from gptrs.api import granted_cpus
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_libraries
 from gptrs.plugins.child_checks import check_plugins
@@ -24,6 +23,7 @@ from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs_cli.doctor import environment, machine
 from gptrs_cli.doctor.startup import measure_startup
 from gptrs_cli.terminal.check_lines import Check
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 _STARTUP_GOAL_S = 0.25
 _GIB = 1 << 30
@@ -72,7 +72,7 @@ def _machine_checks() -> Iterator[Check]:
 def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
     """Yield versions: of gptrs and every distribution with a plugin, then of their requirements."""
     installed = {name for name in OWN if metadata_of(name) is not None}
-    own = {"gptrs-core", "gptrs-cli", *installed}
+    own = {"gptrs-core", "gptrs-cli", "gptrs-observe", "gptrs-runtime", *installed}
     own |= {record.distribution for record in records if record.distribution}
     yield _versions("packages", own)
     yield _versions("libraries", {name for one in own for name in _requirements(one)} - own)

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gptrs.progress import StepProgress
-from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
-from gptrs.runtime.generation.options import Generation, GenerationOptions
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import answer_of, result_fields
@@ -25,6 +22,9 @@ from gptrs_cli.terminal.failures import INTERRUPTED, OutputFileError
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
+from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:

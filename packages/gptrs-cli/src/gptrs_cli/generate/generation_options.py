@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.grammar import Form, Grammar
-from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
-from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.options import FormOptions, SamplingOptions
 from gptrs_cli.generate.request import NOT_GREEDY, GenerateRequest
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.options.text_input import read_text
+from gptrs_runtime.generation.grammar import Form, Grammar
+from gptrs_runtime.generation.model_settings import configured_sampling
+from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
+from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 def generation_options(

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import typer
 
 from gptrs.quoting import counted
-from gptrs.runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelta, ThoughtsDelta
-from gptrs.runtime.generation.chat_answers import Answer, read_answer
-from gptrs.runtime.generation.generate import Generation, TextStream
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.spans import span
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelta, ThoughtsDelta
+from gptrs_runtime.generation.chat_answers import Answer, read_answer
+from gptrs_runtime.generation.generate import Generation, TextStream
+from gptrs_runtime.loaded_model import LoadedModel
 
 _FEWEST_FOR_RATE = 32
 """Prompt tokens; reading fewer takes as long as one token, and compiling them longer."""

@@ -13,10 +13,10 @@ from typing import BinaryIO, Final, cast
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
-from gptrs.runtime.chat.conversation import FIELDS, Conversation, conversation_of
-from gptrs.runtime.generation.chat_session import conversation
 from gptrs.strict_json import parse_object
 from gptrs_cli.terminal.failures import InputFileError
+from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
+from gptrs_runtime.generation.chat_session import conversation
 
 LONGEST_LINE: Final = 16 << 20
 """Bytes, some four million tokens."""

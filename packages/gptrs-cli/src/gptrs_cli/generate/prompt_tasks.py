@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs.errors import GptrsError, ModelError, UsageError
-from gptrs.runtime.chat.conversation import Conversation
-from gptrs.runtime.chat.template import ChatTemplateError
-from gptrs.runtime.generation.batch import Task
-from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.images.image_prompts import has_images
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.prompt_lines import PromptLine
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.terminal.failures import InputFileError
 from gptrs_cli.terminal.stderr import complain
+from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.chat.template import ChatTemplateError
+from gptrs_runtime.generation.batch import Task
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.images.image_prompts import has_images
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 class BadLines:

@@ -9,19 +9,6 @@ from typing import TYPE_CHECKING
 from gptrs.errors import NoTokenError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
-from gptrs.runtime.chat.answer_reader import (
-    AnswerEvent,
-    AnswerReader,
-    TextDelta,
-    ThoughtsDelta,
-)
-from gptrs.runtime.generation.batch import Several
-from gptrs.runtime.generation.chat_answers import Answer, answer_form, opens_thoughts
-from gptrs.runtime.generation.chat_session import conversation
-from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream
-from gptrs.runtime.images.picture_tokens import shown_tokens
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import (
@@ -43,12 +30,25 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import complain, note
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.profile import Profile
+from gptrs_runtime.chat.answer_reader import (
+    AnswerEvent,
+    AnswerReader,
+    TextDelta,
+    ThoughtsDelta,
+)
+from gptrs_runtime.generation.batch import Several
+from gptrs_runtime.generation.chat_answers import Answer, answer_form, opens_thoughts
+from gptrs_runtime.generation.chat_session import conversation
+from gptrs_runtime.generation.generate import Generation, GenerationOptions, TextStream
+from gptrs_runtime.images.picture_tokens import shown_tokens
+from gptrs_runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
-    from gptrs.runtime.images import image_prompts
     from gptrs_cli.generate import batch
+    from gptrs_runtime.images import image_prompts
 else:
-    image_prompts = lazy_module("gptrs.runtime.images.image_prompts")
+    image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
     batch = lazy_module("gptrs_cli.generate.batch")
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.imported.batch import random_batch
-from gptrs.runtime.imported.loaded_import import LoadedImport
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.measure.imported_bench import imported_rows
-from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs.runtime.measure.rows import Row
 from gptrs_cli.imported.options import SizeOptions, loaded_import
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.measure.imported_bench import imported_rows
+from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.rows import Row
+from gptrs_runtime.imported.batch import random_batch
+from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.imported.sizes import named_sizes
 
 
 @dataclass(frozen=True)

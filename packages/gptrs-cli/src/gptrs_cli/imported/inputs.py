@@ -8,8 +8,8 @@ import numpy as np
 
 from gptrs.api import ImportedModel, UsageError
 from gptrs.quoting import quoted
-from gptrs.runtime.imported.sizes import made_up, sizes_of
-from gptrs.runtime.programs.inputs import InputFiles
+from gptrs_runtime.imported.sizes import made_up, sizes_of
+from gptrs_runtime.programs.inputs import InputFiles
 
 
 def inputs_of(

@@ -7,15 +7,15 @@ from pathlib import Path
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.imported.conversion import Converted, converted
-from gptrs.runtime.imported.loaded_import import LoadedImport
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.programs.report import report_program
 from gptrs_cli.imported.options import loaded_import
 from gptrs_cli.inspect.program import ProgramOptions, show_program
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
+from gptrs_observe.programs.report import report_program
+from gptrs_runtime.imported.conversion import Converted, converted
+from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.imported.sizes import named_sizes
 
 
 def inspect_imported(

@@ -9,10 +9,10 @@ from typing import Annotated
 from gptrs.errors import UsageError
 from gptrs.plugins.importers import importer_of
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.imported.loaded_import import LoadedImport, load_import
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.settings import Settings
+from gptrs_runtime.imported.loaded_import import LoadedImport, load_import
 
 _SYMBOL = option(
     "--symbol",

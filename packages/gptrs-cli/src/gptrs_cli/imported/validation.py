@@ -15,19 +15,19 @@ from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.importers import importer_of
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.compare.agreement import Agreement
-from gptrs.runtime.compare.output_agreement import output_agreements
-from gptrs.runtime.imported.batch import ImportedBatch, imported_batch
-from gptrs.runtime.imported.images import ImageFiles
-from gptrs.runtime.imported.loaded_import import LoadedImport, load_import
-from gptrs.runtime.imported.sizes import named_sizes
-from gptrs.runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_cli.imported.options import ImportOptions, loaded_import
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.validate.report import agreement_as_json, agreement_cells, print_agreements
+from gptrs_observe.compare.agreement import Agreement
+from gptrs_observe.compare.output_agreement import output_agreements
+from gptrs_runtime.imported.batch import ImportedBatch, imported_batch
+from gptrs_runtime.imported.images import ImageFiles
+from gptrs_runtime.imported.loaded_import import LoadedImport, load_import
+from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 
 _Arrays = Mapping[str, np.ndarray]
 

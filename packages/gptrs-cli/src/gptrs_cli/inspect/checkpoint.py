@@ -9,8 +9,6 @@ from dataclasses import asdict, field
 from pathlib import Path
 
 from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive, require_archive
-from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
-from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
@@ -18,12 +16,14 @@ from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.generation.model_settings import ignored_settings
-from gptrs.runtime.unread import unread_in
 from gptrs_cli.inspect.model_facts import model_facts, natural_order
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.generation.model_settings import ignored_settings
+from gptrs_runtime.sources.find_model import find_model, is_checkpoint
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.unread import unread_in
 
 
 @dataclass(frozen=True)

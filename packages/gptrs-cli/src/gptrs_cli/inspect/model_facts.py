@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
 from gptrs_cli.models.head import architecture, classes, commands
+from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
 
 _SETTINGS: Final = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gptrs.runtime.programs.pass_report import PassReport
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.programs.pass_report import PassReport
 
 
 def print_pass(report: PassReport, *, as_json: bool) -> None:

@@ -12,14 +12,6 @@ from gptrs.api import Program, print_json, print_program
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.programs.diagram import Diagram, diagrams_of
-from gptrs.runtime.programs.file import read_program
-from gptrs.runtime.programs.kernel_times import read_times
-from gptrs.runtime.programs.pass_report import explain_pass
-from gptrs.runtime.programs.picture.dot import to_dot
-from gptrs.runtime.programs.picture.svg import MAX_DRAWN, to_svg
-from gptrs.runtime.programs.report import NamedType, ProgramReport, ProgramWork, report_program
-from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.inspect.passes import print_pass
 from gptrs_cli.options.completion import pass_names
@@ -28,6 +20,14 @@ from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.programs.diagram import Diagram, diagrams_of
+from gptrs_observe.programs.kernel_times import read_times
+from gptrs_observe.programs.pass_report import explain_pass
+from gptrs_observe.programs.picture.dot import to_dot
+from gptrs_observe.programs.picture.svg import MAX_DRAWN, to_svg
+from gptrs_observe.programs.report import NamedType, ProgramReport, ProgramWork, report_program
+from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
 
 
 class ProgramForm(StrEnum):

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
-from gptrs.checkpoint.models.model_source import CONFIG
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
@@ -16,6 +14,8 @@ from gptrs.quoting import quoted
 from gptrs_cli.models.head import architecture
 from gptrs_cli.models.hub_cache import cached_revisions
 from gptrs_cli.terminal.stderr import note
+from gptrs_runtime.sources.find_model import find_model, is_checkpoint
+from gptrs_runtime.sources.model_source import CONFIG
 
 _DEEPEST = 3
 """Folders below a given one that are searched."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gptrs.checkpoint.models.hub import HubModel
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
+from gptrs_runtime.sources.hub import HubModel
 
 
 class CacheError(GptrsError):
@@ -43,7 +43,7 @@ def hub_library() -> ModuleType:
     except ImportError as problem:
         raise MissingLibraryError(
             "the cache of the Hugging Face hub needs the library `huggingface_hub`",
-            hint=install_extra("gptrs-core", "hub"),
+            hint=install_extra("gptrs-runtime", "hub"),
         ) from problem
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.model_inputs import InputChoice
 from gptrs_cli.options.declare import option
+from gptrs_runtime.model_inputs import InputChoice
 
 
 @dataclass(frozen=True)

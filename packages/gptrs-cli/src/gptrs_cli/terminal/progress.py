@@ -11,10 +11,10 @@ from typing import Final
 
 from gptrs.api import Backend, KernelCache
 from gptrs.progress import StepProgress
-from gptrs.runtime.measure.compilations import compilations_told
-from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.terminal.stderr import is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.measure.compilations import compilations_told
+from gptrs_observe.measure.kernel_caches import compiling
 
 LINE_SECONDS: Final = 30.0
 """Between two lines of progress, and before the first one."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.observe.traced_values import TraceRequest
 from gptrs_cli.options.declare import option
+from gptrs_observe.traced_values import TraceRequest
 
 TORCH = "torch"
 

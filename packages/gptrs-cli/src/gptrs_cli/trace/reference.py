@@ -9,10 +9,10 @@ import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import ModelError
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.observe.traced_values import hidden_states_of
 from gptrs_cli.trace.options import TORCH
 from gptrs_cli.validate.reference import require_folder, torch_reference
+from gptrs_observe.traced_values import hidden_states_of
+from gptrs_runtime.loaded_model import LoadedModel
 
 Values = Mapping[str, np.ndarray]
 ReferenceValues = Callable[[LoadedModel, np.ndarray, Values], Values]

@@ -8,12 +8,12 @@ from dataclasses import asdict
 import numpy as np
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.compare.state_summary import StateSummary, summarize
-from gptrs.runtime.compare.trace_comparison import TraceComparison
-from gptrs.runtime.observe.traced_values import LensToken
-from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.compare.state_summary import StateSummary, summarize
+from gptrs_observe.compare.trace_comparison import TraceComparison
+from gptrs_observe.programs.value_text import json_values
+from gptrs_observe.traced_values import LensToken
 
 _SUMMARY = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
 _COMPARISON = ("state", "largest error", "mean error", "", "type")

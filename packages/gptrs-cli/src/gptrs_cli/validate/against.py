@@ -11,14 +11,6 @@ from typing import Annotated
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs.runtime.compare.divergence import (
-    TextDivergence,
-    VectorDivergence,
-    compare_text,
-    compare_vectors,
-)
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.loading import chosen_backend, loaded_model
 from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option
@@ -28,6 +20,14 @@ from gptrs_cli.options.text_input import read_text
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_observe.compare.divergence import (
+    TextDivergence,
+    VectorDivergence,
+    compare_text,
+    compare_vectors,
+)
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True)

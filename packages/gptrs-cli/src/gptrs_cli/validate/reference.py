@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, cast
 
-from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import quoted
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.hf_directory import HfDirectory
 
 if TYPE_CHECKING:
     from gptrs_cli.validate.torch_reference import TorchReference

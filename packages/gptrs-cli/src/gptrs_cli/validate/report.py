@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.compare.agreement import Agreement
-from gptrs.runtime.compare.validation import Validation
-from gptrs.runtime.loaded_model import LoadedModel
-from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.compare.agreement import Agreement
+from gptrs_observe.compare.validation import Validation
+from gptrs_observe.programs.value_text import json_values
+from gptrs_runtime.loaded_model import LoadedModel
 
 _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "type")
 

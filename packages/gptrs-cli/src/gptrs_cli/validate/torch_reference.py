@@ -18,7 +18,7 @@ from transformers.image_utils import load_image
 
 from gptrs.errors import ModelError
 from gptrs.quoting import clipped, quoted
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.loaded_model import LoadedModel
 
 _CLASSES: Final[dict[str, Any]] = {
     "causal_lm": transformers.AutoModelForCausalLM,

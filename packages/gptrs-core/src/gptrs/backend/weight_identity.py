@@ -1,7 +1,7 @@
 """The identity of a weight that outlives the process, and an optional protocol of backends.
 
 Whatever is kept on disk of weights names them by it: packed weights by `WeightIdentity`, prompt
-caches by the digest of all bytes (`gptrs.checkpoint.content_digest`), which is itself kept under
+caches by the digest of all bytes (`gptrs_runtime.content_digest`), which is itself kept under
 `WeightFile.digest`. Programs on disk hold no weights: these are inputs.
 """
 

@@ -16,7 +16,7 @@ from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.sharding import ArraySource, Axes, mesh_of, sharding_of
 from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.backend.symbolic import SymbolicBackend
-from gptrs.capture.late_binding import origin_of
+from gptrs.capture.ports import origin_of
 from gptrs.errors import BackendError, GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.program import Program

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from gptrs.capture.late_binding import get_backend
+from gptrs.capture.ports import get_backend
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
@@ -38,4 +38,4 @@ def scoped_backend() -> Backend | None:
 def chosen_backend() -> Backend:
     """Return the backend of the innermost scope, else the default one."""
     backend = _scope.get()
-    return get_backend() if backend is None else backend
+    return get_backend(None) if backend is None else backend

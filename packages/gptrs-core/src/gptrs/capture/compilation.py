@@ -20,7 +20,7 @@ from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
-from gptrs.capture import late_binding
+from gptrs.capture import ports
 from gptrs.capture.backend_calls import (
     compiled,
     compiled_symbolic,
@@ -273,7 +273,7 @@ def _compile(
     program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _CompileRequest
 ) -> Prepared:
     pass_statistics.install_if_asked()
-    late_binding.load_trace_sinks()
+    ports.load_trace_sinks()
     sinks = trace.sinks()
     if not sinks:
         with without_exit(backend):
@@ -415,7 +415,7 @@ class _Compiler:
         parameters = [role is InputRole.PARAMETER for role in self.roles]
         folded = parameters if self.request.fold else None
         with span("optimize", self.request.origin):
-            split = late_binding.optimize(program, self.backend, folded, self._share, self.observe)
+            split = ports.optimize(program, self.backend, folded, self._share, self.observe)
         self.optimized = split.program
         return split
 

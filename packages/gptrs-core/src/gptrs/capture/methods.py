@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
-from gptrs.capture.late_binding import functional
+from gptrs.capture.ports import functional
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DTypeLike
 

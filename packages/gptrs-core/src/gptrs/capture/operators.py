@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from gptrs.capture.late_binding import functional
+from gptrs.capture.ports import functional
 
 
 class Operators:

@@ -18,7 +18,7 @@ from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
-from gptrs.checkpoint.adapters.low_rank import LowRankAdapter, LowRankProduct
+from gptrs.checkpoint.low_rank import LowRankAdapter, LowRankProduct
 from gptrs.checkpoint.missing_tensor import suggest
 from gptrs.checkpoint.param_source import (
     IdentifyingSource,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Final
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op, Signature
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ports import program_picture, program_text
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
 
@@ -103,12 +103,11 @@ class Program:
 
     def __str__(self) -> str:
         """Return the program as PTIR text."""
-        # The printer imports this module.
-        return import_module("gptrs.ir.printer").print_program(self)
+        return program_text(self)
 
     def _repr_svg_(self) -> str | None:
         """Return a picture for notebooks; None if it would be too large, and text is shown."""
-        return import_module("gptrs.runtime.programs.picture.svg").notebook_picture(self)
+        return program_picture(self)
 
     def __repr__(self) -> str:
         count = sum(1 for function in self.functions for _ in function.body.walk())

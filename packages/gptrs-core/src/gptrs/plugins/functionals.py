@@ -19,7 +19,7 @@ Function: TypeAlias = Callable[..., object]
 
 
 class PluginImplementations:
-    """The `ImplementationSource` that `gptrs.capture.late_binding` gives to the registry."""
+    """The `ImplementationSource` that `gptrs.capture.ports` gives to the registry."""
 
     def names(self, functional: str) -> Sequence[str]:
         """Return the names of the implementations that usable plugins describe."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gptrs.errors import GptrsError, PluginError
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
 from gptrs.plugins.discovery import DISTRIBUTION, SEVERAL, Plugin, discover, known_names, regrouped
 from gptrs.plugins.foreign_code import foreign_import
@@ -20,6 +20,11 @@ from gptrs.plugins.refusals import contested, no_such_plugin, refusal
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState, described
 from gptrs.quoting import joined
+
+if TYPE_CHECKING:
+    from gptrs.plugins import summaries
+else:  # for those who have commands of strangers: the start is quick without a cache
+    summaries = lazy_module("gptrs.plugins.summaries")
 
 Description = TypeVar("Description", bound=PluginDescription)
 Factory = TypeVar("Factory", bound=FactoryPlugin)
@@ -77,7 +82,7 @@ class PluginRegistry:
         usable = [plugin for plugin in plugins if plugin.has_name and plugin.record.state.usable]
         candidates = [plugin.unread for plugin in usable if plugin.unread is not None]
         foreign = [candidate for candidate in candidates if not candidate.own]
-        kept: dict[str, str] = _summaries().remembered(foreign) if foreign else {}
+        kept: dict[str, str] = summaries.remembered(foreign) if foreign else {}
         return {
             record.name: record.summary
             or kept.get(record.name)
@@ -283,7 +288,7 @@ class PluginRegistry:
             plugin.unread = None  # not after an interrupt: the next try starts over
             summary = plugin.record.summary
             if summary and candidate.point.description is CommandPlugin and not candidate.own:
-                _summaries().remember(candidate, summary)
+                summaries.remember(candidate, summary)
 
     def _warn_of_damage(self) -> None:
         for record in (plugin.record for plugin in self._plugins or []):
@@ -312,8 +317,3 @@ class PluginRegistry:
         if about not in self._warned:
             self._warned.add(about)
             _LOG.warning("%s", text)
-
-
-def _summaries() -> Any:
-    # Imported where a stranger has commands: the start is quick without a cache.
-    return importlib.import_module("gptrs.plugins.summaries")

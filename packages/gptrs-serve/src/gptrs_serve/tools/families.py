@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gptrs.errors import ModelError
-from gptrs.runtime.chat.marks import BARE, LISTED, NAMED, PIPED, TAGGED, CallFamily, call_family
+from gptrs_runtime.chat.marks import BARE, LISTED, NAMED, PIPED, TAGGED, CallFamily, call_family
 from gptrs_serve.problems import RequestError
 
 HERMES: Final = TAGGED

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.runtime.chat.marks import CallFamily, ThoughtMarks, shown_marks
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.chat.marks import CallFamily, ThoughtMarks, shown_marks
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Function
 from gptrs_serve.forms import bounded_schema
 

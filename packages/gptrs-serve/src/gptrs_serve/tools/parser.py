@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection
 from typing import Any
 
-from gptrs.runtime.chat.answer_reader import (
+from gptrs_runtime.chat.answer_reader import (
     AnswerEvent,
     AnswerForm,
     AnswerReader,
@@ -15,9 +15,9 @@ from gptrs.runtime.chat.answer_reader import (
     TextDelta,
     ThoughtsDelta,
 )
-from gptrs.runtime.chat.marks import THINK, CallFamily, ThoughtMarks
-from gptrs.runtime.generation.chat_answers import joined
-from gptrs.runtime.serving.answers import Piece
+from gptrs_runtime.chat.marks import THINK, CallFamily, ThoughtMarks
+from gptrs_runtime.generation.chat_answers import joined
+from gptrs_runtime.serving.answers import Piece
 
 __all__ = [
     "AnswerDeltas",

@@ -8,10 +8,10 @@ from typing import Any
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
-from gptrs.runtime.chat.answer_reader import AnswerForm
-from gptrs.runtime.chat.marks import CallFamily
-from gptrs.runtime.generation.chat_answers import answer_form
-from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_runtime.chat.answer_reader import AnswerForm
+from gptrs_runtime.chat.marks import CallFamily
+from gptrs_runtime.generation.chat_answers import answer_form
+from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
     ChatBody,
     Function,

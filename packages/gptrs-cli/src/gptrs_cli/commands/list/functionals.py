@@ -6,23 +6,23 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from gptrs.checkpoint.models.find_model import find_model
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.functional_listing import (
-    ListedFunctional,
-    ListedImplementation,
-    list_functionals,
-)
-from gptrs.runtime.functional_overrides import command_line_overrides
-from gptrs.runtime.observe.dump_records import choice_fields
 from gptrs_cli.commands.list.unusable import explain_unusable
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
+from gptrs_observe.dump_records import choice_fields
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.functional_listing import (
+    ListedFunctional,
+    ListedImplementation,
+    list_functionals,
+)
+from gptrs_runtime.functional_overrides import command_line_overrides
+from gptrs_runtime.sources.find_model import find_model
 
 
 @command_options("overrides")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from gptrs.runtime.pattern_listing import ListedPattern, ListedVariant, list_patterns
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.pattern_listing import ListedPattern, ListedVariant, list_patterns
 
 
 @command_options()

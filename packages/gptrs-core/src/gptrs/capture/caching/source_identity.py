@@ -124,7 +124,8 @@ def unchanged(sources: Sources) -> bool:
 
 
 _UNUSED = (
-    "gptrs.capture.caching", "gptrs.checkpoint", "gptrs.ir", "gptrs.plugins", "gptrs.runtime",
+    "gptrs.capture.caching", "gptrs.checkpoint", "gptrs.ir", "gptrs.plugins", "gptrs_observe",
+    "gptrs_runtime",
 )  # fmt: skip
 """Modules that no capture calls, or that define what programs are; looking at them takes long."""
 Names = dict[str, str]

@@ -17,9 +17,9 @@ from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
 from gptrs.capture.jitting.recording import active_recording, recording_key, telling
 from gptrs.capture.jitting.repeated_calls import collecting_calls
 from gptrs.capture.jitting.size_needed import size_needed
-from gptrs.capture.late_binding import load_signature_contexts
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import Placeholder, require_own
+from gptrs.capture.ports import load_signature_contexts
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, UsageError
 from gptrs.ir.program import Program

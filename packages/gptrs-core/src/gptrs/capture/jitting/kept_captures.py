@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from gptrs.backend.protocol import Backend, InputRole
-from gptrs.capture import execute, late_binding
+from gptrs.capture import execute, ports
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.caching.optimization_key import machine
 from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
@@ -93,7 +93,7 @@ class CaptureRecord:
 
         None if something about it is unknown, if it is traced, and without a folder for it.
         """
-        late_binding.load_trace_sinks()
+        ports.load_trace_sinks()
         if any(call.context) or trace.sinks() or not optimized_programs().keeps:
             return None
         closure = describe()

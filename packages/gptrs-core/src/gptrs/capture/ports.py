@@ -1,0 +1,52 @@
+"""The ports of capture: what tensors and programs need of the layers above, and of the optimizer.
+
+Through them a tensor finds its functionals, a program its backend and its trace sinks, a signature
+the active overrides, and a functional the implementations of plugins. A program that is found on
+disk needs no passes, so the optimizer is imported only when one is to be optimized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gptrs.ports import Port
+
+if TYPE_CHECKING:
+    from gptrs.backend.protocol import Backend
+    from gptrs.ir.program import Program
+    from gptrs.optimizer.split import Split
+    from gptrs.optimizer.stage import PassRun
+
+Found = tuple[Callable[..., object], Callable[..., object] | None]
+"""An implementation of a functional, and its `declines` predicate, if it has one."""
+
+
+class ImplementationSource(Protocol):
+    """Implementations of functionals by name, known before they are imported."""
+
+    def names(self, functional: str) -> Sequence[str]:
+        """Return the names of the implementations of `functional` that are usable."""
+        ...
+
+    def load(self, functional: str, name: str) -> Found | None:
+        """Import an implementation; None if no plugin has it, PluginError if it is unusable."""
+        ...
+
+
+functional: Port[[str], Callable[..., Any]] = Port()
+"""The functional of that name."""
+origin_of: Port[[Backend], str] = Port()
+"""The backend with what brought it, for messages: "backend `x` (from x-dist 1.0)"."""
+optimize: Port[
+    [Program, Backend, Sequence[bool] | None, bool, Callable[[PassRun], None] | None], Split
+] = Port()
+"""What `gptrs.capture.optimization.optimize` makes of a program."""
+get_backend: Port[[str | None], Backend] = Port()
+"""The backend of that name; for None that of `GPTRS_BACKEND`, else the best that works."""
+plugin_implementations: Port[[], ImplementationSource] = Port()
+"""The implementations of functionals that installed plugins bring."""
+load_trace_sinks: Port[[], None] = Port()
+"""Install the sinks that `GPTRS_TRACE_SINKS` names, unless they listen already."""
+load_signature_contexts: Port[[], None] = Port()
+"""Import what makes the active overrides a part of each signature of a jitted function."""

@@ -1,0 +1,192 @@
+"""Compare a model with a reference implementation: outputs, greedy tokens, hidden states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.nn.paged_texts import PagedTexts
+from gptrs.plugins.capabilities import CausalLM
+from gptrs.quick_dataclass import dataclass
+from gptrs_observe.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.model_inputs import Batch
+
+MADE_UP_TOKENS: Final = 32
+"""Tokens per made-up text, where none is given."""
+
+
+class Reference(Protocol):
+    """Another implementation of a model, on the same weights; arrays are f32."""
+
+    def output(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the output for tokens [B, T] or images [B, C, H, W].
+
+        Logits [B, T, V] or [B, classes]; of a text embedder the vectors of all tokens, [B, T, D].
+        """
+        ...
+
+    def hidden_states(self, inputs: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the hidden states, in the order in which they are computed."""
+        ...
+
+    def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
+        """Return the logits [N, V] for each of the N tokens chosen greedily after a prompt [T]."""
+        ...
+
+    def image(self, path: Path) -> np.ndarray:
+        """Return the image [C, H, W] in a file, prepared for the model."""
+        ...
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """Options of a comparison: the tolerance is a share of the range of the numbers.
+
+    Language models go on greedily for `max_tokens`, or as far as their context goes.
+    """
+
+    tolerance: float = 1e-4
+    max_tokens: int = 32
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(f"a tolerance is a number >= 0, got {self.tolerance:g}")
+
+
+@dataclass(frozen=True)
+class GreedyAgreement:
+    """Of `count` tokens chosen greedily, the first `equal` are those of the reference.
+
+    `gap`: where these first differ, the logit of the reference's token less that of ours, as a
+    share of the range of the logits; 0 if they do not differ.
+    """
+
+    count: int
+    equal: int
+    gap: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a comparison; fields that do not apply to the model are None or empty.
+
+    `output` is of the logits, or of the vectors of a text embedder. `top1` and `top5` are shares of
+    the best classes or tokens that both have in common, `cosine` is the least one of two vectors.
+    """
+
+    tolerance: float
+    output: Agreement
+    images: Agreement | None
+    top1: float | None
+    top5: float | None
+    cosine: float | None
+    greedy: GreedyAgreement | None
+    layers: tuple[Agreement, ...]
+
+    def holds(self, found: Agreement) -> bool:
+        """Whether all errors are within the tolerance."""
+        return found.relative_max_error <= self.tolerance
+
+    @property
+    def greedy_holds(self) -> bool:
+        """Whether the tokens are the same, or differ where two are equally good.
+
+        The logits of both tokens may be off by the tolerance.
+        """
+        return self.greedy is None or self.greedy.gap <= 2 * self.tolerance
+
+    @property
+    def first_layer(self) -> Agreement | None:
+        """The first hidden state beyond the tolerance."""
+        return next((layer for layer in self.layers if not self.holds(layer)), None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything is within the tolerance."""
+        compared = [self.output, *self.layers, *([self.images] if self.images else [])]
+        return self.greedy_holds and all(map(self.holds, compared))
+
+
+def validate(
+    model: LoadedModel, reference: Reference, batch: Batch, options: ValidationOptions
+) -> Validation:
+    """Run both on the same inputs, as the model prepares them, and compare.
+
+    ModelError if the model is none that can be compared, or the shapes of the results differ.
+    """
+    inputs = model.checked_inputs(batch.array)
+    ours, theirs = _output(model, inputs), reference.output(inputs)
+    embeds = not model.has_logits
+    output = agreement("vectors" if embeds else "logits", ours, theirs)
+    writes = "causal_lm" in model.capabilities
+    return Validation(
+        tolerance=options.tolerance,
+        output=output,
+        images=_images(reference, batch),
+        top1=None if embeds else top_agreement(ours, theirs, 1),
+        top5=None if embeds else top_agreement(ours, theirs, 5),
+        cosine=least_cosine(ours, theirs) if embeds else None,
+        greedy=_greedy(model.causal_lm(), reference, inputs[0], options) if writes else None,
+        layers=_layers(model, reference, inputs) if options.per_layer else (),
+    )
+
+
+def _output(model: LoadedModel, inputs: np.ndarray) -> np.ndarray:
+    if model.has_logits:
+        return model.forward(inputs)
+    return model.text_embedder().encode(inputs, np.ones(inputs.shape, bool))
+
+
+def _images(reference: Reference, batch: Batch) -> Agreement | None:
+    """Compare the pixels of image files with those of the processor of the reference."""
+    if not batch.images:
+        return None
+    theirs = np.stack([reference.image(path) for path in batch.images.values()])
+    return agreement("images", batch.array[[*batch.images]], theirs)
+
+
+def _layers(model: LoadedModel, reference: Reference, inputs: np.ndarray) -> tuple[Agreement, ...]:
+    ours, theirs = model.hidden_states(inputs), reference.hidden_states(inputs)
+    if len(ours) != len(theirs):
+        raise ModelError(
+            f"the hidden states cannot be compared: `{model.name}` has {len(ours)} of them here,"
+            f" {len(theirs)} in the reference"
+        )
+    pairs = zip(ours.items(), theirs, strict=True)
+    return tuple(agreement(name, state, other) for (name, state), other in pairs)
+
+
+def _greedy(
+    lm: CausalLM, reference: Reference, prompt: np.ndarray, options: ValidationOptions
+) -> GreedyAgreement | None:
+    count = min(options.max_tokens, lm.context_length - len(prompt))
+    if count < 1:
+        return None
+    logits = reference.greedy(prompt, count)
+    theirs = logits.argmax(axis=-1)
+    ours = _greedy_tokens(lm, prompt, count)
+    differs = np.flatnonzero(ours != theirs)
+    if not differs.size:
+        return GreedyAgreement(count, count, 0.0)
+    first = int(differs[0])
+    row = logits[first].astype(np.float64)
+    gap = share(row[theirs[first]] - row[ours[first]], row.max() - row.min())
+    return GreedyAgreement(count, first, gap)
+
+
+def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
+    """Return the next tokens [count], one decode step each, with a cache."""
+    texts, tokens = PagedTexts(lm, 1, len(prompt) + count), list[int]()
+    logits = texts.append([prompt])
+    while True:
+        tokens.append(int(logits[0].argmax()))
+        if len(tokens) == count:
+            return np.array(tokens)
+        logits = texts.append([tokens[-1:]])

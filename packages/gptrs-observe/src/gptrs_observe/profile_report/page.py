@@ -1,0 +1,241 @@
+"""The page itself: the verdict first, then the figures that lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, cast
+
+from gptrs.quoting import clipped
+from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.profile import KernelTotals, Profile
+from gptrs_observe.profile_document import profile_document
+from gptrs_observe.profile_report.colors import OTHER, kernel_colors
+from gptrs_observe.profile_report.roofline import Named, roofline
+from gptrs_observe.profile_report.step_picture import step_picture, typical_step
+from gptrs_observe.profile_report.style import STYLE, content_policy
+from gptrs_observe.programs.op_names import kernel_name
+from gptrs_observe.verdict import all_kernels, verdict_of
+from gptrs_runtime.byte_sizes import shown_bytes
+
+MOST_ROWS = 80
+"""Kernels and layers in a table; profile.json has them all."""
+_MOST_TEXT = 240
+"""Characters of a name out of a program."""
+_KINDS = {
+    "weights": "weights of the programs, as they lie in the files",
+    "donated": "given away and updated in place: the key/value cache",
+    "arguments": "other arguments of a run, at most",
+    "process_peak": "the most that the process has held in memory",
+}
+_CACHES = {
+    "captures": "functions captured anew",
+    "programs_compiled": "programs compiled",
+    "programs_optimized_before": "of them optimized by an earlier process, from disk",
+    "kernels_compiled": "kernels compiled, since no cache had them",
+    "kernels_from_disk": "kernels from the cache on disk",
+}
+
+
+def report_page(profile: Profile, limits: MachineLimits | None, title: str = "") -> str:
+    """Return the page as HTML; `title` says what was run."""
+    document = cast("dict[str, Any]", profile_document(profile, limits))
+    sections = [
+        *_head(title, document),
+        *_facts(document),
+        *_wall(document),
+        *_figures(profile, limits),
+        *_layers(document["layers"]),
+        *_kernels(all_kernels(profile)),
+        *_programs(document["programs"]),
+        *_pairs("Memory", document["memory"], _KINDS, shown_bytes),
+        *_pairs("What was compiled, what came from a cache", document["caches"], _CACHES, str),
+        "</body></html>",
+    ]
+    return "\n".join(sections) + "\n"
+
+
+def _head(title: str, document: Mapping[str, Any]) -> Iterator[str]:
+    shown = _text(title) or "gptrs"
+    yield "<!doctype html>"
+    yield '<html lang="en"><head><meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield '<meta name="referrer" content="no-referrer">'
+    yield f"<title>Profile: {shown}</title><style>{STYLE}</style></head><body>"
+    yield f"<h1>Profile of <code>{shown}</code></h1>"
+    yield (
+        f'<p class="dim">{escape(str(document["started"]))}, {document["seconds"]:.2f} s,'
+        f" gptrs {escape(str(document['gptrs']))}</p>"
+    )
+    sentences = "".join(f"<p>{escape(each)}</p>" for each in document["verdict"]["sentences"])
+    yield f'<div class="verdict">{sentences}</div>'
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[str]:
+    verdict = document["verdict"]
+    facts = {
+        "tokens a second, profiled": _number(verdict["tokens_per_s"], "{:.1f}"),
+        "of the memory's limit": _number(verdict["share_of_memory"], "{:.0%}"),
+        "of the arithmetic's limit": _number(verdict["share_of_arithmetic"], "{:.0%}"),
+        "of the wall time attributed": f"{document['attribution']['attributed']:.1%}",
+    }
+    shown = "".join(
+        f"<div><b>{value}</b><span>{name}</span></div>" for name, value in facts.items() if value
+    )
+    yield f'<div class="facts">{shown}</div>'
+
+
+def _wall(document: Mapping[str, Any]) -> Iterator[str]:
+    rows = [
+        (_text(part["name"]), _ms(part["seconds"]), f"{part['share']:.1%}", _bar(part["share"]),
+         _text(part["meaning"]))
+        for part in document["attribution"]["parts"]
+        if part["share"] >= 0.0005 or part["name"] == "not attributed"
+    ]  # fmt: skip
+    yield "<h2>Where the time went</h2>"
+    yield _table(("part", "ms", "share", "", "what it is"), rows, text=(0, 3, 4))
+
+
+def _figures(profile: Profile, limits: MachineLimits | None) -> Iterator[str]:
+    colors = kernel_colors(profile)
+    verdict = verdict_of(profile, limits)
+    step = typical_step(profile, verdict.program)
+    drawn = "" if limits is None else roofline(all_kernels(profile), limits, colors)
+    if step is None and not drawn:
+        return
+    legend = [*((name, color) for name, color in colors.items()), ("others", OTHER)]
+    shown = "".join(
+        f'<span><svg viewBox="0 0 9 9"><rect class="k{color}" width="9" height="9"/></svg>'
+        f"{_text(name)}</span>"
+        for name, color in legend
+    )
+    if step is not None:
+        yield "<h2>A step in time</h2><figure>"
+        yield f'<div class="scroll">{step_picture(step, colors)}</div>'
+        yield f'<div class="legend">{shown}</div>'
+        yield (
+            f"<figcaption>A run of median time of program {verdict.program}: layers above, kernels"
+            " below. What is empty was spent between kernels, mostly to time them.</figcaption>"
+            "</figure>"
+        )
+    if drawn and limits is not None:
+        yield f'<h2>Roofline</h2><figure><div class="scroll">{drawn}</div>'
+        yield f'<div class="legend">{shown}</div>'
+        yield (
+            "<figcaption>A dot is a kernel on operands of certain shapes, its area the time that it"
+            f" took. The line is what this machine does at most, as {_text(limits.measured_by)}"
+            " measured it just after the run; caches can give more than memory.</figcaption>"
+            "</figure>"
+        )
+
+
+def _layers(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not any(layer["layer"] for layer in layers):
+        return
+    most = max((layer["share"] for layer in layers), default=1.0) or 1.0
+    rows = [
+        (_text(layer["layer"]) or "<i>no weights yet</i>", layer["calls"], _ms(layer["seconds"]),
+         f"{layer['share']:.1%}", _bar(layer["share"] / most))
+        for layer in layers[:MOST_ROWS]
+    ]  # fmt: skip
+    yield "<h2>Time by layer</h2>"
+    yield "<p>In kernels. A kernel belongs to the layer whose weights were read last.</p>"
+    yield _table(("layer", "kernels", "ms", "share", ""), rows, text=(0, 4))
+    yield from _more(len(layers))
+
+
+def _kernels(kernels: Sequence[Named]) -> Iterator[str]:
+    yield "<h2>Time by kernel</h2>"
+    if not kernels:
+        yield "<p>The backend does not say what its kernels take.</p>"
+        return
+    total = sum(totals.seconds for _, totals in kernels) or 1.0
+    most = kernels[0][1].seconds or 1.0
+    rows = [_kernel(key, totals, total, most) for key, totals in kernels[:MOST_ROWS]]
+    columns = ("kernel", "calls", "ms", "share", "", "GB/s", "GFLOP/s", "operands")
+    yield _table(columns, rows, text=(0, 4, 7), ops=(7,))
+    yield from _more(len(kernels))
+
+
+def _kernel(
+    key: tuple[str, str], totals: KernelTotals, total: float, most: float
+) -> tuple[object, ...]:
+    return (
+        _text(kernel_name(key[0])),
+        totals.calls,
+        _ms(totals.seconds),
+        f"{totals.seconds / total:.1%}",
+        _bar(totals.seconds / most),
+        _number(totals.gb_per_s, "{:.1f}"),
+        _number(totals.gflop_per_s, "{:.1f}"),
+        _text(key[1]),
+    )
+
+
+def _programs(programs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [
+        (each["number"], _text(each["origin"]), _text(each["backend"]), each["runs"],
+         _ms(each["seconds"]), _ms(each["compile_s"]),
+         "from disk" if each["optimized_before"] else "now", _text(each["reason"]))
+        for each in programs[:MOST_ROWS]
+    ]  # fmt: skip
+    yield "<h2>Programs</h2>"
+    columns = ("", "asked for by", "backend", "runs", "ms", "compiled, ms", "optimized", "why")
+    yield _table(columns, rows, text=(1, 2, 6, 7))
+    yield from _more(len(programs))
+
+
+def _pairs(
+    title: str, values: Mapping[str, int], names: Mapping[str, str], show: Any
+) -> Iterator[str]:
+    yield f"<h2>{title}</h2>"
+    rows = [(name, show(values[key])) for key, name in names.items() if values.get(key)]
+    yield _table(("", ""), rows, text=(0,)) if rows else "<p>Nothing.</p>"
+
+
+def _more(count: int) -> Iterator[str]:
+    if count > MOST_ROWS:
+        yield f'<p class="dim">{count - MOST_ROWS} more are in profile.json.</p>'
+
+
+def _table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    text: Sequence[int],
+    ops: Sequence[int] = (),
+) -> str:
+    classes = [
+        " ".join(name for name, where in (("text", text), ("ops", ops)) if at in where)
+        for at in range(len(columns))
+    ]
+    kinds = [f' class="{each}"' if each else "" for each in classes]
+    head = "".join(f"<th{kind}>{name}</th>" for name, kind in zip(columns, kinds, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{k}>{cell}</td>" for cell, k in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    headed = f"<tr>{head}</tr>" if any(columns) else ""
+    return f'<div class="wide"><table>{headed}{body}</table></div>'
+
+
+def _bar(share: float) -> str:
+    width = max(0.0, min(1.0, share)) * 100
+    return (
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none"><rect class="track"'
+        f' width="100" height="10"/><rect class="k0" width="{width:.1f}" height="10"/></svg>'
+    )
+
+
+def _text(value: object) -> str:
+    return escape(clipped(str(value), _MOST_TEXT))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"

@@ -1,0 +1,173 @@
+"""A model by what it can do: each capability as its protocol, or an error with what it offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from gptrs.errors import ModelError
+from gptrs.plugins.capabilities import (
+    CausalLM,
+    CTCModel,
+    ImageClassifier,
+    ImageEmbedder,
+    ImageTextScorer,
+    MaskedLM,
+    Seq2SeqLM,
+    SoundTranscriber,
+    TextClassifier,
+    TextEmbedder,
+    TokenClassifier,
+    Transcriber,
+)
+from gptrs_runtime.causal_embedder import CausalEmbedder, CausalStates
+
+if TYPE_CHECKING:
+    from gptrs_runtime.images.image_prompts import TextsWithImages
+
+_WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
+AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
+"""The capabilities by which a language model of sentence-transformers embeds texts."""
+RERANKER: Final = "reranker"
+"""The capability of a language model whose files say which of its logits are a score."""
+_NO_TEXT: Final = "cannot generate text"
+_READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
+_OF_IMAGES: Final = ("image_classifier", "image_embedder")
+_COMMANDS: Final = {
+    "causal_lm": "generate",
+    "ctc": "transcribe",
+    "image_classifier": "forward",
+    "image_embedder": "embed --image",
+    "image_text": "match",
+    "masked_lm": "fill",
+    "reranker": "rank",
+    "seq2seq": "generate",
+    "sound_transcriber": "transcribe",
+    "text_classifier": "classify",
+    "text_embedder": "embed",
+    "token_classifier": "tag",
+    "transcriber": "transcribe",
+}
+"""The command that is for models with a capability."""
+
+
+class CapableModel:
+    """A model called `name`, of any kind, whose `module` does what `capabilities` say."""
+
+    def __init__(self, name: str, capabilities: frozenset[str], module: object) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self.module = module
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether `forward` has something to return: an embedder without a head has vectors."""
+        return not self.capabilities.isdisjoint(("image_classifier", *_WITH_LOGITS))
+
+    def causal_lm(self) -> CausalLM:
+        """Return the model as a causal language model; ModelError when it is none."""
+        reads = "seq2seq" in self.capabilities
+        otherwise = "writes texts about others, and continues none" if reads else _NO_TEXT
+        return cast("CausalLM", self.offering("causal_lm", otherwise))
+
+    def image_classifier(self) -> ImageClassifier:
+        """Return the model as an image classifier; ModelError when it is none."""
+        return cast("ImageClassifier", self.offering("image_classifier", "takes no images"))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model takes images, not tokens."""
+        return not self.capabilities.isdisjoint(_OF_IMAGES)
+
+    def image_reader(self) -> ImageClassifier | ImageEmbedder:
+        """Return the model as a reader of images, whatever its outputs; ModelError if none."""
+        name = next((name for name in _OF_IMAGES if name in self.capabilities), _OF_IMAGES[0])
+        return cast("ImageClassifier", self.offering(name, "takes no images"))
+
+    def image_embedder(self) -> ImageEmbedder:
+        """Return the model as an embedder of images; ModelError when it is none."""
+        return cast("ImageEmbedder", self.offering("image_embedder", "cannot embed images"))
+
+    def image_lm(self) -> TextsWithImages:
+        """Return the model as one that reads images among texts; ModelError when it is none."""
+        return cast("TextsWithImages", self.offering("image_lm", "reads no images among texts"))
+
+    def image_text(self) -> ImageTextScorer:
+        """Return the model as one that compares images and texts; ModelError when it is none."""
+        found = self.offering("image_text", "does not compare images with texts")
+        return cast("ImageTextScorer", found)
+
+    def text_embedder(self) -> TextEmbedder:
+        """Return the model as a text embedder; ModelError when it is none."""
+        found = self.offering("text_embedder", "cannot embed texts")
+        if self.capabilities >= AS_EMBEDDER:
+            return CausalEmbedder(cast("CausalStates", found))
+        return cast("TextEmbedder", found)
+
+    def text_classifier(self) -> TextClassifier:
+        """Return the model as a classifier of texts; ModelError when it is none."""
+        return cast("TextClassifier", self.offering("text_classifier", "has no classes of texts"))
+
+    def ranker(self) -> object:
+        """Return the model as one that scores pairs of texts; ModelError when it is none."""
+        if RERANKER in self.capabilities:
+            return self.module
+        return self.offering("text_classifier", "has no score of a query and a document")
+
+    def token_classifier(self) -> TokenClassifier:
+        """Return the model as a classifier of tokens; ModelError when it is none."""
+        found = self.offering("token_classifier", "has no classes of tokens")
+        return cast("TokenClassifier", found)
+
+    def masked_lm(self) -> MaskedLM:
+        """Return the model as one that predicts masked tokens; ModelError when it is none."""
+        return cast("MaskedLM", self.offering("masked_lm", "predicts no masked tokens"))
+
+    def seq2seq(self) -> Seq2SeqLM:
+        """Return the model as one that writes texts about others; ModelError when it is none."""
+        return cast("Seq2SeqLM", self.offering("seq2seq", "reads no text to write another"))
+
+    def transcriber(self) -> Transcriber:
+        """Return the model as one that writes down what is said; ModelError when it is none."""
+        return cast("Transcriber", self.offering("transcriber", "does not hear"))
+
+    def sound_transcriber(self) -> SoundTranscriber:
+        """Return the model as one that writes down sounds as they are; ModelError for others."""
+        return cast("SoundTranscriber", self.offering("sound_transcriber", "does not hear"))
+
+    def ctc(self) -> CTCModel:
+        """Return the model as one that scores the tokens of frames; ModelError when it is none."""
+        return cast("CTCModel", self.offering("ctc", "does not score the frames of a sound"))
+
+    def hearer(self) -> Transcriber | SoundTranscriber | CTCModel:
+        """Return the model as one that hears, whatever its outputs; ModelError when it is none."""
+        if "sound_transcriber" in self.capabilities:
+            return self.sound_transcriber()
+        return self.ctc() if "ctc" in self.capabilities else self.transcriber()
+
+    def token_reader(
+        self,
+    ) -> (
+        CausalLM
+        | Seq2SeqLM
+        | TextEmbedder
+        | TextClassifier
+        | TokenClassifier
+        | MaskedLM
+        | ImageTextScorer
+    ):
+        """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
+        offers = (name for name in _READING if name in self.capabilities)
+        name = next(offers, "causal_lm")
+        return cast("CausalLM", self.offering(name, "takes no tokens"))
+
+    def offering(self, capability: str, otherwise: str) -> object:
+        """Return the module; ModelError for another model, with what that one offers."""
+        if capability not in self.capabilities:
+            offered = sorted(self.capabilities)
+            can = ", ".join(offered) or "nothing that gptrs knows"
+            commands = sorted(
+                {f"`gptrs {_COMMANDS[each]}`" for each in offered if each in _COMMANDS}
+            )
+            shown = f" ({', '.join(commands)})" if commands else ""
+            raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}{shown}")
+        return self.module

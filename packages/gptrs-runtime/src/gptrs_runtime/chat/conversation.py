@@ -1,0 +1,137 @@
+"""A conversation with all that its chat template is told: what HTTP, files and Python ask by."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Final, cast
+
+from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import shown_value
+from gptrs_runtime.chat.messages import Message, read_messages, read_tools, require_free_names
+
+_VARIABLES: Final = "chat_template_kwargs"
+_FLAGS: Final = ("add_generation_prompt", "continue_final_message")
+_EFFORT: Final = "reasoning_effort"
+FIELDS: Final = ("messages", "tools", _VARIABLES, "enable_thinking", _EFFORT, *_FLAGS)
+"""The fields of a request that say what its conversation is, by their names in JSON."""
+_MARK: Final = "CONTINUE_THE_FINAL_MESSAGE "
+"""Stands behind the message to go on with while that is rendered; its space may get lost."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, and what a chat template is told besides: a prompt for all who generate.
+
+    Messages are those of OpenAI's API: `content` is a text or a list of parts, `arguments` of calls
+    are objects or JSON as text. `tools` are functions that the model may call. `variables` are
+    more names for the template, JSON values: `documents`, `enable_thinking` and whatever else it
+    reads. With `continue_final_message` the text goes on with the last message; without it the
+    answer begins as the template says, unless `add_generation_prompt` is False. UsageError for
+    malformed messages and tools, and for variables that would hide what the template is given.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Message] | None = None
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    needs: Sequence[str] = ()
+    """Variables that the template must read, or the request is refused."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", read_messages(self.messages))
+        object.__setattr__(self, "tools", read_tools(self.tools))
+        require_free_names(self.variables, ())
+        if self.add_generation_prompt and self.continue_final_message:
+            raise UsageError(
+                "`add_generation_prompt` and `continue_final_message` exclude each other",
+                hint="set the first one to false, or leave it out",
+            )
+        if self.continue_final_message:
+            _marked(self.messages)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the text ends where an answer begins."""
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
+
+    def with_messages(self, messages: Sequence[Message]) -> Conversation:
+        """Return the conversation with others, which are in the form that a template reads."""
+        made = copy.copy(self)
+        object.__setattr__(made, "messages", list(messages))
+        return made
+
+    def rendered_messages(self) -> Sequence[Message]:
+        """Return the messages to render; `end_of` finds where those end that are continued."""
+        return _marked(self.messages) if self.continue_final_message else self.messages
+
+    def end_of(self, text: str) -> str | None:
+        """Return what of a rendered text comes before the answer; None if it lost its message.
+
+        As `apply_chat_template` of transformers does it, which leaves marks in it of a template
+        that writes the message twice.
+        """
+        if not self.continue_final_message:
+            return text
+        place = text.rfind(_MARK.strip())
+        if place < 0:
+            return None
+        found = text[:place] if text.startswith(_MARK, place) else text[:place].rstrip()
+        for mark in (_MARK, _MARK.strip()):
+            found = found.replace(mark, "")
+        return found if _last_text(self.messages).strip() in found else None
+
+
+def conversation_of(fields: Mapping[str, object]) -> Conversation:
+    """Return the conversation of a request with (some of) the `FIELDS`; a null is left out.
+
+    UsageError as of `Conversation`, and for fields of a wrong type.
+    """
+    given = {name: fields[name] for name in FIELDS if fields.get(name) is not None}
+    variables = given.get(_VARIABLES, {})
+    if not isinstance(variables, Mapping):
+        raise UsageError(f"`{_VARIABLES}` must be an object, got {shown_value(variables)}")
+    told = {str(key): value for key, value in cast("Mapping[object, object]", variables).items()}
+    for name in ("enable_thinking", _EFFORT):
+        if name in given and told.setdefault(name, given[name]) != given[name]:
+            raise UsageError(f"`{name}` and `{_VARIABLES}.{name}` differ", hint="give one of them")
+    for name, kind in ((_EFFORT, str), *((name, bool) for name in ("enable_thinking", *_FLAGS))):
+        if name in given and not isinstance(given[name], kind):
+            need = "text" if kind is str else "true or false"
+            raise UsageError(f"`{name}` must be {need}, got {shown_value(given[name])}")
+    return Conversation(
+        cast("Sequence[Message]", given.get("messages", ())),
+        cast("Sequence[Message] | None", given.get("tools")),
+        told,
+        cast("bool | None", given.get("add_generation_prompt")),
+        bool(given.get("continue_final_message")),
+        (_EFFORT,) if given.get(_EFFORT, "none") != "none" else (),
+    )
+
+
+def _last_text(messages: Sequence[Message]) -> str:
+    """Return the last text of the last message; UsageError if there is none to continue."""
+    content = messages[-1].get("content")
+    if isinstance(content, list):
+        parts = cast("list[Message]", content)
+        content = next((part["text"] for part in reversed(parts) if part["type"] == "text"), None)
+    if not isinstance(content, str):
+        raise UsageError("`continue_final_message` needs a last message with a text to continue")
+    return content
+
+
+def _marked(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the mark behind the last text."""
+    last, text = messages[-1], _last_text(messages)
+    content = last["content"]
+    if isinstance(content, list):
+        parts = cast("list[Message]", list(cast("list[object]", content)))
+        place = max(n for n, part in enumerate(parts) if part["type"] == "text")
+        parts[place] = {**parts[place], "text": text + _MARK}
+        return [*messages[:-1], {**last, "content": parts}]
+    return [*messages[:-1], {**last, "content": text + _MARK}]

@@ -1,0 +1,225 @@
+"""The chat template of a model: its file, its variables, and its limits."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Final, Protocol, cast
+
+from gptrs.errors import MissingLibraryError, ModelError, UsageError
+from gptrs.install_hints import install_extra
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import clipped, shown_value
+from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.chat.messages import Message, as_templates_read, require_free_names
+from gptrs_runtime.chat.render_worker import WorkerError, worker
+from gptrs_runtime.tokenization.special_tokens import named_tokens
+
+_CONFIG: Final = "tokenizer_config.json"
+_FILE: Final = "chat_template.jinja"
+_OF_PROCESSORS: Final = "chat_template.json"
+"""Where older processors of images and texts keep it."""
+
+_MAX_SOURCE_BYTES: Final = 1_000_000
+_MAX_CHARACTERS: Final = 10_000_000
+_CPU_SECONDS: Final = 3
+_SECONDS_PER_CONVERSATION: Final = 0.02
+_MEMORY_BYTES: Final = 1 << 29
+_WALL_FACTOR: Final = 20
+"""Wall seconds allowed for each second of processor time, as the machine may be busy."""
+
+
+class ModelFiles(Protocol):
+    """The folder of a model."""
+
+    def read_bytes(self, name: str, subfolder: str = "", limit: int = ...) -> bytes | None:
+        """Return the bytes of a file, None if there is none; ModelError beyond `limit` bytes."""
+        ...
+
+    def read_json(self, name: str) -> dict[str, object] | None:
+        """Return the object in a JSON file, None if there is none; ModelError if malformed."""
+        ...
+
+
+class ChatTemplateError(ModelError):
+    """A template fails, refuses a conversation, or takes too long.
+
+    `conversation` is the index of the refused one, None if unknown.
+    """
+
+    def __init__(self, problem: str, conversation: int | None = None) -> None:
+        super().__init__(
+            f"the chat template cannot be used: {problem}",
+            hint="continue a prompt in the form that the model expects, with `gptrs generate`",
+        )
+        self.conversation = conversation
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template, the special tokens that it may name, and variables for all its texts."""
+
+    source: str
+    special_tokens: Mapping[str, str]
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def render(self, conversation: Conversation | Sequence[Message]) -> str:
+        """Return the text of a conversation.
+
+        UsageError for malformed messages, and for variables that are no JSON or would hide what the
+        template is given. ChatTemplateError if the template fails or refuses them, or takes more
+        than a few seconds, 512 MiB of memory or ten million characters.
+        """
+        return self.render_all([conversation])[0]
+
+    def render_all(self, conversations: Sequence[Conversation | Sequence[Message]]) -> list[str]:
+        """Return the texts of several conversations; the limits are for all of them together."""
+        checked = [
+            each if isinstance(each, Conversation) else Conversation(each) for each in conversations
+        ]
+        seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
+        request: dict[str, object] = {
+            "template": self.source,
+            "variables": self.special_tokens,
+            "conversations": [self._told(each, each.rendered_messages()) for each in checked],
+            "characters": _MAX_CHARACTERS,
+            "cpu_seconds": seconds,
+            "memory_bytes": _MEMORY_BYTES,
+        }
+        texts = _answer(request, seconds * _WALL_FACTOR)
+        lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i].messages)]
+        if lost:
+            parts = [
+                self._told(checked[i], [_in_parts(m) for m in checked[i].rendered_messages()])
+                for i in lost
+            ]
+            try:
+                found = _answer({**request, "conversations": parts}, seconds * _WALL_FACTOR)
+            except ChatTemplateError:
+                found = [texts[i] for i in lost]
+            for i, text in zip(lost, found, strict=True):
+                texts[i] = texts[i] if _loses_the_user(text, checked[i].messages) else text
+        return [_ended(number, each, texts[number]) for number, each in enumerate(checked)]
+
+    def _told(self, conversation: Conversation, messages: Sequence[Message]) -> dict[str, object]:
+        """Return the names that the template is told of a conversation."""
+        for name in conversation.needs:
+            if re.search(rf"\b{name}\b", self.source) is None:
+                raise UsageError(f"the chat template of this model reads no `{name}`")
+        require_free_names(self.variables, ())
+        require_free_names(conversation.variables, list(self.special_tokens))
+        return {
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": conversation.answers,
+            **_checked({**self.variables, **conversation.variables}),
+            "messages": [as_templates_read(message) for message in messages],
+        }
+
+
+def _ended(number: int, conversation: Conversation, text: str) -> str:
+    found = conversation.end_of(text)
+    if found is None:
+        problem = "it leaves out the message that is to be continued"
+        raise ChatTemplateError(problem, number)
+    return found
+
+
+def _loses_the_user(text: str, messages: Sequence[Message]) -> bool:
+    """Return whether the last text of the user is not in what a template made of a conversation.
+
+    Templates of some models of images read contents as lists of parts only, and text has none.
+    """
+    contents = [message.get("content") for message in messages if message.get("role") == "user"]
+    last = contents[-1] if contents else ""
+    return isinstance(last, str) and last.strip() not in text
+
+
+def _in_parts(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
+
+
+def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
+    """Return variables for a template, which stands in another process; UsageError for no JSON."""
+    try:
+        json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"variables of a template must be JSON values: {error}") from error
+    return given
+
+
+def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) -> ChatTemplate:
+    """Return the template in chat_template.jinja, else in tokenizer_config.json, of model `name`.
+
+    Models of images may have it in chat_template.json instead.
+
+    Of several named ones it is the one called `tool_use`, if there is one, `with_tools`, else
+    `default`. ModelError if there is none or it is malformed.
+    """
+    settings = files.read_json(_CONFIG) or {}
+    data = files.read_bytes(_FILE, limit=_MAX_SOURCE_BYTES)
+    if data is not None:
+        try:
+            source: object = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ModelError(f"`{_FILE}` is not UTF-8: byte {error.start}") from error
+    else:
+        names = ("tool_use", "default") if with_tools else ("default",)
+        stated = settings.get("chat_template")
+        if stated is None:
+            stated = (files.read_json(_OF_PROCESSORS) or {}).get("chat_template")
+        source = _named_of(stated, names)
+    if source is None:
+        raise ModelError(
+            f"`{name}` has no chat template",
+            hint="continue a prompt with `gptrs generate`, without --chat; models that were tuned"
+            f" to chat have a template in `{_FILE}` or `{_CONFIG}`",
+        )
+    if not isinstance(source, str):
+        raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")
+    return ChatTemplate(source, named_tokens(files))
+
+
+def _named_of(stated: object, names: Sequence[str]) -> object:
+    """Return the template itself, or of a list of named ones the first of `names`."""
+    if not isinstance(stated, list):
+        return stated
+    entries = [
+        cast("Mapping[str, object]", entry)
+        for entry in cast("list[object]", stated)
+        if isinstance(entry, Mapping)
+    ]
+    found = {entry.get("name"): entry.get("template") for entry in reversed(entries)}
+    for name in names:
+        if name in found:
+            return found[name]
+    raise ModelError(f"none of the chat templates in {_CONFIG} is called `default`")
+
+
+def _answer(request: dict[str, object], timeout: float) -> list[str]:
+    """Return the rendered texts; ChatTemplateError says why there are none."""
+    _require_jinja()
+    try:
+        answer = worker.ask(request, timeout)
+    except WorkerError as error:
+        raise ChatTemplateError(str(error)) from error
+    if "problem" in answer:
+        number = cast("int | None", answer["conversation"])
+        raise ChatTemplateError(clipped(str(answer["problem"]), 300), number)
+    return cast("list[str]", answer["texts"])
+
+
+@functools.cache  # errors are not kept
+def _require_jinja() -> None:
+    if importlib.util.find_spec("jinja2") is None:
+        raise MissingLibraryError(
+            "chat templates need Jinja, which is not installed",
+            hint=install_extra("gptrs-runtime", "chat"),
+        )

@@ -1,0 +1,106 @@
+"""One run of a model from an input to logits, and the best scores in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, cast
+
+import numpy as np
+
+from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import shown_value
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.model_inputs import Batch
+
+TOP = 5
+"""Number of best scores that are reported if nobody asks for another one."""
+WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
+"""The capabilities whose scores are of classes, not of tokens."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A class or token: its number, name, logit, and share in the softmax of all logits.
+
+    The name of a class is its label, that of a token its text; both may be empty.
+    """
+
+    index: int
+    name: str
+    logit: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The outcome of a run: logits f32 [B, classes] or [B, T, V], and for each row the best.
+
+    Those of tokens are of the last position.
+    """
+
+    logits: np.ndarray
+    best: tuple[tuple[Score, ...], ...]
+    seconds: float
+
+
+def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
+    """Run the model and find the `top` best of each row, or all that there are.
+
+    Errors are those of `LoadedModel.forward`.
+    """
+    started = time.perf_counter()
+    logits = model.forward(batch.array)
+    seconds = time.perf_counter() - started
+    rows = logits[:, -1] if logits.ndim == 3 else logits
+    name = partial(_name, model)
+    return Forward(
+        logits, tuple(best_scores(row, softmax(row), top, name) for row in rows), seconds
+    )
+
+
+def class_label(config: Mapping[str, object], index: int) -> str:
+    """Return the name of a class by `id2label` of config.json, else `LABEL_3` for class 3.
+
+    ModelError if `id2label` is no table of names.
+    """
+    labels = config.get("id2label")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ModelError(f"`id2label` must be a table of names, found {shown_value(labels)}")
+    names = cast("Mapping[str, object]", labels or {})
+    name = names.get(str(index), f"LABEL_{index}")
+    if not isinstance(name, str):
+        raise ModelError(f"`id2label` must name class {index}, found {shown_value(name)}")
+    return name
+
+
+def best_scores(
+    logits: np.ndarray, probabilities: np.ndarray, top: int, name: Callable[[int], str]
+) -> tuple[Score, ...]:
+    """Return the best of scores [N], of equal ones the lower index first, NaN last."""
+    order = np.argsort(-logits, kind="stable")[:top]
+    return tuple(
+        Score(
+            index=int(index),
+            name=name(int(index)),
+            logit=float(logits[index]),
+            probability=float(probabilities[index]),
+        )
+        for index in order
+    )
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities, f64, of logits [N]; NaN where one is infinite."""
+    wide = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinite logits have no probabilities
+        powers = np.exp(wide - wide.max())
+        return powers / powers.sum()
+
+
+def _name(model: LoadedModel, index: int) -> str:
+    if not model.capabilities.isdisjoint(WITH_CLASSES):
+        return class_label(model.config, index)
+    return (model.tokenizer.token_text(index) or "") if model.has_tokenizer else ""

@@ -1,0 +1,104 @@
+"""List functionals, their implementations, and the one that a call would use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gptrs import functionals as functionals  # registers them
+from gptrs.capture.events.trace import ImplementationChoice
+from gptrs.errors import PluginError
+from gptrs.functionals.dispatch import benchmark_policy
+from gptrs.functionals.dispatch.active_overrides import ACTIVE, Choice, entered
+from gptrs.functionals.dispatch.override_policy import BENCHMARK
+from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, implementation_names
+from gptrs.plugins.descriptions import FunctionalPlugin
+from gptrs.plugins.manager import manager
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.functional_overrides import model_choices
+
+
+@dataclass(frozen=True)
+class ListedImplementation:
+    """An implementation by name; `plugin` is what brings it, None for one that is code of gptrs."""
+
+    name: str
+    plugin: PluginRecord | None
+
+    @property
+    def state(self) -> PluginState:
+        """The state of its plugin; `loaded` for our own."""
+        return self.plugin.state if self.plugin else PluginState.LOADED
+
+
+@dataclass(frozen=True)
+class ListedFunctional:
+    """A functional, the policy that holds for it, who chose that, and all its implementations.
+
+    `because` is "portable" where nobody chose, else "config", "environment", "--override" or
+    "scope". `choices` are those that `benchmark` made so far, on any backend.
+    """
+
+    name: str
+    active: str
+    because: str
+    implementations: tuple[ListedImplementation, ...]
+    choices: tuple[ImplementationChoice, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the policy `benchmark` holds."""
+        return self.active.startswith(BENCHMARK)
+
+
+def list_functionals(
+    config: Mapping[str, object] | None = None, origin: str = ""
+) -> list[ListedFunctional]:
+    """Return all functionals by name, as a call here would compute them.
+
+    With the `config` of a model, which is from `origin`, as that model would.
+    Raises as loading it does for what it overrides.
+    """
+    _find_misnamed()
+    with entered(model_choices(config or {}, origin)):
+        active = ACTIVE.get()
+    made = benchmark_policy.choices()
+    return [_listed(name, active.get(name), made) for name in functional_names()]
+
+
+def _find_misnamed() -> None:
+    """Mark plugins for functionals that do not exist as broken; their descriptions cannot tell."""
+    for plugin in manager().descriptions(FunctionalPlugin):
+        if plugin.functional not in functional_names():
+            error = PluginError(
+                f"there is no functional `{plugin.functional}`",
+                hint="`gptrs list functionals` shows all of them",
+            )
+            manager().broken(FunctionalPlugin, plugin.name, error)
+
+
+def _listed(
+    name: str, choice: Choice | None, made: Sequence[ImplementationChoice]
+) -> ListedFunctional:
+    plugins = _plugins_of(name)
+    in_code = [known for known in implementation_names(name) if known not in plugins]
+    return ListedFunctional(
+        name=name,
+        active=str(choice.policy) if choice else PORTABLE,
+        because=str(choice.origin) if choice else PORTABLE,
+        implementations=tuple(
+            ListedImplementation(known, plugins.get(known)) for known in [*in_code, *plugins]
+        ),
+        choices=tuple(each for each in made if each.functional == name),
+    )
+
+
+def _plugins_of(functional: str) -> dict[str, PluginRecord]:
+    """Return the readable plugins that implement a functional, by implementation."""
+    found: dict[str, PluginRecord] = {}
+    for record, plugin in manager().described(FunctionalPlugin):
+        if plugin is not None and plugin.functional == functional:
+            found.setdefault(plugin.implementation, record)
+        elif plugin is None and record.name.startswith(f"{functional}."):
+            found.setdefault(record.name.removeprefix(f"{functional}."), record)
+    return found

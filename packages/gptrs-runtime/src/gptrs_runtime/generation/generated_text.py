@@ -1,0 +1,228 @@
+"""One text while it is generated: its tokens, their text, and the reason why it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gptrs.errors import NoTokenError
+from gptrs_runtime.generation.context import Context
+from gptrs_runtime.generation.guessing.guesser import TextGuesses
+from gptrs_runtime.generation.logits_processors import FormJudge, ProcessorChain
+from gptrs_runtime.generation.options import FinishReason, Generation, Timings
+from gptrs_runtime.generation.sampling import Sampler, require_finite
+from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter
+from gptrs_runtime.generation.token_scores import TokenScores
+from gptrs_runtime.images.picture_tokens import Picture
+
+
+class GeneratedText:
+    """Chooses a token for each logits, and decodes the tokens to pieces of text.
+
+    `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
+    that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
+    scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
+    `source` are the tokens of the text that an encoder-decoder reads. `pictures` are those that
+    tokens of the context stand for. `steps_at_once` is how many tokens may be chosen before anybody
+    sees one, None for any number. `form` is asked whether a text that a stop string cuts is whole.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt: Sequence[int],
+        context: Context,
+        most_positions: int,
+        max_tokens: int,
+        ends: frozenset[int],
+        shows_end: bool,
+        sampler: Sampler,
+        processors: ProcessorChain,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str],
+        logprobs: int | None,
+        load_seconds: float,
+        guesses: TextGuesses | None = None,
+        source: Sequence[int] = (),
+        pictures: Sequence[Picture] = (),
+        steps_at_once: int | None = None,
+        form: FormJudge | None = None,
+    ) -> None:
+        self.source = tuple(source)
+        self.pictures = tuple(pictures)
+        self.prompt = tuple(prompt)
+        self.context = context
+        self.most_positions = most_positions
+        self.tokens: list[int] = []
+        self.reason: FinishReason = "interrupted"
+        self.error: str | None = None
+        self.guesses = guesses
+        self.family = 0
+        """Which of the models that share a cache it is of."""
+        self.found = 0
+        """How many tokens of the prompt were in the cache already."""
+        self._max_tokens = max_tokens
+        self.ends = ends
+        self._steps_at_once = steps_at_once
+        self._form = form
+        self._shows_end = shows_end
+        self._sampler = sampler
+        self._processors = processors
+        self._decoder = IncrementalDecoder(decode)
+        self._stop = StopFilter(stops)
+        self._logprobs = logprobs
+        self._scores: list[TokenScores] = []
+        self._text: list[str] = []
+        self._load_seconds = load_seconds
+        self._started: float | None = None
+        self._first: float | None = None
+        self._last: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text is complete."""
+        return self.reason != "interrupted"
+
+    @property
+    def room(self) -> int:
+        """How many tokens may follow the next one, in the context as it is."""
+        return min(
+            self.most_positions - len(self.context.tokens), self._max_tokens - len(self.tokens) - 1
+        )
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many tokens may be chosen at once, each the one of the largest logit; see `room`.
+
+        1 where logits are looked at: by processors, for scores, a draw, or guesses.
+        """
+        looks = self._processors.changes_logits or self._logprobs is not None
+        if looks or self.guesses is not None or not self._sampler.takes_largest:
+            return 1
+        return sys.maxsize if self._steps_at_once is None else self._steps_at_once
+
+    def start(self, found: int = 0) -> None:
+        """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
+        if self._started is None:
+            self._started = time.perf_counter()
+            self.found = found
+
+    def append(self, logits: np.ndarray) -> str:
+        """Choose the next token by logits f32 [V]; return the text it completes, maybe empty.
+
+        Where none may come, the text ends with the reason "error".
+        """
+        try:
+            changed = self._processors(logits)
+            _require_token(changed, logits)
+        except NoTokenError as error:
+            return self._give_up(error)
+        token = self._sampler.choose(changed)
+        if self._logprobs is not None:
+            self._scores.append(TokenScores.of(logits, token, self._logprobs))
+        return self.take(token)
+
+    def take_largest(self, token: int, logit: float) -> str:
+        """Append the token of the largest logit, as `append` would."""
+        require_finite(logit)
+        return self.take(token)
+
+    def take(self, token: int) -> str:
+        """Append a token that was chosen; return the text it completes, maybe empty."""
+        self._processors.append(token)
+        self._last = time.perf_counter()
+        self._first = self._first or self._last
+        self.tokens.append(token)
+        self.context.append(token)
+        piece = self._piece(token)
+        self._text.append(piece)
+        return piece
+
+    def replay(self, tokens: Sequence[int], first: float) -> str:
+        """Append tokens that a search has found, the first of them known at the time `first`.
+
+        The text ends with the last one, as an error where a search found no end.
+        """
+        text = "".join([self.take(token) for token in tokens])
+        self._first = first
+        return text if self.ended else text + self._give_up(_none_left())
+
+    @property
+    def scores(self) -> Sequence[TokenScores]:
+        """The scores of each token so far; none where they were not asked for."""
+        return self._scores
+
+    def generation(self) -> Generation:
+        """Return the outcome so far; its reason is "interrupted" until the text has ended."""
+        return Generation(
+            "".join(self._text),
+            tuple(self.tokens),
+            self.prompt,
+            self.reason,
+            self._timings(),
+            None if self._logprobs is None else tuple(self._scores),
+            None if self.guesses is None else self.guesses.counts,
+            self.error,
+        )
+
+    def _piece(self, token: int) -> str:
+        is_end = token in self.ends
+        piece = "" if is_end and not self._shows_end else self._decoder.push(token)
+        piece = self._stop.push(piece)
+        if self._stop.stopped:
+            self._stopped_after(piece)
+        elif is_end:
+            return piece + self._rest("eos")
+        elif len(self.tokens) >= self._max_tokens:
+            return piece + self._rest("length")
+        return piece
+
+    def _rest(self, reason: FinishReason) -> str:
+        """Return the text that was held back; it may complete a stop string."""
+        rest = self._stop.push(self._decoder.finish())
+        self.reason = reason
+        if self._stop.stopped:
+            self._stopped_after(rest)
+        return rest + self._stop.finish()
+
+    def _stopped_after(self, piece: str) -> None:
+        """End the text at a stop string after `piece`: in a form it must be whole there."""
+        self.reason = "stop"
+        if self._form is not None and not self._form.is_whole("".join([*self._text, piece])):
+            self.reason = "error"
+            self.error = "a stop string came before the text had its form"
+
+    def _give_up(self, error: NoTokenError) -> str:
+        """End the text where it is; return what was held back of it."""
+        rest = self._rest("error")
+        self.reason, self.error = "error", str(error)
+        self._text.append(rest)
+        return rest
+
+    def _timings(self) -> Timings:
+        started, first, last = self._started, self._first, self._last
+        if started is None or first is None or last is None:
+            return Timings(self._load_seconds, None, None, None)
+        decoded = len(self.tokens) - 1
+        return Timings(
+            load_s=self._load_seconds,
+            first_token_s=first - started,
+            prompt_tokens_per_s=len(self.prompt) / (first - started),
+            decode_tokens_per_s=decoded / (last - first) if decoded and last > first else None,
+        )
+
+
+def _require_token(changed: np.ndarray, logits: np.ndarray) -> None:
+    """NoTokenError if processors left none of the tokens that the logits allow."""
+    if changed is not logits and changed.max() == -np.inf and logits.max() > -np.inf:
+        raise _none_left()
+
+
+def _none_left() -> NoTokenError:
+    return NoTokenError(
+        "no token may come next: all of them are suppressed",
+        hint="check the logits processors, the biases, and the settings of generation_config.json",
+    )

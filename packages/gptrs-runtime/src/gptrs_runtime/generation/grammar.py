@@ -1,0 +1,201 @@
+"""Answers of a form: tokens that would leave a JSON schema, a regex or a grammar never come."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.errors import MissingLibraryError, ModelError, NoTokenError, UsageError
+from gptrs.install_hints import install_extra
+from gptrs.quoting import clipped, counted
+from gptrs_runtime.deep_stack import on_deep_stack
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.model_source import ModelSource
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+Form = Literal["json_schema", "regex", "lark"]
+
+MAX_FORM_BYTES: Final = 128 << 10
+_STACK_OF_BYTE: Final = 2048
+"""Most of the stack that llguidance takes for a byte of a form: it follows references, and rules
+that name rules, as deep as they go."""
+
+_NON_VERBOSE: Final = "<non-verbose/>"
+_DEAD_END: Final = "NoExtensionBias"
+_logger = logging.getLogger("gptrs")
+
+_vocabularies: WeakKeyDictionary[ModelSource, LLTokenizer] = WeakKeyDictionary()
+_vocabularies_lock = ForkSafeLock()
+
+
+def _library() -> ModuleType:
+    """Return llguidance; MissingLibraryError if it is not installed."""
+    try:
+        return importlib.import_module("llguidance")
+    except ImportError as error:
+        raise MissingLibraryError(
+            "answers of a form need llguidance, which is not installed",
+            hint=install_extra("gptrs-runtime", "grammar"),
+        ) from error
+
+
+def _vocabulary(model: LoadedModel) -> LLTokenizer:
+    """Return the tokens of a model as llguidance reads them, which takes it a while at first.
+
+    Models that differ by their adapters alone share them.
+    """
+    with _vocabularies_lock:
+        known = _vocabularies.get(model.files)
+        if known is None:
+            known = _vocabularies[model.files] = _new_vocabulary(model)
+        return known
+
+
+def _new_vocabulary(model: LoadedModel) -> LLTokenizer:
+    ends = sorted(model.eos_tokens)
+    if not ends:
+        raise UsageError(f"`{model.name}` has no token that ends a text, which a form needs")
+    size = max(model.causal_lm().vocab_size, model.tokenizer.size)
+    try:
+        return _library().LLTokenizer(model.tokenizer.as_json(), n_vocab=size, eos_token=ends[0])
+    except ValueError as error:
+        problem = clipped(str(error), 300)
+        raise ModelError(
+            f"forms need another tokenizer than that of `{model.name}`: {problem}"
+        ) from error
+
+
+def schema_text(schema: Mapping[str, object]) -> str:
+    """Return a JSON schema as text; UsageError for one that is nested too deeply to be written."""
+    try:
+        return json.dumps(schema)
+    except RecursionError as error:
+        raise UsageError("the json_schema cannot be used: it is nested too deeply") from error
+
+
+def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
+    """Return the matcher of a form, which has made the first mask: it may find an error there."""
+    library = _library()
+    matcher = library.LLMatcher(
+        tokenizer,
+        getattr(library.LLMatcher, f"grammar_from_{form}")(text),
+        log_level=0,
+        limits=library.LLParserLimits(verbose_errors=False),
+    )
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher
+
+
+def _problem(matcher: LLMatcher) -> str:
+    """Return in words why a matcher is in error."""
+    told = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
+    # What llguidance calls a dead end: it masks all tokens but the one that ends a text.
+    return "the model has no token that may come next" if told == _DEAD_END else clipped(told, 300)
+
+
+class Grammar:
+    """A form that texts of `model` are to have; it may serve any number of texts at once.
+
+    `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed, has
+    more than `MAX_FORM_BYTES`, uses what llguidance does not know, or has no beginning that the
+    model could write; no file and no address that it names is read. What llguidance warns of goes
+    to the logger `gptrs`. MissingLibraryError where llguidance is not installed. The first grammar
+    of a model reads its vocabulary, the others share that.
+    """
+
+    def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
+        self._tokenizer = _vocabulary(model)
+        self._vocab_size = model.causal_lm().vocab_size
+        ends = [token for token in sorted(model.eos_tokens) if token < self._vocab_size]
+        self._ends = np.array(ends, np.int64)
+        text = source if isinstance(source, str) else schema_text(source)
+        size = len(text.encode("utf-8", "replace"))
+        if size > MAX_FORM_BYTES:
+            raise UsageError(
+                f"the {form} cannot be used: it has {size} bytes, the limit is {MAX_FORM_BYTES}"
+            )
+        try:
+            self._matcher = on_deep_stack(
+                lambda: _new_matcher(self._tokenizer, form, text), size * _STACK_OF_BYTE
+            )
+        except ValueError as error:
+            raise UsageError(f"the {form} cannot be used: {clipped(str(error), 300)}") from error
+        if self._matcher.is_error():
+            raise UsageError(f"the {form} cannot be used: {_problem(self._matcher)}")
+        for warning in self._matcher.get_grammar_warnings():
+            _logger.warning("the %s: %s", form, clipped(" ".join(warning.split()), 300))
+
+    def new_processor(self, prompt_length: int) -> GrammarProcessor:
+        """Return the logits processor of one text with a prompt of that many tokens."""
+        return GrammarProcessor(
+            self._tokenizer, self._matcher, self._vocab_size, self._ends, prompt_length
+        )
+
+
+class GrammarProcessor:
+    """Suppresses the tokens that would leave the form of one text, and its end before it is whole.
+
+    Once nothing may follow, only the tokens that end a text may.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        matcher: LLMatcher,
+        vocab_size: int,
+        ends: np.ndarray,
+        prompt_length: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._fresh, self._matcher = matcher, matcher.deep_copy()
+        self._vocab_size = vocab_size
+        self._ends = ends
+        self._begin = self._read = prompt_length
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of all other tokens to -inf.
+
+        NoTokenError where that leaves none, or where llguidance gives up: a form may take more work
+        than it does, which shows only as the text grows.
+        """
+        new = tokens[self._read :]
+        self._read = tokens.size
+        self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
+        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        # Asked after the mask, which may fail, and which then allows a text to end.
+        if self._matcher.is_error():
+            raise self._kept_no_longer(_problem(self._matcher))
+        bits = np.unpackbits(packed, bitorder="little")
+        allowed = bits[: self._vocab_size].view(np.bool_)
+        if self._matcher.is_stopped():
+            allowed[:] = False
+        allowed[self._ends] = self._matcher.is_accepting()
+        np.copyto(logits, -np.inf, where=~allowed)
+        if logits.max() == -np.inf:
+            raise self._kept_no_longer("the tokens that it allows are all suppressed")
+        return logits
+
+    def _kept_no_longer(self, problem: str) -> NoTokenError:
+        count = self._read - self._begin
+        return NoTokenError(f"the form cannot be kept after {counted(count, 'token')}: {problem}")
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether a text is of the form."""
+        # Any tokens of the text will do; those of a form that names special tokens are such.
+        plain = self._tokenizer.greedy_tokenize(text)
+        for tokens in (plain, self._tokenizer.tokenize_str(text, parse_special=True)):
+            matcher = self._fresh.deep_copy()
+            if matcher.consume_tokens(tokens) and matcher.is_accepting():
+                return True
+        return False

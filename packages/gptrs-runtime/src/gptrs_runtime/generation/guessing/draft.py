@@ -1,0 +1,179 @@
+"""Guesses of a draft model: a smaller one of the same tokenizer, which reads along."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gptrs.errors import UsageError
+from gptrs.ir.dtypes import DType
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted, shown_value
+from gptrs_runtime.generation.context import Context
+from gptrs_runtime.generation.guessing.odds import Odds
+from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
+from gptrs_runtime.generation.pages.page_pool import TextPages
+from gptrs_runtime.generation.sampling import Sampler
+from gptrs_runtime.generation.text_cache import Row
+from gptrs_runtime.loaded_model import LoadedModel
+
+MOST_GUESSED = 16
+
+
+class DraftText:
+    """One text as the draft model has read it, and how often its guesses come true.
+
+    `chunk` is how many tokens the draft reads in a step at most, `most_positions` how long the text
+    may become.
+    """
+
+    def __init__(
+        self, cache: PagedCache, context: Context, sampler: Sampler, most_positions: int, chunk: int
+    ) -> None:
+        self.cache = cache
+        self.odds = Odds(2, 2.5)
+        self.context = context
+        self.sampler = sampler
+        self.most_positions = min(most_positions, cache.context_length)
+        self.chunk = chunk
+        self.pages: TextPages | None = None
+        self.guess: list[int] = []
+        """Tokens after those of `pages` that the draft has read, too, the last one excepted."""
+        self._shifts = context.shifts
+
+    @property
+    def room(self) -> int:
+        """Return how many tokens the draft may guess."""
+        return min(MOST_GUESSED, self.most_positions - len(self.context.tokens))
+
+    def unread(self) -> list[int] | None:
+        """Return what the draft has to read before it can guess; None without room in its cache."""
+        tokens = self.context.tokens
+        if self.pages is not None and (self.pages.lost or self._shifts != self.context.shifts):
+            self.release()
+        if self.pages is None:
+            self._shifts = self.context.shifts
+            self.pages = self.cache.admit(tokens, self.most_positions, self.chunk)
+            if self.pages is None:
+                return None
+        right = self._right(tokens[self.pages.length :])
+        self.cache.keep(self.pages, self.guess[:right])
+        self.guess = []
+        return tokens[self.pages.length :]
+
+    def _right(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of the last guess were read and came; one is left to read."""
+        read = self.guess[:-1]
+        most = min(len(read), len(tokens) - 1)
+        return next((n for n in range(most) if read[n] != tokens[n]), max(0, most))
+
+    def release(self) -> None:
+        """Give back the room in the cache."""
+        if self.pages is not None:
+            self.cache.release(self.pages)
+        self.pages, self.guess = None, []
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A text and how many tokens are to be guessed of it."""
+
+    text: DraftText
+    count: int
+
+
+def drafted(wishes: Sequence[Wish], vocab_size: int) -> list[list[int]]:
+    """Return a guess for each text of one draft; texts take steps of the draft together.
+
+    A text that the draft has not read yet gets none: a chunk of it is read. The draft draws with
+    the random numbers with which the text itself will draw, so that like distributions give like
+    tokens.
+    """
+    guesses: list[list[int]] = [[] for _ in wishes]
+    samplers: dict[int, Sampler] = {}
+    rows: list[tuple[int, Row]] = []
+    for number, wish in enumerate(wishes):
+        unread = wish.text.unread()
+        if unread is not None and wish.text.pages is not None:
+            rows.append((number, Row(wish.text.pages, unread[: wish.text.chunk])))
+            if len(unread) <= wish.text.chunk:
+                samplers[number] = wish.text.sampler.ahead()
+    while rows:
+        cache = wishes[rows[0][0]].text.cache
+        started = time.perf_counter()
+        logits = cache.run([row for _, row in rows])
+        if all(len(row.tokens) + len(row.guess) == 1 for _, row in rows):
+            cache.times.record(len(rows), time.perf_counter() - started)
+        numbers = [number for number, _ in rows]
+        rows = []
+        for number, scores in zip(numbers, logits, strict=True):
+            if number in samplers:
+                guess, wish = guesses[number], wishes[number]
+                guess.append(_chosen(samplers[number], scores, vocab_size))
+                wish.text.guess = guess
+                if len(guess) < wish.count and wish.text.pages is not None:
+                    row = Row(wish.text.pages, (), guess[-1:], len(guess) - 1)
+                    rows.append((number, row))
+    return guesses
+
+
+def _chosen(sampler: Sampler, logits: np.ndarray, vocab_size: int) -> int:
+    return sampler.choose(logits[:vocab_size])
+
+
+_suiting: WeakKeyDictionary[LoadedModel, WeakKeyDictionary[LoadedModel, bool]] = WeakKeyDictionary()
+
+
+def draft_cache(model: LoadedModel, draft: LoadedModel, dtype: DType) -> PagedCache:
+    """Return the cache of a draft of `model`; UsageError if they do not have the same tokens."""
+    require_same_tokens(model, draft)
+    if any(spec.per_page for spec in draft.causal_lm().cache_specs()):
+        raise UsageError(
+            f"{quoted(draft.name)} cannot be a draft: it keeps a state of each text, which cannot"
+            " take back tokens",
+            hint="take a draft with attention in all layers",
+        )
+    return paged_cache(draft, dtype, None)
+
+
+def require_same_tokens(model: LoadedModel, draft: LoadedModel) -> None:
+    """UsageError unless the tokens of a model and its draft are the same."""
+    known = _suiting.setdefault(draft, WeakKeyDictionary())
+    if model not in known:
+        _compare_tokens(model, draft)
+        known[model] = True
+
+
+def _compare_tokens(model: LoadedModel, draft: LoadedModel) -> None:
+    names = f"the draft {quoted(draft.name)} and {quoted(model.name)}"
+    hint = "take a draft of the same family of models, with the same tokenizer"
+    if model.has_tokenizer != draft.has_tokenizer:
+        without = draft if model.has_tokenizer else model
+        raise UsageError(
+            f"{names} must have the same tokenizer: {quoted(without.name)} has none", hint=hint
+        )
+    if not model.has_tokenizer:
+        sizes = draft.causal_lm().vocab_size, model.causal_lm().vocab_size
+        if sizes[0] != sizes[1]:
+            raise UsageError(f"{names} have {sizes[0]} and {sizes[1]} tokens", hint=hint)
+        return
+    own, other = draft.tokenizer.vocabulary(), model.tokenizer.vocabulary()
+    if own != other:
+        token = min((pair[0] for pair in own.items() ^ other.items()), key=_shortest)
+        raise UsageError(
+            f"{names} have different tokenizers, of {len(own)} and {len(other)} tokens:"
+            f" {shown_value(token)} is {_number(own, token)} and {_number(other, token)}",
+            hint=hint,
+        )
+
+
+def _number(vocabulary: dict[str, int], token: str) -> str:
+    number = vocabulary.get(token)
+    return "no token" if number is None else f"token {number}"
+
+
+def _shortest(token: str) -> tuple[int, str]:
+    return len(token), token

@@ -1,0 +1,160 @@
+"""The guesses of a step: texts that get one, how long it is, and whether it came true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gptrs.spans import span
+from gptrs_runtime.generation.guessing.counts import GuessCounts
+from gptrs_runtime.generation.guessing.draft import DraftText, Wish, drafted
+from gptrs_runtime.generation.guessing.odds import Balance, Odds, best_length
+from gptrs_runtime.generation.guessing.prompt_lookup import MOST_GUESSED, Match, PromptLookup
+from gptrs_runtime.generation.step_times import StepTimes
+
+
+class TextGuesses:
+    """How one text is guessed ahead: by `lookup`, by `draft`, or both, the first one first."""
+
+    def __init__(
+        self, lookup: PromptLookup | None, draft: DraftText | None, vocab_size: int
+    ) -> None:
+        self.lookup = lookup
+        self.draft = draft
+        self.vocab_size = vocab_size
+        self.balance = Balance()
+        self.counts = GuessCounts()
+        self._seen = 0
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Take in the new tokens of the text so far."""
+        if self.lookup is not None:
+            self.lookup.add(tokens[self._seen :])
+        self._seen = len(tokens)
+
+    def close(self) -> None:
+        """Give back what a draft holds."""
+        if self.draft is not None:
+            self.draft.release()
+
+
+class Guess(NamedTuple):
+    """Tokens that may come next, and the odds that they were guessed by."""
+
+    tokens: Sequence[int]
+    odds: Odds
+
+
+class Candidate(NamedTuple):
+    """A text that grows by a token in the next step: it may get up to `most` guessed ones.
+
+    `written` is how many it has.
+    """
+
+    guesses: TextGuesses
+    written: int
+    most: int
+
+
+class Guesser:
+    """Guesses for the texts of a scheduler; `times` are those of its steps by rows with logits."""
+
+    def __init__(self, times: StepTimes) -> None:
+        self._times = times
+
+    def guess(self, candidates: Sequence[Candidate], rows: int, room: int) -> list[Guess | None]:
+        """Return the guess for each text, None for none; together they have up to `room` tokens.
+
+        The step has `rows` rows without them. A guess is as long as pays by the times of steps and
+        by its odds, and there is none if it does not, or if guesses of the text have lost too much.
+        """
+        found: list[Guess | None] = [None] * len(candidates)
+        if not candidates or self._times.estimate(rows) is None:
+            return found
+        with span("guess tokens"):
+            wishes: dict[int, Wish] = {}
+            for number, each in enumerate(candidates):
+                length, match = self._length(each, rows, min(each.most, room))
+                if not length:
+                    continue
+                rows, room = rows + length, room - length
+                lookup, draft = each.guesses.lookup, each.guesses.draft
+                if match is not None and lookup is not None:
+                    found[number] = Guess(lookup.after(match, length), match.odds)
+                elif draft is not None:
+                    wishes[number] = Wish(draft, length)
+            self._draft(candidates, wishes, found)
+        return found
+
+    def _length(self, each: Candidate, rows: int, most: int) -> tuple[int, Match | None]:
+        """Return how many tokens to guess of a text, and where to look them up if that is how."""
+        guesses = each.guesses
+        if most < 1:
+            return 0, None
+        match = guesses.lookup.find() if guesses.lookup is not None else None
+        allowed = guesses.balance.allows(each.written)
+        if match is not None:
+            length = 0
+            if allowed:
+                most_here = min(most, MOST_GUESSED)
+                length = best_length(match.odds.each, most_here, rows, self._seconds(rows))
+            if length:
+                return length, match
+            match.odds.rest()
+        draft = guesses.draft
+        if draft is None or draft.room < 1:
+            return 0, None
+        times = draft.cache.times
+        length = 0
+        if allowed:
+            seconds = self._seconds(rows, times.estimate(1) or 0.0)
+            length = best_length(draft.odds.each, min(most, draft.room), rows, seconds)
+        if not length:
+            draft.odds.rest()
+        return length, None
+
+    def _seconds(self, rows: int, each: float = 0.0) -> Callable[[int], float]:
+        def seconds(guessed: int) -> float:
+            return (self._times.estimate(rows + guessed) or 1.0) + guessed * each
+
+        return seconds
+
+    def _draft(
+        self,
+        candidates: Sequence[Candidate],
+        wishes: dict[int, Wish],
+        found: list[Guess | None],
+    ) -> None:
+        """Have drafts guess: the texts of one draft together."""
+        while wishes:
+            cache = next(iter(wishes.values())).text.cache
+            numbers = [number for number, wish in wishes.items() if wish.text.cache is cache]
+            own = [wishes.pop(number) for number in numbers]
+            vocab_size = candidates[numbers[0]].guesses.vocab_size
+            for number, wish, tokens in zip(numbers, own, drafted(own, vocab_size), strict=True):
+                if tokens:
+                    found[number] = Guess(tokens, wish.text.odds)
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Take in how long a step of so many rows, all with logits, took."""
+        self._times.record(rows, seconds)
+
+    def told(
+        self, guesses: TextGuesses, guess: Guess, accepted: int, rows: tuple[int, int]
+    ) -> None:
+        """Take in how many tokens of a guess came true.
+
+        `rows` are those of the step without guesses and with all of them.
+        """
+        proposed = len(guess.tokens)
+        guess.odds.told(proposed, accepted)
+        guesses.counts += GuessCounts(proposed, accepted)
+        plain, whole = (self._times.estimate(count) for count in rows)
+        if plain is None or whole is None:
+            return
+        share = proposed / (rows[1] - rows[0])
+        spent = max(0.0, whole - plain) * share
+        draft = guesses.draft
+        if draft is not None and guess.odds is draft.odds:
+            spent += proposed * (draft.cache.times.estimate(1) or 0.0)
+        guesses.balance.told(accepted, rows[0] * spent / plain)

@@ -1,0 +1,283 @@
+"""Logits processors: functions that change the logits of the next token, as in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.sampling import Sampling
+
+LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""`(tokens, logits) -> logits`: the tokens so far of one text, prompt included, si64 [T], and the
+logits of the next one, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
+
+
+_F32 = np.finfo(np.float32)
+
+
+class ProcessorMaker(Protocol):
+    """Makes a logits processor for each text, where a text has a state of its own."""
+
+    def new_processor(self, prompt_length: int) -> LogitsProcessor:
+        """Return the processor of a text with a prompt of that many tokens.
+
+        One that is a `FormJudge`, too, is asked about a text that a stop string cuts.
+        """
+        ...
+
+
+@runtime_checkable
+class FormJudge(Protocol):
+    """Tells whether a text has a form."""
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether a text is of the form as it stands."""
+        ...
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """Tokens that must not come next, as generation_config.json names them.
+
+    `suppress` never may, `begin_suppress` not as the first new token, tokens that end the text not
+    before `min_new_tokens` others - without that limit not before `min_length` with the prompt -
+    and none that would repeat a sequence of `no_repeat_ngram_size` tokens, the prompt included; 0
+    for no such limit. Of each of `bad_words` the last token never follows the others.
+    """
+
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    min_length: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+def built_in_processors(
+    sampling: Sampling, suppression: Suppression, ends: Iterable[int], prompt_length: int
+) -> list[LogitsProcessor]:
+    """Return new processors for one text, in the order of transformers; none that do nothing."""
+    processors: list[LogitsProcessor] = []
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenalty(sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        processors.append(OccurrencePenalty(presence, frequency, prompt_length))
+    if suppression.no_repeat_ngram_size:
+        processors.append(NoRepeatNgrams(suppression.no_repeat_ngram_size))
+    ends = tuple(ends)
+    if suppression.bad_words:
+        processors.append(SuppressSequences(suppression.bad_words, ends))
+    new = suppression.min_new_tokens
+    minimum = prompt_length + new if new else suppression.min_length
+    if minimum > prompt_length:
+        processors.append(SuppressBefore(minimum, ends))
+    if suppression.suppress:
+        processors.append(SuppressTokens(suppression.suppress))
+    if suppression.begin_suppress:
+        processors.append(SuppressBefore(prompt_length + 1, suppression.begin_suppress))
+    return processors
+
+
+class ProcessorChain:
+    """The processors of one text, applied in order to the logits after its tokens so far."""
+
+    def __init__(self, processors: Sequence[LogitsProcessor], prompt: Sequence[int]) -> None:
+        self._processors = tuple(processors)
+        self._tokens: npt.NDArray[np.int64] = np.array(prompt, np.int64)
+        self._length = len(prompt)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether there is a processor."""
+        return bool(self._processors)
+
+    def append(self, token: int) -> None:
+        """Add a token that was chosen; takes constant time on average."""
+        if not self._processors:
+            return
+        if self._length == self._tokens.size:
+            self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
+        self._tokens[self._length] = token
+        self._length += 1
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """Return the processed logits f32 [V]; the given ones stay as they are.
+
+        UsageError if a processor returns anything but an array f32 [V].
+        """
+        if not self._processors:
+            return logits
+        tokens = self._tokens[: self._length]
+        tokens.flags.writeable = False
+        changed = logits.copy()
+        for processor in self._processors:
+            changed = _checked(processor, processor(tokens, changed), logits)
+        return changed
+
+
+def _checked(processor: LogitsProcessor, found: object, logits: np.ndarray) -> np.ndarray:
+    """Return `found`; UsageError unless it is an array of the type and shape of `logits`."""
+    got = type(found).__name__
+    if isinstance(found, np.ndarray):
+        array = cast("np.ndarray", found)
+        if array.dtype == logits.dtype and array.shape == logits.shape:
+            return array
+        got = f"{array.dtype}{list(array.shape)}"
+    name = getattr(processor, "__name__", type(processor).__name__)
+    raise UsageError(
+        f"logits processor `{name}` must return an array {logits.dtype}{list(logits.shape)},"
+        f" got {got}",
+        hint="return the logits that it was given, changed",
+    )
+
+
+class TokenCounts:
+    """How often tokens occur, as arrays that serve as indices; adding one takes constant time."""
+
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}
+        self._tokens = np.empty(64, np.int64)
+        self._counts = np.zeros(64, np.float32)
+        self._length = 0
+
+    def update(self, tokens: np.ndarray) -> None:
+        """Count the tokens of a text, si64 [T], that were not counted before."""
+        for token in tokens[self._length :].tolist():
+            self._add(token)
+        self._length = tokens.size
+
+    def _add(self, token: int) -> None:
+        index = self._index.setdefault(token, len(self._index))
+        if index == self._tokens.size:
+            self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._tokens[index] = token
+        self._counts[index] += 1
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Each token that occurs, once, si64."""
+        return self._tokens[: len(self._index)]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each of `tokens` occurs, f32."""
+        return self._counts[: len(self._index)]
+
+
+class RepetitionPenalty:
+    """Divides positive logits of tokens that occurred and multiplies negative ones."""
+
+    def __init__(self, penalty: float) -> None:
+        self._penalty = np.float32(np.clip(penalty, _F32.tiny, _F32.max))
+        self._seen = TokenCounts()
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of the prompt's and of generated tokens."""
+        self._seen.update(tokens)
+        seen = logits[self._seen.tokens]
+        with np.errstate(over="ignore"):
+            penalized = np.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        logits[self._seen.tokens] = _in_range(penalized, seen)
+        return logits
+
+
+class OccurrencePenalty:
+    """Subtracts `presence` once, and `frequency` for each time, from generated tokens (OpenAI)."""
+
+    def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
+        self._presence = np.float32(np.clip(presence, _F32.min, _F32.max))
+        self._frequency = np.float32(np.clip(frequency, _F32.min, _F32.max))
+        self._prompt_length = prompt_length
+        self._generated = TokenCounts()
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of generated tokens; those of the prompt alone stay."""
+        self._generated.update(tokens[self._prompt_length :])
+        before = logits[self._generated.tokens]
+        with np.errstate(over="ignore", invalid="ignore"):
+            penalty = self._generated.counts * self._frequency + self._presence
+            logits[self._generated.tokens] = _in_range(before - penalty, before)
+        return logits
+
+
+class NoRepeatNgrams:
+    """Suppresses tokens that would repeat `size` tokens in a row."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._length = 0
+        self._last: tuple[int, ...] = ()
+        self._followers: dict[tuple[int, ...], list[int]] = {}
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Suppress the tokens that followed the last `size - 1` ones before."""
+        for token in tokens[self._length :].tolist():
+            self._add(token)
+        self._length = tokens.size
+        return _suppressed(logits, self._followers.get(self._last, []))
+
+    def _add(self, token: int) -> None:
+        if len(self._last) == self._size - 1:
+            self._followers.setdefault(self._last, []).append(token)
+        self._last = (*self._last, token)[-(self._size - 1) :] if self._size > 1 else ()
+
+
+def _in_range(changed: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return changed logits, infinite ones as the largest of f32; what was not finite stays."""
+    held = np.clip(changed, _F32.min, _F32.max)
+    return np.where(np.isfinite(before), held, before)
+
+
+class SuppressTokens:
+    """Suppresses `suppressed` always."""
+
+    def __init__(self, suppressed: Iterable[int]) -> None:
+        self._suppressed = list(suppressed)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of the suppressed tokens to -inf."""
+        return _suppressed(logits, self._suppressed)
+
+
+class SuppressSequences:
+    """Suppresses the last token of each sequence after the others; those of `ends` alone never."""
+
+    def __init__(self, sequences: Iterable[tuple[int, ...]], ends: Iterable[int]) -> None:
+        alone = {(end,) for end in ends}
+        self._sequences = [sequence for sequence in sequences if sequence not in alone]
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of tokens that would end a sequence to -inf."""
+        longest = max(map(len, self._sequences), default=1)
+        said = tuple(tokens[max(0, tokens.size - longest + 1) :].tolist())
+        last = [
+            sequence[-1]
+            for sequence in self._sequences
+            if sequence[:-1] == said[len(said) - len(sequence) + 1 :]
+        ]
+        return _suppressed(logits, last)
+
+
+class SuppressBefore:
+    """Suppresses `suppressed` while a text has fewer than `length` tokens, the prompt included."""
+
+    def __init__(self, length: int, suppressed: Iterable[int]) -> None:
+        self._length = length
+        self._suppressed = list(suppressed)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of the suppressed tokens to -inf."""
+        return _suppressed(logits, self._suppressed if tokens.size < self._length else [])
+
+
+def _suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:
+    # Configurations name tokens beyond the vocabulary too, as transformers accepts.
+    logits[[token for token in tokens if token < logits.size]] = -np.inf
+    return logits

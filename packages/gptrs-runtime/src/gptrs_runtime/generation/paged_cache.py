@@ -1,0 +1,357 @@
+"""The key/value cache of a model: the pool that assigns pages, and the buffers that they lie in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+import numpy as np
+
+from gptrs.backend.looping import steps_at_once
+from gptrs.backend.protocol import Backend
+from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.errors import CacheBudgetError
+from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.greedy_steps import Chosen, greedy_steps
+from gptrs.nn.page_buffers import PageBuffers
+from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
+from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
+from gptrs_runtime.generation.cache_budget import group_layouts
+from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
+from gptrs_runtime.generation.step_shapes import StepShapes
+from gptrs_runtime.generation.step_times import StepTimes
+from gptrs_runtime.generation.text_cache import GreedyRow, Row
+from gptrs_runtime.images.picture_tokens import has_pictures, seen
+from gptrs_runtime.loaded_model import LoadedModel
+
+LONG: Final = 1 << 32
+"""Added to the family of a text of more tokens than the short context of its model."""
+
+
+class PagedCache:
+    """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
+
+    `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many steps
+    of texts that grow greedily are one run, for models that can. Texts are lost when an
+    interrupt leaves pages in an unknown state, as does a fork while another thread changes them:
+    `TextPages.lost`, admit them again. Threads wait for each other.
+
+    Where the model has a `short_context`, a text that comes past it is read anew in one step, and
+    shares pages with others past it only.
+    """
+
+    chunked = True
+
+    def __init__(
+        self,
+        lm: CausalLM,
+        backend: Backend,
+        dtype: DType,
+        budget: int | None,
+        *,
+        steps_at_once: int = 1,
+    ) -> None:
+        self.dtype = dtype
+        self.buffers: PageBuffers = self._new_buffers(lm, dtype)
+        groups = self.buffers.groups
+        self._layouts = group_layouts(
+            lm,
+            groups,
+            [self.buffers.page_bytes(number) for number in range(len(groups))],
+            budget,
+        )
+        self._expect()
+        self._lm = lm
+        self.short_context = cast("int | None", getattr(lm, "short_context", None))
+        self._shapes = StepShapes(backend)
+        self._steps_at_once = steps_at_once
+        self.times = StepTimes()
+        self.pool = self._new_pool()
+        self._lock = threading.RLock()
+        _every_cache.add(self)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether layers have states of texts, which cannot take back tokens that were guessed."""
+        return any(group.whole for group in self.buffers.groups)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Scope in which no other thread uses the cache."""
+        return self._lock
+
+    def require(self, positions: int, step: int) -> None:
+        """CacheBudgetError if such a text would not even fit alone."""
+        self.pool.limits(positions, self._longest(positions, step))
+
+    def admit(
+        self,
+        tokens: Sequence[int],
+        positions: int,
+        step: int,
+        source: Sequence[int] = (),
+        family: int = 0,
+    ) -> TextPages | None:
+        """Admit a text, which is about no source; what pages of others have of it is known."""
+        with self._consistent():
+            if self._is_long(len(tokens)):
+                family |= LONG
+            step = self._longest(positions, step)
+            admitted = self.pool.admit(tokens, positions, step, family)
+            if admitted is None:
+                return None
+            text, copies = admitted
+            self._copy(copies)
+        return text
+
+    def run(self, rows: Sequence[Row]) -> np.ndarray:
+        """Append tokens to texts; return logits f32 [R, V] after them and each guessed token."""
+        with self._lock:
+            return self._run(rows)
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps `run_greedy` takes; states cannot take back what came after an end."""
+        can = cast("bool", getattr(self._lm, "repeats_steps", False)) and not self.keeps_states
+        return self._steps_at_once if can else 1
+
+    def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
+        """Append a token to each text, then the likeliest one `count` times; return these."""
+        lm = cast("RepeatingLM", self._lm)
+        rooms = [min(row.room, count) for row in rows]
+        with self._lock:
+            with self._consistent():
+                for row, room in zip(rows, rooms, strict=True):
+                    self._copy(self.pool.extend(row.text, room))
+                step = self._shapes.padded(_step([Row(row.text, [row.token]) for row in rows]))
+            ends = [row.ends for row in rows]
+            steps = greedy_steps(step, rooms, ends, count, self._steps_at_once)
+            with self._changing():
+                chosen = lm.greedy_steps(steps, self.buffers)
+            with self._consistent():
+                for row in rows:
+                    self.pool.commit(row.text, [row.token])
+        return Chosen(chosen.tokens[:count, : len(rows)], chosen.logits[:count, : len(rows)])
+
+    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
+        """Append the first tokens of a guess that the last step of the text has read."""
+        if tokens:
+            with self._consistent():
+                self.pool.commit(text, tokens)
+
+    def _is_long(self, length: int) -> bool:
+        """Return whether a text of so many tokens has the keys and values of long ones."""
+        return self.short_context is not None and length > self.short_context
+
+    def _longest(self, positions: int, step: int) -> int:
+        """Return how many tokens of a text of `positions` may come in one step."""
+        short = self.short_context
+        return step if short is None or positions <= short else max(step, short + 1)
+
+    def _whole(self, row: Row) -> Row:
+        """Return the row with all tokens of its text if those in the pages are of no use to it."""
+        text, is_long = row.text, self._is_long(row.text.length + len(row.tokens))
+        if not row.tokens or is_long == bool(text.family & LONG):
+            return row
+        known = list(text.tokens)
+        if known:
+            self._copy(self.pool.rewind(text, 0))
+        text.family ^= LONG
+        return row._replace(tokens=[*known, *row.tokens])
+
+    def _run(self, rows: Sequence[Row]) -> np.ndarray:
+        with self._consistent():
+            if self.short_context is not None:
+                rows = [self._whole(row) for row in rows]
+            for text, tokens, guess, after in rows:
+                self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
+            step = self._shapes.padded(_step(rows))
+        with self._changing():
+            logits = self._logits(rows, step)
+        with self._consistent():
+            for row in rows:
+                self.pool.commit(row.text, row.tokens)
+        return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
+
+    def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+        """Run the model on the step of some rows; only models that read images get pictures."""
+        if has_pictures(step.tokens):
+            lm = cast("ImageLM", self._lm)
+            tokens, vectors, given = seen(lm, step.tokens)
+            return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)
+        return self._lm.step(step, self.buffers)
+
+    def fork(self, text: TextPages) -> TextPages | None:
+        """Return another text with the same pages."""
+        with self._consistent():
+            return self.pool.fork(text)
+
+    def rewind(self, text: TextPages, length: int) -> None:
+        """Forget all but the first `length` tokens, or all where a window has passed them."""
+        with self._consistent():
+            self._copy(self.pool.rewind(text, length))
+
+    def release(self, text: TextPages) -> None:
+        """Give back the pages of a text; others find them until the room is needed."""
+        with self._consistent():
+            if not text.lost:
+                self.pool.release(text)
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text."""
+        return self._lm.context_length
+
+    def kept_pages(self, group: int, length: int) -> int:
+        """Return how many pages of a group a text of `length` positions still needs."""
+        return -(-length // PAGE_SIZE) - self._layouts[group].first_seen(length, PAGE_SIZE)
+
+    def page_types(self, group: int) -> list[TensorType]:
+        """Return the types of the pools of a group, [P, K, S, D]: keys and values in turn."""
+        layers = self.buffers.groups[group].layers
+        return [
+            TensorType(pool.dtype, pool.shape) for n in layers for pool in self.buffers.pools[n]
+        ]
+
+    def read_pages(self, text: TextPages) -> list[list[np.ndarray]]:
+        """Return what the pages of a text hold, for each group: keys and values of its layers.
+
+        Arrays are [n, K, S, D], of the pages that the next position sees; they come last.
+        """
+        found: list[list[np.ndarray]] = []
+        with self._lock:
+            for number, table in enumerate(text.tables):
+                pages = [self.buffers.read(number, page) for page in table if page]
+                found.append([np.concatenate(parts) for parts in zip(*pages, strict=True)])
+        return found
+
+    def add_pages(self, tokens: Sequence[int], groups: Sequence[Sequence[np.ndarray]]) -> None:
+        """Let texts find pages from elsewhere, as `read_pages` returns them, if there is room."""
+        pages = -(-len(tokens) // PAGE_SIZE)
+        with self._consistent():
+            family = LONG if self._is_long(len(tokens)) else 0
+            text = self.pool.restore(tokens, [pages - len(parts[0]) for parts in groups], family)
+            if text is None:
+                return
+            self._resize()
+            for number, parts in enumerate(groups):
+                for index, page in enumerate(page for page in text.tables[number] if page):
+                    self.buffers.write(number, page, [part[index : index + 1] for part in parts])
+            self.pool.commit(text, tokens)
+            self.pool.release(text)
+
+    def _copy(self, copies: Sequence[PageCopy]) -> None:
+        self._resize()
+        for number, source, target in copies:
+            self.buffers.copy(number, source, target)
+
+    def _resize(self) -> None:
+        if self.buffers.pages != self.pool.counts:
+            self.buffers.resize(self.pool.counts)
+
+    @contextmanager
+    def _consistent(self) -> Generator[None]:
+        """Keep other threads out; begin anew if an interrupt falls between changes."""
+        with self._lock:
+            try:
+                yield
+            except CacheBudgetError:  # raised before anything has changed
+                raise
+            except BaseException:
+                self._reset()
+                raise
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """Run the model; begin anew if it fails and has changed what it cannot compute again."""
+        try:
+            self._resize()
+            yield
+        except BaseException:
+            # A step that is done again would go on from states that it has changed.
+            if self.keeps_states or not self.buffers.usable:
+                self._reset()
+            raise
+
+    def after_fork(self) -> None:
+        """Begin anew in a child if the fork fell into what another thread was changing."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            return
+        self._lock = threading.RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.pool.abandon()
+        self.pool, self.buffers = self._new_pool(), self._new_buffers(self._lm, self.dtype)
+        self._expect()
+
+    def _expect(self) -> None:
+        self.buffers.expect([layout.most_pages + 1 for layout in self._layouts])
+
+    def _new_pool(self) -> PagePool:
+        return PagePool(self._layouts, PAGE_SIZE)
+
+    def _new_buffers(self, lm: CausalLM, dtype: DType) -> PageBuffers:
+        return lm.new_buffers([1] * len({spec.window for spec in lm.cache_specs()}), dtype)
+
+
+_caches: WeakKeyDictionary[LoadedModel, tuple[object, PagedCache]] = WeakKeyDictionary()
+_caches_lock = ForkSafeLock()
+_every_cache: WeakSet[PagedCache] = WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in list(_every_cache):
+        cache.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+    """Return the cache that all generations of `model` share while they ask for the same one."""
+    asked = (dtype, budget)
+    with _caches_lock:
+        known = _caches.get(model)
+        if known is None or known[0] != asked:
+            # In a loop all weights would be needed at once.
+            steps = 1 if model.streamer is not None else steps_at_once(model.backend)
+            cache = PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
+            known = (asked, cache)
+            _caches[model] = known
+    return known[1]
+
+
+def _step(rows: Sequence[Row]) -> RaggedStep:
+    """Return the step of some rows: each guessed token is a text of its own on the same pages.
+
+    A step writes all keys and values of a layer before it reads any, so that the token sees those
+    before it; and its logits are those of a step that has it alone, whatever is guessed.
+    """
+    parts: list[tuple[TextPages, Sequence[int], int]] = []
+    for text, tokens, guess, after in rows:
+        if tokens:
+            parts.append((text, tokens, text.length))
+        first = text.length + len(tokens) + after
+        parts += [(text, (token,), first + place) for place, token in enumerate(guess)]
+    return ragged_step(
+        [np.array(tokens, np.int64) for _, tokens, _ in parts],
+        [start for _, _, start in parts],
+        [
+            _tables([text.tables[number] for text, _, _ in parts])
+            for number in range(len(rows[0].text.tables))
+        ],
+    )
+
+
+def _tables(tables: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the pages of texts, si32 [B, W]."""
+    made = np.zeros((len(tables), max(map(len, tables))), np.int32)
+    for row, table in zip(made, tables, strict=True):
+        row[: len(table)] = table
+    return made

@@ -1,0 +1,169 @@
+"""The pages of one cache group: free, held by texts, or cached until somebody needs the room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from gptrs.capture.shape_buckets import bucket
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.pages.prefix_index import Block, PrefixIndex
+
+FIRST_PAGES: Final = 64
+"""Pages that are made at first, page 0 included; then twice as many, and so on.
+
+Backends without symbols compile each step anew when they become more.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """A cache group: layers whose positions see the last `window` ones, None for all.
+
+    `page_bytes` is what a page takes in all layers of the group, keys and values; `most_pages` is
+    how many there may be. With `whole` pages are of use after their last position only.
+    """
+
+    window: int | None
+    page_bytes: int
+    most_pages: int
+    whole: bool = False
+
+    def pages_of_text(self, positions: int, step: int, page_size: int) -> int:
+        """Return how many pages a text of `positions` holds at most, `step` of them new at once."""
+        pages = -(-positions // page_size)
+        if self.window is None:
+            return pages
+        seen = self.window - 1 + step
+        return min(pages, (seen + page_size - 2) // page_size + 1)
+
+    def first_seen(self, position: int, page_size: int) -> int:
+        """Return the first page that the query at `position` and later ones see anything of."""
+        return 0 if self.window is None else max(0, position - self.window + 1) // page_size
+
+
+class PageGroup:
+    """Numbers of pages, from 1 on; page 0 belongs to nobody.
+
+    A page is held by any number of texts. Without a holder it is free or, while it is part of a
+    block, cached: the one that was left first is evicted first.
+
+    Texts reserve what they may hold, so that no allocation fails: `reserved` never exceeds
+    `layout.most_pages`. A full page that a text shares with another one need not be reserved twice;
+    such a hold is `discounted`. A page whose holders all have it discounted is an *orphan*: the
+    text that paid for it has ended. Held pages are never more than those reserved.
+    """
+
+    def __init__(self, number: int, layout: GroupLayout, index: PrefixIndex) -> None:
+        self.layout = layout
+        self.count = 0
+        """Pages that exist."""
+        self._number = number
+        self._index = index
+        self._used = 0
+        """Pages that were ever held: larger numbers are free."""
+        self._free: list[int] = []
+        self._holds: dict[int, int] = {}
+        self._discounts: dict[int, int] = {}
+        self._blocks: dict[int, Block] = {}
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._promised = 0
+        self._orphans = 0
+
+    @property
+    def reserved(self) -> int:
+        """Pages that texts hold or may hold."""
+        return self._promised + self._orphans
+
+    @property
+    def held(self) -> int:
+        """Pages with a holder."""
+        return len(self._holds)
+
+    @property
+    def cached(self) -> int:
+        """Pages without a holder that may be found again."""
+        return len(self._cached)
+
+    def fits(self, pages: int) -> bool:
+        """Whether so many more pages can be reserved."""
+        return self.reserved + pages <= self.layout.most_pages
+
+    def reserve(self, pages: int) -> None:
+        """Promise pages to a text, or take back a negative number; `count` grows as needed."""
+        self._promised += pages
+        wanted = min(self.reserved + self.cached, self.layout.most_pages)
+        if wanted > self.count:
+            self.count = bucket(wanted + 1, FIRST_PAGES, self.layout.most_pages + 1) - 1
+
+    def allocate(self) -> int:
+        """Return a page that nobody else holds; the caller has reserved it."""
+        if self._free:
+            page = self._free.pop()
+        elif self._used < self.count:
+            self._used += 1
+            page = self._used
+        else:
+            page, _ = self._cached.popitem(last=False)
+            self.unlink(page)
+        self._holds[page] = 1
+        return page
+
+    def available(self) -> bool:
+        """Whether `allocate` finds a page."""
+        return bool(self._free or self._cached) or self._used < self.count
+
+    def holders(self, page: int) -> int:
+        """Return how many texts hold a page."""
+        return self._holds.get(page, 0)
+
+    def hold(self, page: int, *, discounted: bool = False) -> None:
+        """Add a holder to a page that has one or is cached."""
+        was = self._is_orphan(page)
+        self._cached.pop(page, None)
+        self._holds[page] = self.holders(page) + 1
+        if discounted:
+            self._discounts[page] = self._discounts.get(page, 0) + 1
+        self._orphans += self._is_orphan(page) - was
+
+    def release(self, page: int, *, discounted: bool = False) -> None:
+        """Take a holder away; the last one leaves the page cached or free."""
+        if discounted:
+            self.charge(page)
+        was = self._is_orphan(page)
+        holders = self._holds.pop(page) - 1
+        if holders:
+            self._holds[page] = holders
+        elif page in self._blocks:
+            self._cached[page] = None
+        else:
+            self._free.append(page)
+        self._orphans += self._is_orphan(page) - was
+
+    def charge(self, page: int) -> None:
+        """Turn a discounted hold into one that was reserved."""
+        was = self._is_orphan(page)
+        left = self._discounts.pop(page) - 1
+        if left:
+            self._discounts[page] = left
+        self._orphans += self._is_orphan(page) - was
+
+    def block_of(self, page: int) -> Block | None:
+        """Return the block by which a page is found again, None for none."""
+        return self._blocks.get(page)
+
+    def link(self, page: int, block: Block) -> None:
+        """Make a held page found as the page of `block` in this group."""
+        block.pages[self._number] = page
+        self._blocks[page] = block
+
+    def unlink(self, page: int) -> None:
+        """Make a page be found no more; a block without any page leaves the index."""
+        block = self._blocks.pop(page)
+        block.pages[self._number] = None
+        if not any(block.pages):
+            self._index.remove(block)
+
+    def _is_orphan(self, page: int) -> bool:
+        holders = self.holders(page)
+        return holders > 0 and self._discounts.get(page, 0) == holders

@@ -1,0 +1,288 @@
+"""Choice of the next token from logits: greedy, or drawn from a truncated distribution."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from gptrs.errors import ExecutionError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.option_types import INTEGER, NUMBER, require_types
+
+_SMALLEST_TEMPERATURE: Final = 1e-30
+"""f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
+_LARGEST_TEMPERATURE: Final = 1e30
+"""All tokens are equally likely long before."""
+
+_FIRST_GUESS: Final = 256
+"""How many weights are added up at first in the hope that top-p needs no more."""
+
+_KINDS: Final = {
+    **dict.fromkeys(("top_k", "seed"), INTEGER),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), NUMBER),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), NUMBER),
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), NUMBER),
+}
+
+_GROUPS_OF: Final = 64
+_BLOCK: Final = 512
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of penalties and of the choice of a token.
+
+    Temperature 0 is greedy and ignores what truncates the distribution.
+
+    The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
+    far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
+    were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
+    (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
+    `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019);
+    0 is the likeliest alone;
+    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). `typical_p`
+    keeps those whose surprise is nearest to the entropy, until they reach p (Meister et al. 2022),
+    `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those of at least
+    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed`, any integer, the same
+    logits give the same tokens. UsageError for values out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    typical_p: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self, _KINDS)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature must be a finite number >= 0, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise UsageError(f"top-k must be at least 1, got {self.top_k}")
+        if self.top_p is not None and not 0 <= self.top_p <= 1:
+            raise UsageError(f"top-p must be from 0 to 1, got {self.top_p}")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise UsageError(f"min-p must be from 0 to 1, got {self.min_p}")
+        for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
+            value: float | None = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                shown = name.replace("_", "-")
+                raise UsageError(f"{shown} must be above 0 and at most 1, got {value}")
+        self._check_penalties()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0
+
+    def _check_penalties(self) -> None:
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise UsageError(
+                f"the repetition penalty must be a finite number > 0, got {self.repetition_penalty}"
+            )
+        for name in ("presence", "frequency"):
+            value: float = getattr(self, f"{name}_penalty")
+            if not math.isfinite(value):
+                raise UsageError(f"the {name} penalty must be a finite number, got {value}")
+
+
+class Sampler:
+    """Draws tokens by one `Sampling`, with a random state of its own.
+
+    Several texts of one seed have a `stream` each; 0 is that of a text alone.
+    """
+
+    def __init__(self, sampling: Sampling, stream: int = 0) -> None:
+        self._sampling = sampling
+        self._stream = stream
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """The random state; greedy texts need none, nor what it imports."""
+        key = (self._stream,) if self._stream else ()
+        seed = self._sampling.seed
+        if seed is not None and seed < 0:
+            seed %= 1 << 64  # of a signed number of 64 bits its bits
+        seeds = np.random.SeedSequence(seed, spawn_key=key)
+        return np.random.Generator(np.random.PCG64(seeds))
+
+    @property
+    def takes_largest(self) -> bool:
+        """Whether the token of the largest logit is taken, without a draw."""
+        sampling = self._sampling
+        return sampling.greedy or sampling.top_k == 1 or sampling.top_p == 0
+
+    def ahead(self) -> Sampler:
+        """Return a sampler that draws what this one will draw, and leaves it as it is."""
+        made = Sampler(self._sampling, self._stream)
+        if not self._sampling.greedy:
+            made.__dict__["_random"] = copy.deepcopy(self._random)
+        return made
+
+    def choose(self, logits: np.ndarray) -> int:
+        """Return the next token for processed logits f32 [V]; of equal ones the smallest.
+
+        Logits of -inf are never drawn. ExecutionError when the largest logit is not finite.
+        """
+        best = int(logits.argmax())  # the first NaN, where there is one
+        require_finite(float(logits[best]))
+        if self.takes_largest:
+            return best
+        tokens, weights = candidates(logits, self._sampling)
+        return int(tokens[_drawn(weights, self._random.random())])
+
+
+def require_finite(largest: float) -> None:
+    """ExecutionError unless the largest logit of a token is finite."""
+    if not math.isfinite(largest):
+        raise ExecutionError(
+            f"the largest logit of the next token is {largest}",
+            hint="check the logits processors, the weights with `gptrs inspect`, or another"
+            " --backend",
+        )
+
+
+def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | range, np.ndarray]:
+    """Return the tokens that may be drawn by finite logits [V], and their weights.
+
+    The likeliest has the weight 1.
+    """
+    if sampling.top_k is not None:
+        tokens = _likeliest(logits, sampling.top_k)
+        weights = _weights(logits[tokens], sampling)
+        if sampling.top_p is not None and sampling.top_p < 1:
+            count = _count_reaching(weights, sampling.top_p * float(weights.sum(dtype=np.float64)))
+            tokens, weights = tokens[:count], weights[:count]
+    elif sampling.top_p is not None and sampling.top_p < 1:
+        tokens, weights = _nucleus_of_all(logits, sampling, sampling.top_p)
+    else:
+        tokens, weights = range(logits.size), _weights(logits, sampling)
+    if sampling.min_p:
+        kept = np.flatnonzero(weights >= sampling.min_p)
+        tokens, weights = _of(tokens, kept), weights[kept]
+    for cut in _cuts(sampling):
+        kept = cut(weights)
+        tokens, weights = _of(tokens, kept), weights[kept]
+    return tokens, weights
+
+
+def _of(tokens: np.ndarray | range, kept: np.ndarray) -> np.ndarray:
+    return kept if isinstance(tokens, range) else tokens[kept]
+
+
+def _cuts(sampling: Sampling) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """Return the truncations of transformers that need whole distributions, in its order."""
+    typical, epsilon, eta = sampling.typical_p, sampling.epsilon_cutoff, sampling.eta_cutoff
+    cuts: list[Callable[[np.ndarray], np.ndarray]] = []
+    if typical is not None and typical < 1:
+        cuts.append(lambda weights: _typical(weights, typical))
+    if epsilon is not None and epsilon < 1:
+        cuts.append(lambda weights: _at_least(weights, epsilon))
+    if eta is not None and eta < 1:
+        cuts.append(
+            lambda weights: _at_least(
+                weights, min(eta, math.sqrt(eta) * math.exp(-_surprise(weights)[2]))
+            )
+        )
+    return cuts
+
+
+def _surprise(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return probabilities, their negative logarithms, and the entropy, f64."""
+    shares = weights / weights.sum(dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        surprise = -np.log(shares)
+    entropy = float((surprise[shares > 0] * shares[shares > 0]).sum())
+    return shares, surprise, entropy
+
+
+def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
+    """Return which tokens are typical: the nearest to the entropy, until they reach `mass`."""
+    shares, surprise, entropy = _surprise(weights)
+    distance = np.abs(surprise - entropy)
+    order = np.argsort(distance, kind="stable")
+    before = int((np.cumsum(shares[order]) < mass).sum())
+    return np.flatnonzero(distance <= distance[order[min(before, len(order) - 1)]])
+
+
+def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
+    """Return which tokens have at least that probability; the likeliest always."""
+    wanted = share * weights.sum(dtype=np.float64)
+    return np.flatnonzero((weights >= wanted) | (weights == weights.max()))
+
+
+def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    temperature = min(max(sampling.temperature, _SMALLEST_TEMPERATURE), _LARGEST_TEMPERATURE)
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to -inf
+        return np.exp((logits - logits.max()) / temperature)
+
+
+def _nucleus_of_all(
+    logits: np.ndarray, sampling: Sampling, top_p: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Top-p of the whole vocabulary, in the order of tokens; of equal ones the smaller first."""
+    weights = _weights(logits, sampling)
+    falling = np.sort(weights)[::-1]  # many times as fast as `argsort`
+    count = _count_reaching(falling, top_p * float(weights.sum(dtype=np.float64)))
+    tokens = np.flatnonzero(weights >= falling[count - 1])
+    if tokens.size > count:
+        last = np.flatnonzero(weights[tokens] == falling[count - 1])
+        tokens = np.delete(tokens, last[count - tokens.size :])
+    return tokens, weights[tokens]
+
+
+def _count_reaching(falling: np.ndarray, share: float) -> int:
+    """Return how many of the first weights reach `share`, adding up no more than needed."""
+    size = _FIRST_GUESS
+    while size < falling.size and falling[:size].sum(dtype=np.float64) < share:
+        size *= 8
+    first = falling[:size]
+    before = np.cumsum(first, dtype=np.float64) - first
+    return max(1, int(np.searchsorted(before, share)))
+
+
+def _drawn(weights: np.ndarray, share: float) -> int:
+    """Return the index at which the running sum of weights passes `share`; never one of weight 0.
+
+    Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
+    """
+    blocks = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
+    passed = np.cumsum(blocks)
+    target = share * float(passed[-1])
+    block = min(int(np.searchsorted(passed, target, side="right")), passed.size - 1)
+    inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    rest = target - float(passed[block - 1]) if block else target
+    place = block * _BLOCK + int(np.searchsorted(inside, rest, side="right"))
+    # Sums in another order may differ in their last bits.
+    return place if place < weights.size and weights[place] else int(weights.argmax())
+
+
+def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
+    """Return the tokens of the `count` largest logits, falling; of equal ones the smaller first."""
+    edge = _reached_by(logits, count)
+    tokens = np.arange(logits.size) if edge is None else np.flatnonzero(logits >= edge)
+    # Stable, so that ties at the edge fall to the smaller token.
+    return tokens[np.argsort(-logits[tokens], kind="stable")[:count]]
+
+
+def _reached_by(logits: np.ndarray, count: int) -> float | None:
+    """Return a value that `count` logits reach, and few others; None where nearly all would.
+
+    Of as many groups each has a largest logit, and `count` of these reach the count-th of them.
+    """
+    groups = logits.size // _GROUPS_OF
+    if groups <= count:
+        return None
+    largest = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
+    return float(np.partition(largest, groups - count)[groups - count])

@@ -1,0 +1,439 @@
+"""Texts that are read and continued together: they come and go, each step takes what there is."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from typing import Final
+
+import numpy as np
+
+from gptrs.errors import CacheBudgetError
+from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.quick_dataclass import dataclass
+from gptrs.spans import span
+from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.guessing.guesser import Candidate, Guess, Guesser
+from gptrs_runtime.generation.pages.page_pool import TextPages
+from gptrs_runtime.generation.pages.prefix_index import shared_tokens
+from gptrs_runtime.generation.text_cache import GreedyRow, RepeatingCache, Row, TextCache
+
+WhenRead = Callable[[TextPages], None]
+"""Called with the pages of a text once its prompt has been read."""
+WhenFailed = Callable[[GeneratedText, Exception], None]
+"""Called with a text that is taken out, since no token of it could be chosen."""
+
+_ANY: Final = 1 << 62
+
+
+@dataclass(eq=False)
+class _Work:
+    """A text, the texts that continue the same prompt, and its pages once it runs.
+
+    Of works that wait, the one of the smallest `place` begins first.
+    """
+
+    text: GeneratedText
+    place: tuple[int, int]
+    copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
+    when_read: WhenRead | None = None
+    pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens that the model has not seen."""
+        return self.text.context.tokens[self.pages.length :]
+
+
+@dataclass(eq=False)
+class _Read:
+    """The next tokens of a text, whether they are its last ones, and what may come after them."""
+
+    work: _Work
+    tokens: list[int]
+    is_last: bool
+    guess: Guess | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is the one token that the text chose last."""
+        return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
+
+    @property
+    def guessed(self) -> Sequence[int]:
+        """The tokens of the guess."""
+        return () if self.guess is None else self.guess.tokens
+
+
+class Scheduler:
+    """Generates texts until each has ended; `step` runs the model once.
+
+    A step appends one token, or more where they were guessed, to each text whose prompt has been
+    read, and reads up to `chunk` tokens of prompts. Together they are no more than `chunk`, while
+    fewer texts than that run. At most `most_texts` run at once, as long as `cache` has room for
+    them; the others wait, those of higher priority and then those that were added first before the
+    others. Of prompts the first one gets
+    half of the room at least, and the shortest of the others what is left: a short one need not
+    wait until a long one has been read. The outcome of a text does not depend on others.
+
+    Where the cache runs several steps at once, texts that all take the likeliest tokens do so; new
+    texts and `cancel` wait for as many steps then, and a text that ends before the others, too.
+
+    No thread is started. While one runs a step, others may add texts, and run schedulers of the
+    same cache; they wait for each other, as does `cancel`. An error of one text, which a logits
+    processor may raise, is told to `when_failed`, and the others go on; without it `step` raises.
+    """
+
+    def __init__(
+        self,
+        cache: TextCache,
+        *,
+        chunk: int,
+        most_texts: int | None = None,
+        when_failed: WhenFailed | None = None,
+    ) -> None:
+        self._cache = cache
+        self._repeats = cache if isinstance(cache, RepeatingCache) else None
+        self._guesser = Guesser(cache.times)
+        self._chunk = chunk
+        self._most_texts = most_texts
+        self._when_failed = when_failed
+        self._added: deque[_Work] = deque()
+        """Texts that no step has seen: other threads add them at any time."""
+        self._count = itertools.count()
+        self._waiting: list[_Work] = []
+        self._running: list[_Work] = []
+        self._grown: list[tuple[GeneratedText, str]] = []
+        """The pieces that no step has returned yet."""
+        self._failed: list[tuple[GeneratedText, Exception]] = []
+
+    @property
+    def running(self) -> list[GeneratedText]:
+        """The texts that have begun and not ended."""
+        return [work.text for work in self._running]
+
+    @property
+    def waiting(self) -> int:
+        """How many texts have not begun."""
+        return len(self._added) + len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are texts that have not ended."""
+        return bool(self._running or self.waiting or self._grown)
+
+    def add(
+        self,
+        text: GeneratedText,
+        copies: Sequence[GeneratedText] = (),
+        when_read: WhenRead | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Add a text, and `copies` that continue the same prompt, which is read once.
+
+        CacheBudgetError if the cache would not even hold the text alone.
+        """
+        self._cache.require(text.most_positions, self._chunk)
+        place = (-priority, next(self._count))
+        self._added.append(_Work(text, place, list(copies), when_read))
+
+    def cancel(self, text: GeneratedText) -> None:
+        """Take a text out, whether it has begun or not; nothing happens if it has ended."""
+        with self._cache.exclusive():
+            self._take_in()
+            self._waiting = [work for work in self._waiting if work.text is not text]
+            for work in [work for work in self._running if work.text is text]:
+                self._end(work)
+
+    def close(self) -> None:
+        """Cancel all texts."""
+        with self._cache.exclusive():
+            self._take_in()
+            self._waiting.clear()
+            for work in list(self._running):
+                self._end(work)
+
+    def step(self) -> list[tuple[GeneratedText, str]]:
+        """Run the model once; return the texts that grew, each with its new piece.
+
+        CacheBudgetError if texts of other schedulers leave no room to begin. After any error, an
+        interrupt included, the scheduler can go on: what was not finished is done again.
+        """
+        with self._cache.exclusive():
+            with span("step"):
+                self._advance()
+            grown, self._grown = self._grown, []
+            failed, self._failed = self._failed, []
+        for text, error in failed:
+            assert self._when_failed is not None
+            self._when_failed(text, error)
+        return grown
+
+    def _advance(self) -> None:
+        self._settle()
+        self._admit()
+        rows = self._rows()
+        if rows:
+            most = self._steps_at_once(rows)
+            if most > 1:
+                self._run_several(rows, most)
+            else:
+                self._run(rows)
+            self._settle()
+
+    def _steps_at_once(self, reads: Sequence[_Read]) -> int:
+        """Return how many steps of these texts may be one run of the model."""
+        if self._repeats is None or not all(read.grows for read in reads):
+            return 1
+        most = min(self._repeats.steps_at_once, self._chunk)
+        most = min(most, *(self._before_border(read.work) for read in reads))
+        return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
+
+    def _run_several(self, reads: Sequence[_Read], most: int) -> None:
+        """Run the model up to `most` times at once; each text takes the tokens it has room for."""
+        assert self._repeats is not None
+        rows = [
+            GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
+            for work in (read.work for read in reads)
+        ]
+        chosen = self._repeats.run_greedy(rows, min(most, max(row.room for row in rows)))
+        columns = zip(reads, rows, chosen.tokens.T, chosen.logits.T, strict=True)
+        for read, row, tokens, logits in columns:
+            found = zip(tokens[: row.room].tolist(), logits[: row.room].tolist(), strict=True)
+            count = self._take(read.work, list(found))
+            self._cache.keep(read.work.pages, tokens[: max(0, count - 1)].tolist())
+
+    def _take(self, work: _Work, chosen: Sequence[tuple[int, float]]) -> int:
+        """Append tokens with their logits to a text until it ends; return how many."""
+        text = work.text
+        pieces: list[str] = []
+        with self._growing(work, pieces), span("choose token"):
+            for token, logit in chosen:
+                pieces.append(text.take_largest(token, logit))
+                if text.ended:
+                    break
+        return len(pieces)
+
+    def _run(self, reads: Sequence[_Read]) -> None:
+        """Run the model on the next tokens of texts, and on what may come after them."""
+        self._guess(reads)
+        started = time.perf_counter()
+        logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
+        if all(len(read.tokens) == 1 for read in reads):
+            self._guesser.record(len(logits), time.perf_counter() - started)
+        first = 0
+        for read in reads:
+            scores = logits[first : first + 1 + len(read.guessed)]
+            first += len(scores)
+            if read.is_last:
+                accepted = self._continue(read.work, scores, read.guessed)
+                guesses = read.work.text.guesses
+                if guesses is not None and read.guess is not None:
+                    rows = len(reads), len(logits)
+                    self._guesser.told(guesses, read.guess, accepted, rows)
+
+    def _guess(self, reads: Sequence[_Read]) -> None:
+        """Guess what comes after the next tokens of texts, where they are to be guessed."""
+        growing: list[_Read] = []
+        asked: list[Candidate] = []
+        for read in reads:
+            text = read.work.text
+            if text.guesses is not None and read.grows:
+                text.guesses.read(text.tokens)
+                growing.append(read)
+                room = min(text.room, self._before_border(read.work) - 1)
+                asked.append(Candidate(text.guesses, len(text.tokens), room))
+        if asked:
+            room = self._chunk - sum(len(read.tokens) for read in reads)
+            guesses = self._guesser.guess(asked, len(reads), room)
+            for read, guess in zip(growing, guesses, strict=True):
+                read.guess = guess
+
+    def _take_in(self) -> None:
+        while self._added:
+            insort(self._waiting, self._added.popleft(), key=_place)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._most_texts is not None and len(self._running) >= self._most_texts
+
+    def _admit(self) -> None:
+        """Begin waiting texts, in their order, as long as there is room.
+
+        One whose prompt begins as another that is being read waits for that, and lets others pass.
+        """
+        self._take_in()
+        for work in list(self._waiting):
+            if self._is_full:
+                return
+            text = work.text
+            if self._is_being_read(text):
+                continue
+            pages = self._cache.admit(
+                text.context.tokens, text.most_positions, self._chunk, text.source, text.family
+            )
+            if pages is None and self._running:
+                return
+            if pages is None:
+                raise CacheBudgetError(
+                    f"a text of {work.text.most_positions} positions finds no room: other texts"
+                    " that have not ended hold the key/value cache",
+                    hint="finish or close them, or raise --cache-budget",
+                )
+            work.pages = pages
+            work.text.start(found=pages.length)
+            self._waiting.remove(work)
+            self._running.append(work)
+
+    def _is_being_read(self, text: GeneratedText) -> bool:
+        """Return whether a running prompt is about to fill pages that `text` can share."""
+        tokens = text.context.tokens
+        for work in self._running:
+            if len(work.unread) > 1 and self._cache.chunked and work.text.family == text.family:
+                shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])
+                if shared // PAGE_SIZE * PAGE_SIZE > work.pages.length:
+                    return True
+        return False
+
+    def _rows(self) -> list[_Read]:
+        """Return the tokens of the next step."""
+        unread = {work: work.unread for work in self._running}
+        reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
+        room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
+        shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
+        rows: list[_Read] = []
+        for work, tokens in unread.items():
+            least = self._least(work, len(tokens))
+            taken = tokens[: max(least, shares.get(work, len(tokens)))]
+            if taken:
+                rows.append(_Read(work, taken, len(taken) == len(tokens)))
+        return rows
+
+    def _before_border(self, work: _Work) -> int:
+        """Return how many tokens a text can take before it is read anew, 1 if it will be at once.
+
+        That is any number where it never will be.
+        """
+        border, length = self._cache.short_context, work.pages.length
+        return _ANY if border is None or length > border else max(1, border - length)
+
+    def _least(self, work: _Work, unread: int) -> int:
+        """Return how many unread tokens of a text have to come in one step."""
+        border, length = self._cache.short_context, work.pages.length
+        return (
+            0 if border is None or not length <= border < length + unread else border + 1 - length
+        )
+
+    def _continue(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+        """Choose the next token of a text, and of its copies after the prompt.
+
+        Return how many tokens of the guess came true: there are logits after each of them.
+        """
+        if work.when_read is not None:
+            work.when_read(work.pages)
+            work.when_read = None
+        while work.copies:
+            copy = _Work(work.copies.pop(0), work.place)
+            pages = None if self._is_full else self._cache.fork(work.pages)
+            if pages is None:
+                insort(self._waiting, copy, key=_place)
+                continue
+            copy.pages = pages
+            copy.text.start()
+            self._running.append(copy)
+            self._grow(copy, logits, ())
+        accepted = self._grow(work, logits, guess)
+        self._cache.keep(work.pages, guess[:accepted])
+        return accepted
+
+    def _grow(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+        """Choose tokens as long as they are those of the guess, and one more; return how many."""
+        pieces: list[str] = []
+        accepted = 0
+        text = work.text
+        known = len(text.tokens)
+        with self._growing(work, pieces), span("choose token"):
+            pieces.append(text.append(logits[0]))
+            # A text may end without another token: then the last one is not that of the guess.
+            while accepted < len(guess) and text.tokens[known + accepted :] == [guess[accepted]]:
+                accepted += 1
+                if text.ended:
+                    break
+                pieces.append(text.append(logits[accepted]))
+        return accepted
+
+    @contextmanager
+    def _growing(self, work: _Work, pieces: list[str]) -> Generator[None]:
+        """Append tokens to a text; tell of `pieces`, else of what kept it from growing."""
+        try:
+            yield
+        except Exception as error:
+            if pieces:  # those who read them get them first: the next step raises it again
+                pass
+            elif self._when_failed is None:
+                raise
+            else:
+                self._end(work)
+                self._failed.append((work.text, error))
+        if pieces:
+            self._grown.append((work.text, "".join(pieces)))
+
+    def _settle(self) -> None:
+        """Let go of texts that ended, and bring back those whose pages are not as they should be.
+
+        That is the case after a context has shifted, and after an interrupt.
+        """
+        for work in list(self._running):
+            if work.text.ended:
+                self._end(work)
+            elif work.pages.lost:
+                self._wait_again(work)
+            elif work.text.context.moved or not work.unread:
+                self._rewind(work)
+
+    def _rewind(self, work: _Work) -> None:
+        """Keep what the pages have of the context, but for its last token."""
+        tokens = work.text.context.tokens
+        kept = shared_tokens(work.pages.tokens, tokens[: len(tokens) - 1])
+        try:
+            self._cache.rewind(work.pages, kept)
+        except CacheBudgetError:
+            self._wait_again(work)
+        work.text.context.moved = False
+
+    def _wait_again(self, work: _Work) -> None:
+        self._end(work)
+        work.pages = TextPages((), [], [])
+        insort(self._waiting, work, key=_place)
+
+    def _end(self, work: _Work) -> None:
+        self._running.remove(work)
+        self._cache.release(work.pages)
+        if work.text.guesses is not None:
+            work.text.guesses.close()
+
+
+def _place(work: _Work) -> tuple[int, int]:
+    return work.place
+
+
+def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
+    """Return how many of their unread tokens texts read next, `room` at most in all.
+
+    The first text gets half of the room and what the others, the shortest first, leave of the rest.
+    """
+    if not unread:
+        return {}
+    first, *others = sorted(unread, key=_place)
+    shares = {first: min(unread[first], room - room // 2)}
+    room -= shares[first]
+    for work in sorted(others, key=unread.__getitem__):
+        shares[work] = min(unread[work], room)
+        room -= shares[work]
+    shares[first] += min(unread[first] - shares[first], room)
+    return shares

@@ -1,0 +1,276 @@
+"""Checks of a model and its options, and the objects of a generation that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+from gptrs.errors import ContextLengthError, UsageError
+from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
+from gptrs_runtime.generation.beams import BEAM_SETTINGS, BeamSearch, BeamTask, asked_beams
+from gptrs_runtime.generation.cache_budget import cache_budget, cache_dtype
+from gptrs_runtime.generation.context import Context, ContextLimit
+from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.guessing.draft import DraftText, draft_cache
+from gptrs_runtime.generation.guessing.guesser import TextGuesses
+from gptrs_runtime.generation.guessing.prompt_lookup import PromptLookup
+from gptrs_runtime.generation.logits_processors import (
+    FormJudge,
+    LogitsProcessor,
+    ProcessorChain,
+    built_in_processors,
+)
+from gptrs_runtime.generation.model_settings import (
+    configured_max_tokens,
+    configured_sampling,
+    configured_stops,
+    configured_suppression,
+    note_unsupported,
+)
+from gptrs_runtime.generation.no_cache import NoCache
+from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
+from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
+from gptrs_runtime.generation.sampling import Sampler
+from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
+from gptrs_runtime.generation.source_cache import SourceCache
+from gptrs_runtime.generation.source_settings import FORCED, SourceSettings
+from gptrs_runtime.generation.text_cache import TextCache
+from gptrs_runtime.generation.text_stream import Decode, after
+from gptrs_runtime.images.picture_tokens import Picture, PicturedTokens, shown_tokens
+from gptrs_runtime.loaded_model import LoadedModel
+
+
+class GenerationSetup:
+    """How `model` generates under `options`: makes texts and the schedulers that run them.
+
+    UsageError for options that do not suit the model, ModelError for a model that cannot generate
+    and for malformed settings of its generation_config.json.
+    """
+
+    def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
+        reads = "seq2seq" in model.capabilities
+        self.lm: CausalLM | Seq2SeqLM = model.seq2seq() if reads else model.causal_lm()
+        self._sources = SourceSettings(model, options) if reads else None
+        self.options = options
+        self._model = model
+        self._settings = _followed(model.generation_config) if reads else model.generation_config
+        self._limit = _context_limit(self.lm.context_length, options)
+        # Beams that a caller asks for choose the likeliest texts, of a model that samples, too.
+        temperature = 0.0 if (options.beams or 1) > 1 else None
+        self._sampling = options.sampling or configured_sampling(
+            self._settings, temperature=temperature
+        )
+        self.beams = asked_beams(self._settings, options, self._sampling)
+        decided = self.beams is not None or options.beams is not None
+        note_unsupported(model.name, self._settings, BEAM_SETTINGS if decided else ())
+        self._suppression = configured_suppression(self._settings)
+        self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
+        self._stops = self._all_stops()
+        if self.beams is not None and self._stops:
+            raise UsageError(
+                "stop strings do not go with beams", hint="leave them out, or ask for 1 beam"
+            )
+
+    @cached_property
+    def cache(self) -> PagedCache | None:
+        """The cache that generations of the model share, None for those that use none."""
+        options = self.options
+        if not options.use_cache or self._sources is not None:
+            return None
+        dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
+        return paged_cache(self._model, dtype, budget)
+
+    def new_text(
+        self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
+    ) -> GeneratedText:
+        """Return a text that begins with `prompt`; `max_tokens` None takes that of the options.
+
+        A model that reads a text and writes another one reads the prompt. ContextLengthError when
+        it does not fit. `stream` is that of the `Sampler`.
+        """
+        count = self.token_budget(len(prompt), max_tokens)
+        pictures = self._pictures(prompt)
+        begin = prompt if self._sources is None else self._sources.begin
+        processors = self._processors(len(begin), count)
+        form = processors[-1] if self.options.form is not None else None
+        context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
+        # The last token that is chosen is not read.
+        most_positions = min(self._limit.size, len(begin) + count - 1)
+        return GeneratedText(
+            prompt=shown_tokens(prompt),
+            context=context,
+            most_positions=most_positions,
+            max_tokens=count,
+            ends=self._ends,
+            shows_end=bool(self.options.special),
+            sampler=sampler,
+            processors=ProcessorChain(processors, shown_tokens(begin)),
+            decode=self._decode(),
+            stops=self._stops,
+            logprobs=self.options.logprobs,
+            load_seconds=self._model.load_seconds,
+            guesses=self._guesses(context, sampler, most_positions),
+            source=() if self._sources is None else prompt,
+            pictures=pictures,
+            steps_at_once=self.options.steps_at_once,
+            form=form if isinstance(form, FormJudge) else None,
+        )
+
+    def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:
+        """Return the processors of a text of `count` tokens after `begin` ones."""
+        built_in = built_in_processors(self._sampling, self._suppression, self._ends, begin)
+        if self._sources is not None:
+            built_in += self._sources.processors(count)
+        # The user's come last: they see what is suppressed, and have the last word.
+        processors = [*built_in, *self.options.logits_processors]
+        if self.options.form is not None:
+            processors.append(self.options.form.new_processor(begin))
+        return processors
+
+    def search(self, text: GeneratedText, max_tokens: int | None = None) -> BeamSearch:
+        """Return the search with `beams` for a new text; `max_tokens` as of `new_text`."""
+        assert self.beams is not None
+        begin = text.context.tokens
+        count = self.token_budget(len(text.prompt), max_tokens)
+        task = BeamTask(
+            begin=tuple(begin),
+            source=text.source,
+            positions=text.most_positions,
+            max_tokens=count,
+            ends=self._ends,
+            processors=lambda tokens: ProcessorChain(self._processors(len(begin), count), tokens),
+            chunk=self.options.prefill_chunk,
+        )
+        return BeamSearch(self.beams, self.cache or self._own_cache(), task)
+
+    def _pictures(self, prompt: Sequence[int]) -> Sequence[Picture]:
+        """Return the pictures of a prompt; UsageError for options that do not go with them."""
+        if not isinstance(prompt, PicturedTokens):
+            return ()
+        options = self.options
+        refused = {
+            "use_cache": not options.use_cache,
+            "prompt_cache": options.prompt_cache is not None,
+            "draft": options.draft is not None,
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise UsageError(
+                    f"`{name}` does not go with images: what a text sees of them is in the cache of"
+                    " this process alone",
+                    hint="leave it out, or the images",
+                )
+        return prompt.pictures
+
+    def _guesses(
+        self, context: Context, sampler: Sampler, most_positions: int
+    ) -> TextGuesses | None:
+        """Return how a text is guessed ahead; CacheBudgetError if it does not fit the draft."""
+        options = self.options
+        guesses = options.prompt_lookup or options.draft is not None
+        if guesses and self.cache is not None and self.cache.keeps_states:
+            raise UsageError(
+                "the model keeps a state of each text, which cannot take back tokens that were"
+                " guessed",
+                hint="leave out --prompt-lookup and --draft",
+            )
+        if not guesses:
+            return None
+        draft = None
+        if self._draft is not None:
+            chunk = options.prefill_chunk
+            draft = DraftText(self._draft, context, sampler, most_positions, chunk)
+            self._draft.require(draft.most_positions, chunk)
+        lookup = PromptLookup(context.tokens) if options.prompt_lookup else None
+        return TextGuesses(lookup, draft, self.lm.vocab_size)
+
+    @cached_property
+    def _draft(self) -> PagedCache | None:
+        """The cache of the draft; UsageError if its tokens are not those of the model."""
+        if self.options.draft is None:
+            return None
+        dtype = cache_dtype(self.options.cache_dtype)
+        return draft_cache(self._model, self.options.draft, dtype)
+
+    def token_budget(self, prompt: int, max_tokens: int | None) -> int:
+        """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.
+
+        `max_tokens` None takes that of the options. UsageError if either is below 1.
+        """
+        asked = self.options.max_tokens if max_tokens is None else max_tokens
+        if prompt < 1 or (asked is not None and asked < 1):
+            raise UsageError(
+                f"a text has a prompt and new tokens, at least 1 each, got {prompt} and {asked}"
+            )
+        if self._sources is not None:
+            self._sources.require_source(prompt)
+            prompt = len(self._sources.begin)
+        room = self._limit.size - prompt
+        if not self._limit.shift and (room < 1 or (asked is not None and asked > room)):
+            more = f" and {asked} new ones" if asked is not None else ""
+            raise ContextLengthError(
+                f"{prompt} prompt tokens{more} do not fit into the context of"
+                f" {self._limit.size} tokens",
+                hint="shorten the prompt, lower --max-tokens, or add --context-shift",
+            )
+        if asked is not None:
+            return asked
+        default = configured_max_tokens(self._settings, prompt) or DEFAULT_MAX_TOKENS
+        return default if self._limit.shift else min(room, default)
+
+    def new_scheduler(
+        self,
+        most_texts: int | None = None,
+        when_failed: WhenFailed | None = None,
+        cache: TextCache | None = None,
+    ) -> Scheduler:
+        """Return a scheduler on `cache`, else on that which all generations of the model share."""
+        return Scheduler(
+            cache or self.cache or self._own_cache(),
+            chunk=self.options.prefill_chunk,
+            most_texts=most_texts,
+            when_failed=when_failed,
+        )
+
+    def _own_cache(self) -> TextCache:
+        """Return a cache for one scheduler, where texts of others have nothing to share."""
+        if self._sources is not None:
+            return SourceCache(self._model.seq2seq(), self._model.backend)
+        return NoCache(self._model.causal_lm())
+
+    def _all_stops(self) -> tuple[str, ...]:
+        if self._model.has_tokenizer:
+            return (*self.options.stop, *configured_stops(self._settings))
+        if self.options.stop:
+            raise UsageError("stop strings need a model with a tokenizer")
+        return ()
+
+    def _decode(self) -> Decode:
+        if not self._model.has_tokenizer:
+            return _NoText()
+        tokenizer = self._model.tokenizer
+        decode = partial(tokenizer.decode, special=self.options.special)
+        # A form is of all that is written, and so of a space at its beginning.
+        return after(tokenizer.encode("a", special=False), decode) if self.options.form else decode
+
+
+class _NoText:
+    """The decoder of a model without a tokenizer: tokens have no text."""
+
+    def __call__(self, tokens: Sequence[int]) -> str:
+        return ""
+
+
+def _followed(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return generation_config.json without the settings that `SourceSettings` reads."""
+    return {name: value for name, value in settings.items() if name not in FORCED}
+
+
+def _context_limit(most: int, options: GenerationOptions) -> ContextLimit:
+    asked = options.context
+    if asked is not None and asked > most:
+        raise ContextLengthError(
+            f"the model has a context of {most} tokens, asked for {asked}",
+            hint="lower --context",
+        )
+    return ContextLimit(asked or most, options.context_shift, options.keep)

@@ -1,0 +1,67 @@
+"""Text as it is generated, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from gptrs.quoting import counted
+from gptrs_runtime.generation.beams import BeamSearch
+from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.generation.prompt_file import PromptFile
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.prompts import Prompt
+
+
+class TextStream:
+    """An iterator over pieces of generated text; `generation` is the outcome so far.
+
+    All checks happen when it is made, before any work. Pieces are whole characters. A model
+    without a tokenizer yields empty pieces, one a token. Tokens that the cache of the model has
+    already are not read again. With beams the whole text comes as one piece, and several tokens do
+    where `steps_at_once` of the options lets them.
+    """
+
+    def __init__(self, model: LoadedModel, prompt: Prompt, options: GenerationOptions) -> None:
+        setup = GenerationSetup(model, options)
+        self._text = setup.new_text(model.prompt_tokens(prompt))
+        if setup.beams is not None:
+            self._pieces = self._found(setup.search(self._text))
+            return
+        self._scheduler = setup.new_scheduler()
+        file = PromptFile(model, options, setup.cache)
+        self._scheduler.add(self._text, when_read=file.save)
+        self._pieces = self._run()
+
+    def __repr__(self) -> str:
+        outcome = self.generation
+        tokens = counted(len(outcome.token_ids), "token")
+        return f"<TextStream: {tokens} so far, {outcome.text[-40:]!r}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def generation(self) -> Generation:
+        """The outcome so far; complete once the stream is exhausted."""
+        return self._text.generation()
+
+    def close(self) -> None:
+        """End the stream where it is, and give its cache back."""
+        self._pieces.close()
+
+    def _found(self, search: BeamSearch) -> Generator[str]:
+        self._text.start()
+        (best, *_) = search.run()
+        yield self._text.replay(best.tokens, search.prompt_read)
+
+    def _run(self) -> Generator[str]:
+        try:
+            while self._scheduler.busy:
+                for _, piece in self._scheduler.step():
+                    yield piece
+        finally:
+            self._scheduler.close()

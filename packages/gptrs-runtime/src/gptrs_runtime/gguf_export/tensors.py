@@ -1,0 +1,153 @@
+"""The tensors of a model as a GGUF file has them: other names, rows in another order, matrices
+turned, and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from gptrs.checkpoint.formats.gguf import RowOrder
+from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_index import stored_bytes
+from gptrs.checkpoint.param_source import FileSource
+from gptrs.checkpoint.params import WeightUse
+from gptrs.errors import ModelError
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
+from gptrs_runtime.converting.rounding import CONVERTIBLE, in_dtype
+from gptrs_runtime.gguf_export.stacks import ROUTER
+from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_NAMES_OF = {dtypes.f32: "F32", dtypes.f16: "F16", dtypes.bf16: "BF16"}
+_MATRIX = 2
+
+
+@dataclass(frozen=True)
+class GgufNames:
+    """The names of the tensors of a model in a file, and the order of the rows of each there."""
+
+    settings: GgufSettingsOf
+
+    def name_of(self, name: str) -> str:
+        """Return the name in the file; ModelError for a tensor that it has no name for."""
+        stem, _, suffix = name.rpartition(".")
+        kind = self.settings.own
+        body = kind.layers.rpartition(".")[0]
+        for own in (stem, f"{body}.{stem}"):  # some folders leave out the name of the body
+            layer, inner = _layer_of(own, kind.layers)
+            known = kind.stem_of(inner)
+            if known is not None and suffix in ("weight", "bias"):
+                return f"{known}.{suffix}" if layer is None else f"blk.{layer}.{known}.{suffix}"
+        raise ModelError(
+            f"tensor {quoted(name)} has no name in a GGUF file of the architecture"
+            f" `{self.settings.architecture}`",
+            hint="`gptrs quantize` without `--to gguf` writes a folder",
+        )
+
+    def ordered(self, name: str, load: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
+        """Return what loads a tensor of that name in the file with its rows as they are there."""
+        stem = _stem_of(name)
+        order = self.settings.own.order_of(stem)
+        if order is None:
+            return load
+        heads, kv_heads = self.settings.heads
+        if order == "grouped":
+            return partial(_ordered, load, RowOrder(heads, kv_heads))
+        return partial(_ordered, load, RowOrder(kv_heads if stem == "attn_k" else heads))
+
+    def offset_of(self, name: str) -> float:
+        """Return what a tensor of that name in the file has more there."""
+        stem, _, suffix = name.rpartition(".")
+        return self.settings.own.offset_of(stem.rpartition(".")[2], suffix)
+
+    def is_moved(self, name: str) -> bool:
+        """Return whether a tensor of that name in the file is stored otherwise there."""
+        own, stem = self.settings.own, _stem_of(name)
+        return stem in own.turned or own.order_of(stem) is not None
+
+    def is_router(self, name: str) -> bool:
+        """Return whether a tensor of that name in the file chooses experts."""
+        return _stem_of(name).startswith(ROUTER)
+
+
+def plain_tensors(
+    source: FileSource,
+    names: Sequence[str],
+    uses: Mapping[str, WeightUse],
+    known: GgufNames,
+    dtype: DType | None,
+) -> Iterator[GgufOutgoing]:
+    """Yield the tensors of `names` as floats: vectors in f32, matrices in `dtype` or their own."""
+    for name in names:
+        type_ = source.type_of(name)
+        if type_.dtype not in CONVERTIBLE:
+            raise ModelError(f"tensor {quoted(name)} is `{type_}`, a GGUF file has floats")
+        stored, turned = known.name_of(name), uses.get(name) == "turned"
+        parts: Callable[[], Iterator[np.ndarray]] = partial(source.parts, name)
+        if known.is_moved(stored):
+            load = known.ordered(stored, partial(source.load, name))
+            parts = partial(_whole, load, turned)
+        offset = known.offset_of(stored)
+        if offset:
+            parts = partial(_more, parts, offset)
+        shape = type_.shape[::-1] if turned else type_.shape
+        own = dtype or (type_.dtype if type_.dtype in _NAMES_OF else dtypes.f32)
+        floats = type_.rank != _MATRIX or known.is_router(stored)
+        wanted = dtypes.f32 if floats else own
+        given = type_.with_dtype(dtypes.f32) if offset else type_
+        outgoing = in_dtype(OutgoingTensor(name, given.with_shape(shape), parts), wanted)
+        yield as_bytes(outgoing, stored)
+
+
+def extra_tensors(settings: GgufSettingsOf) -> list[GgufOutgoing]:
+    """Return the tensors of the file that the model has as settings."""
+    if settings.rope_factors is None:
+        return []
+    factors = settings.rope_factors.astype(np.float32)
+    return [as_bytes(OutgoingTensor.of(_ROPE_FACTORS, factors), _ROPE_FACTORS)]
+
+
+def as_bytes(tensor: OutgoingTensor, name: str) -> GgufOutgoing:
+    """Return a tensor of plain floats called `name` in the file."""
+
+    def parts() -> Iterator[np.ndarray]:
+        for part in tensor.parts():
+            yield np.ascontiguousarray(part, tensor.type.dtype.numpy).reshape(-1).view(np.uint8)
+
+    data = OutgoingTensor(name, TensorType(dtypes.ui8, (stored_bytes(tensor.type),)), parts)
+    return GgufOutgoing(data, _NAMES_OF[tensor.type.dtype], tensor.type.shape)
+
+
+def _layer_of(stem: str, layers: str) -> tuple[str | None, str]:
+    """Return the number of the layer of a tensor, if it is in one, and its name within."""
+    if not stem.startswith(f"{layers}."):
+        return None, stem
+    number, _, inner = stem.removeprefix(f"{layers}.").partition(".")
+    return (number, inner) if number.isdigit() else (None, stem)
+
+
+def _stem_of(name: str) -> str:
+    """Return the name of a tensor in the file without that of its layer and its suffix."""
+    stem = name.rpartition(".")[0]
+    return stem.split(".", 2)[2] if stem.startswith("blk.") else stem
+
+
+def _ordered(load: Callable[[], np.ndarray], order: RowOrder) -> np.ndarray:
+    return order.of_file(load())
+
+
+def _more(parts: Callable[[], Iterator[np.ndarray]], offset: float) -> Iterator[np.ndarray]:
+    for part in parts():
+        yield part.astype(np.float32) + np.float32(offset)
+
+
+def _whole(load: Callable[[], np.ndarray], turned: bool) -> Iterator[np.ndarray]:
+    array = load()
+    yield array.T if turned and array.ndim == _MATRIX else array

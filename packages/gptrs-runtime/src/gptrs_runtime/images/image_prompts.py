@@ -1,0 +1,182 @@
+"""Conversations with images: messages whose parts are texts and images become tokens."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+import numpy as np
+
+from gptrs.checkpoint.files.open_file import read_whole
+from gptrs.errors import ContextLengthError, ModelError, UsageError
+from gptrs.plugins.capabilities import CausalLM, ImageLM
+from gptrs.quoting import clipped, quoted, shown_value
+from gptrs_runtime.chat.messages import IMAGES, Message
+from gptrs_runtime.images.decoding import MAX_BYTES, MAX_PIXELS, decoded_image, read_image
+from gptrs_runtime.images.picture_tokens import Picture, PicturedTokens, picture_of
+from gptrs_runtime.images.tiling import TilingProcessor
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
+
+MAX_IMAGES: Final = 64
+"""Most images of a conversation."""
+_DATA_URL: Final = re.compile(r"data:image/[A-Za-z0-9.+-]{1,40};base64")
+
+
+class TextsWithImages(CausalLM, ImageLM, Protocol):
+    """A language model that reads images."""
+
+
+def has_images(messages: Sequence[Message]) -> bool:
+    """Return whether a part of any message is an image."""
+    return any(part.get("type") in IMAGES for message in messages for part in _parts(message))
+
+
+def require_no_images(messages: Sequence[Message], name: str) -> None:
+    """Raise ModelError for messages with images, which the model `name` does not read."""
+    if has_images(messages):
+        raise ModelError(
+            f"`{name}` reads no images, and a message has one",
+            hint="take a model that does: `gptrs inspect` tells `image_lm` of it",
+        )
+
+
+def image_part(image: object) -> dict[str, object]:
+    """Return the part of a message that is an image: a file as it is now, or ui8 [H, W, 3].
+
+    Errors are those of `read_image` and `levels_of`.
+    """
+    if not isinstance(image, str | os.PathLike):
+        return {"type": "image", "image": levels_of(image)}
+    path = Path(os.fspath(cast("str | os.PathLike[str]", image)))
+    read_image(path)  # what is none is refused before it is part of a conversation
+    media = mimetypes.guess_type(path.name)[0] or "image/unknown"
+    data = base64.b64encode(read_whole(path.resolve(), MAX_BYTES)).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
+
+
+def about_images(text: str, images: Sequence[object]) -> object:
+    """Return the content of a message: the text, behind images where there are some.
+
+    Errors are those of `image_part`.
+    """
+    if not images:
+        return text
+    return [*map(image_part, images), {"type": "text", "text": text}]
+
+
+def pictured_prompt(
+    lm: TextsWithImages,
+    processor: Callable[[], TilingProcessor],
+    render: Callable[[Sequence[Message]], str],
+    tokenizer: TextTokenizer,
+    messages: Sequence[Message],
+) -> PicturedTokens | list[int]:
+    """Return the tokens of a conversation with its images, as `render` writes its text.
+
+    UsageError for parts that are no images, and a text that has marks of images itself; ModelError
+    for images that cannot be read.
+    """
+    images: list[object] = []
+    text = render([_plain(message, images) for message in messages])
+    if not images:
+        return tokenizer.encode(text, special=False)
+    if len(images) > MAX_IMAGES:
+        raise UsageError(f"a conversation has {MAX_IMAGES} images at most, got {len(images)}")
+    between = text.split(lm.image_mark)
+    if len(between) != len(images) + 1:
+        raise UsageError(
+            f"the text of the conversation has {len(between) - 1} marks `{lm.image_mark}` for"
+            f" {len(images)} images",
+            hint="leave the mark out of your texts; the chat template writes it for each image",
+        )
+    make, pictures, pieces = processor(), list[Picture](), [between[0]]
+    for image, after in zip(images, between[1:], strict=True):
+        tiles = make(levels_of(image, on_white=make.levels.on_white))
+        needed = (len(pictures) + len(tiles.pictures)) * lm.picture_tokens
+        if needed > lm.context_length:
+            raise ContextLengthError(
+                f"the images take {needed} tokens and more, the context has {lm.context_length}",
+                hint="give fewer images",
+            )
+        pictures += [picture_of(tile, make.levels, repr(make.levels)) for tile in tiles.pictures]
+        pieces += [lm.image_prompt(tiles.rows, tiles.columns), after]
+    tokens = tokenizer.encode("".join(pieces), special=False)
+    marked = [-1 - token if token == lm.image_token else token for token in tokens]
+    return PicturedTokens(marked, pictures, lm.picture_tokens)
+
+
+def levels_of(image: object, *, on_white: bool = False) -> np.ndarray:
+    """Return an image as ui8 [H, W, 3]: a file, a `data:` URL, or an array that is one already.
+
+    A text is never the name of a file: messages may come from strangers. UsageError for anything
+    else; errors as of `read_image`.
+    """
+    if isinstance(image, os.PathLike):
+        return read_image(cast("os.PathLike[str]", image), on_white=on_white)
+    if isinstance(image, str):
+        return _of_data_url(image, on_white)
+    if not isinstance(image, np.ndarray):
+        raise UsageError(
+            "an image is a `Path` of a file, a `data:` URL, or an array ui8 [H, W, 3], got"
+            f" {shown_value(image)}"
+        )
+    array = cast("np.ndarray", image)
+    shape = array.shape
+    if array.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or not array.size:
+        raise UsageError(f"an image is ui8 [H, W, 3], got {array.dtype}{list(shape)}")
+    if shape[0] * shape[1] > MAX_PIXELS:
+        raise UsageError(f"an image has {MAX_PIXELS} pixels at most, got {list(shape)}")
+    return array
+
+
+def _of_data_url(url: str, on_white: bool) -> np.ndarray:
+    """Return the image in a URL; nothing is opened. UsageError for another URL."""
+    head, comma, text = url[: MAX_BYTES * 4 // 3 + 200].partition(",")
+    if not comma or not _DATA_URL.fullmatch(head):
+        raise UsageError(
+            f"an image is a URL `data:image/...;base64,...`, got {clipped(quoted(url), 60)}",
+            hint="other URLs and names of files are not opened: read the file first, or give a"
+            " `pathlib.Path`",
+        )
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(f"the base64 of an image is malformed: {error}") from error
+    if len(data) > MAX_BYTES or len(text) < len(url) - len(head) - 1:
+        raise UsageError(f"an image has {MAX_BYTES} bytes at most")
+    return decoded_image(data, "an image of a message", on_white=on_white)
+
+
+def _plain(message: Message, images: list[object]) -> Message:
+    """Return a message of parts, with its images moved to `images`: templates mark their places."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": [{"type": "text", "text": content}]}
+    if not isinstance(content, list):
+        return message
+    parts: list[Mapping[str, object]] = []
+    for part in _parts(message):
+        if part.get("type") in IMAGES:
+            images.append(_image_in(part))
+            parts.append({"type": "image"})
+        else:
+            parts.append(part)
+    return {**message, "content": parts}
+
+
+def _parts(message: Message) -> list[Mapping[str, object]]:
+    """Return the parts of a message."""
+    content = message.get("content")
+    return cast("list[Mapping[str, object]]", content) if isinstance(content, list) else []
+
+
+def _image_in(part: Mapping[str, object]) -> object:
+    """Return the image of a part: `image` as transformers has it, or `image_url` as OpenAI does."""
+    found = part[str(part["type"])]
+    return cast("Mapping[str, object]", found)["url"] if isinstance(found, Mapping) else found

@@ -1,0 +1,206 @@
+"""The steps on an image before a model sees it, as preprocessor_config.json says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.images.decoding import MAX_PIXELS, resized
+
+_PRECISION = 1e-5
+"""How exactly the scale is found at which an image fills a number of patches."""
+SQUASHED_FROM = 384
+"""The shortest edge from which a crop fraction no longer crops: images become squares."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a resized image: height and width, or the shortest edge of any aspect ratio.
+
+    `longest_edge` bounds the other edge of the latter. With `most_patches` an image is as large as
+    that many whole patches of `patch` pixels allow, in about its aspect ratio.
+    """
+
+    height: int | None = None
+    width: int | None = None
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+    patch: int = 1
+    most_patches: int | None = None
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width after resizing, truncated as transformers does."""
+        if self.height is not None and self.width is not None:
+            return self.height, self.width
+        if self.most_patches is not None:
+            return _whole_patches(height, width, self.patch, self.most_patches)
+        assert self.shortest_edge is not None
+        short, long = sorted((height, width))
+        edge: float = self.shortest_edge
+        if self.longest_edge is not None and long / short * edge > self.longest_edge:
+            edge = self.longest_edge * short / long
+        nearest = round(edge)
+        if short == nearest:
+            return height, width
+        other = int(edge * long / short)
+        return (nearest, other) if height <= width else (other, nearest)
+
+
+def _whole_patches(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
+    """Return the largest size of at most so many patches, found by halving as transformers does."""
+
+    def scaled(scale: float) -> tuple[int, int]:
+        rows, columns = (
+            max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width)
+        )
+        return rows, columns
+
+    low, high = _PRECISION / 10, 100.0
+    while high - low >= _PRECISION:
+        middle = (low + high) / 2
+        rows, columns = scaled(middle)
+        if (rows / patch) * (columns / patch) <= most:
+            low = middle
+        else:
+            high = middle
+    return scaled(low)
+
+
+@dataclass(frozen=True)
+class ImageProcessor:
+    """Resizes, crops, scales and normalizes; each step may be absent.
+
+    `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
+    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
+    `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
+    to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
+    scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` is how
+    torchvision places a crop, see `center_crop`. Images are read `on_white` where that is set, see
+    `read_image`.
+    """
+
+    resize: Size | None
+    resample: int
+    crop_fraction: float | None
+    crop: tuple[int, int] | None
+    factor: float | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    offset: float = 0.0
+    twice: bool = False
+    scales_first: bool = False
+    rounds_crop: bool = False
+    on_white: bool = False
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.
+
+        ModelError for an image so long and thin that its resized form would be enormous.
+        """
+        if self.scales_first:
+            return self._scaled_first(pixels)
+        if self.resize is not None:
+            pixels = self._resized(pixels, self.resize)
+        if self.crop is not None:
+            pixels = center_crop(pixels, *self.crop, rounds=self.rounds_crop)
+        table = self._levels()
+        values = np.empty((3, *pixels.shape[:2]), np.float32)
+        for channel in range(3):
+            np.take(table[:, channel], pixels[..., channel], out=values[channel], mode="clip")
+        return values
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of what comes out, None where they depend on the image."""
+        if self.crop is not None:
+            return self.crop
+        size = self.resize
+        if size is None:
+            return None
+        if self.crop_fraction is not None and size.shortest_edge is not None:
+            return size.shortest_edge, size.shortest_edge
+        return None if size.height is None or size.width is None else (size.height, size.width)
+
+    def _scaled_first(self, pixels: np.ndarray) -> np.ndarray:
+        """Scale, then resize each channel, then normalize."""
+        height, width = pixels.shape[:2]
+        if self.resize is not None:
+            height, width = self._new_size(pixels, self.resize)
+        factor = np.float32(1 if self.factor is None else self.factor)
+        values = np.empty((3, height, width), np.float32)
+        for channel in range(3):
+            plane = np.ascontiguousarray(pixels[..., channel], np.float32) * factor
+            if self.resize is not None:
+                plane = resized(plane, height, width, self.resample)
+            values[channel] = plane
+        if self.crop is not None:
+            values = center_crop(values.transpose(1, 2, 0), *self.crop).transpose(2, 0, 1)
+        if self.mean is not None and self.std is not None:
+            mean, std = (
+                np.array(numbers, np.float32).reshape(3, 1, 1) for numbers in (self.mean, self.std)
+            )
+            values = (values - mean) / std
+        return np.ascontiguousarray(values)
+
+    def _resized(self, pixels: np.ndarray, size: Size) -> np.ndarray:
+        edge = size.shortest_edge
+        if self.crop_fraction is None or edge is None:
+            return self._resampled(pixels, size)
+        if edge >= SQUASHED_FROM:
+            return self._resampled(pixels, Size(edge, edge))
+        wider = Size(shortest_edge=int(edge / self.crop_fraction))
+        return center_crop(self._resampled(pixels, wider), edge, edge)
+
+    def _resampled(self, pixels: np.ndarray, size: Size) -> np.ndarray:
+        return resized(pixels, *self._new_size(pixels, size), self.resample)
+
+    def _new_size(self, pixels: np.ndarray, size: Size) -> tuple[int, int]:
+        height, width = size.of(*pixels.shape[:2])
+        if height * width > MAX_PIXELS or not height or not width:
+            before = " x ".join(str(dim) for dim in pixels.shape[1::-1])
+            raise ModelError(
+                f"an image of {before} pixels would be resized to {width} x {height}",
+                hint=f"give one that is less long, at most {MAX_PIXELS} pixels are made",
+            )
+        return height, width
+
+    def _levels(self) -> np.ndarray:
+        """Return the value of each of 256 levels, f32 [256, 3], rounded in transformers' order."""
+        levels = np.arange(256, dtype=np.float64)[:, np.newaxis]
+        values = (levels * (1 if self.factor is None else self.factor)).astype(np.float32)
+        if self.offset:
+            values += np.float32(self.offset)
+        if self.mean is not None and self.std is not None:
+            values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        if self.twice and self.std is not None:
+            values = values / np.array(self.std, np.float32)
+        return np.broadcast_to(values, (256, 3))
+
+
+def center_crop(pixels: np.ndarray, height: int, width: int, *, rounds: bool = False) -> np.ndarray:
+    """Return the middle `height` x `width` of an image [H, W, C], zeros around a smaller one.
+
+    Of an odd difference, the larger part is cut off, and the smaller part is added, below and on
+    the right; with `rounds` an even number is cut off above and on the left.
+    """
+    rows = _overlap(pixels.shape[0], height, rounds)
+    columns = _overlap(pixels.shape[1], width, rounds)
+    middle = pixels[rows[0], columns[0]]
+    if middle.shape[:2] == (height, width):
+        return middle
+    framed = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
+    framed[rows[1], columns[1]] = middle
+    return framed
+
+
+def _overlap(size: int, wanted: int, rounds: bool) -> tuple[slice, slice]:
+    """Return which elements of an axis are kept, and where they go."""
+    if size >= wanted:
+        # Python rounds halves to even numbers.
+        start = round((size - wanted) / 2) if rounds else (size - wanted) // 2
+        return slice(start, start + wanted), slice(0, wanted)
+    start = math.ceil((wanted - size) / 2)
+    return slice(0, size), slice(start, start + size)

@@ -1,0 +1,396 @@
+"""A model ready to run: its module, its files, its tokenizer and settings, by one set of names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from gptrs.backend.precision import (
+    Precision,
+    precision_of,
+)
+from gptrs.backend.protocol import Backend
+from gptrs.checkpoint.low_rank import LowRankAdapter
+from gptrs.checkpoint.param_source import ParamSource
+from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.stored_tensor import StoredTensor
+from gptrs.errors import ModelError, UsageError
+from gptrs.functionals.dispatch.active_overrides import Choice, entered
+from gptrs.lazy_module import lazy_module
+from gptrs.nn.computation import Computation
+from gptrs.nn.module import Module
+from gptrs.plugins.capabilities import (
+    HiddenStates,
+    capabilities_of,
+)
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.spans import span
+from gptrs_runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
+from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.chat.messages import Message
+from gptrs_runtime.functional_overrides import OverriddenModel
+from gptrs_runtime.guarded_model import guarded, model_factory
+from gptrs_runtime.images.picture_tokens import PicturedTokens
+from gptrs_runtime.input_checks import require_images, require_known_tokens
+from gptrs_runtime.prompts import Prompt, checked_prompt
+from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
+from gptrs_runtime.sources.module_folders import ends_in_logits
+from gptrs_runtime.sources.sentence_transformers import MODULES
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
+from gptrs_runtime.watched_model import WatchedModel
+
+if TYPE_CHECKING:
+    from gptrs.capture.streaming.mru_streamer import MruStreamer
+    from gptrs_runtime.chat import template as chat_templates
+    from gptrs_runtime.chat.template import ChatTemplate
+    from gptrs_runtime.images import image_prompts
+    from gptrs_runtime.images import settings as image_settings
+    from gptrs_runtime.images.processor import ImageProcessor
+    from gptrs_runtime.images.tiling import TilingProcessor
+else:
+    chat_templates = lazy_module("gptrs_runtime.chat.template")
+    image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
+    image_settings = lazy_module("gptrs_runtime.images.settings")
+
+_VERBS: Final = frozenset(
+    (
+        *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
+        *("generate_batch", "generate_several", "match", "rank", "read_answer", "stream", "tag"),
+        *("transcribe", "zero_shot"),
+    )
+)
+"""The functions of `gptrs` that take a model first."""
+
+
+class LoadedModel(CapableModel):
+    """A model ready to run, whatever its kind.
+
+    `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
+    it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
+    took. `template_variables` are JSON values for its chat template, such as `enable_thinking`.
+    Weights are read from the memory-mapped checkpoint when a run first needs them. The model
+    runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
+    their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
+    `adapter` changes the weights, those of the model `base` if it is one of several to share them.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        module: object,
+        backend: Backend,
+        load_seconds: float,
+        overrides: Mapping[str, Choice],
+        streamer: MruStreamer | None = None,
+        weight_type: str | None = None,
+        params: Params | None = None,
+        adapter: LowRankAdapter | None = None,
+    ) -> None:
+        self.kind = source.model_type
+        capabilities = capabilities_of(module)
+        if capabilities >= AS_EMBEDDER and source.has_file(MODULES):
+            capabilities |= {RERANKER if ends_in_logits(source) else "text_embedder"}
+        self.overrides = overrides
+        self.files = source
+        super().__init__(source.name, capabilities, self._running(module))
+        self.config = source.config
+        self.generation_config = source.generation_config
+        self.backend = backend
+        self.load_seconds = load_seconds
+        self._image_processor: ImageProcessor | None = None
+        self.weights: ParamSource = source.weights
+        self.streamer = streamer
+        self.weight_type = weight_type
+        self.adapter = adapter
+        self.base: LoadedModel | None = None
+        self._params = params
+        self._tokenizer: TextTokenizer | None = None
+        self._templates: dict[bool, ChatTemplate] = {}
+        """The chat templates by whether tools are told of, once they were read."""
+        self.template_variables: dict[str, object] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say what takes the model where other libraries have a method."""
+            kind = type(self).__name__
+            where = f"; call `gptrs.{name}(model, ...)`" if name in _VERBS else ""
+            raise AttributeError(f"`{kind}` has no attribute `{name}`{where}")
+
+    def __repr__(self) -> str:
+        can = ", ".join(sorted(self.capabilities)) or "no capabilities"
+        return f"<LoadedModel {self.name}: {self.kind} on {self.backend.name}; {can}>"
+
+    def with_adapter(self, path: str | Path, name: str | None = None) -> LoadedModel:
+        """Return this model as a LoRA adapter in a folder changes it, called `name`.
+
+        Both, and any number of such models, share the weights; products of the adapter are added to
+        layers as they run. What is cached of prompts is each model's own. ModelError for adapters
+        that do not suit the model or are not supported, and for a model that has one already.
+        """
+        if self._params is None or self.adapter is not None:
+            has = "an adapter already" if self.adapter is not None else "no weights to share"
+            raise ModelError(
+                f"`{self.name}` has {has}", hint="load the model, and give that its adapters"
+            )
+        started = time.perf_counter()
+        adapter = LowRankAdapter(path)
+        params = self._params.adapted(adapter)
+        module = self._made_of(params)
+        require_adapted(params, adapter, self.name)
+        elapsed = time.perf_counter() - started
+        made = LoadedModel(
+            self.files, module, self.backend, elapsed, self.overrides, self.streamer,
+            self.weight_type, params, adapter,
+        )  # fmt: skip
+        made.name = self.name if name is None else name
+        made.base = self
+        return made
+
+    def with_several(self, adapters: Sequence[LowRankAdapter]) -> object:
+        """Return the module of this model whose linear layers have all of `adapters`.
+
+        It is for `adapted_step`, where the module has it; the errors are those of `with_adapter`.
+        """
+        assert self._params is not None, "it has given its weights to each of them"
+        return self._running(self._made_of(self._params.adapted(*adapters)))
+
+    def _made_of(self, params: Params) -> object:
+        with entered(self.overrides):
+            return model_factory(self.kind)(self.config, params)
+
+    def _running(self, module: object) -> WatchedModel:
+        """Return a module that is guarded and watched, and runs with the overrides."""
+        module = guarded(module, self.kind)
+        module = OverriddenModel(module, self.overrides) if self.overrides else module
+        return WatchedModel(module, self.files.weights)
+
+    @property
+    def precision(self) -> Precision:
+        """Return what products are computed with; `int8` is about quantized weights alone."""
+        return precision_of(self.backend)
+
+    def forward(self, inputs: np.ndarray) -> np.ndarray:
+        """Run the model once and return its logits.
+
+        An integer array [B, T] of tokens gives f32 [B, T, V], floats [B, channels, H, W], images as
+        `image_processor` prepares them, give f32 [B, classes]. A classifier of texts gives
+        [B, classes], one of tokens [B, T, classes]. UsageError for an array that is not of the kind
+        that the model takes, an unknown token, or more tokens than the context.
+        """
+        if "image_classifier" in self.capabilities:
+            return self.image_classifier().classify(self.checked_inputs(inputs))
+        if not self.has_logits:
+            self.offering("causal_lm", "has no logits")
+        tokens = self.checked_inputs(inputs)
+        seen = np.ones(tokens.shape, np.bool_)
+        if "text_classifier" in self.capabilities:
+            return self.text_classifier().classify_texts(tokens, np.zeros_like(tokens), seen)
+        if "token_classifier" in self.capabilities:
+            return self.token_classifier().classify_tokens(tokens, seen)
+        if "masked_lm" in self.capabilities:
+            flat = self.masked_lm().predict_tokens(tokens, seen, np.arange(tokens.size))
+            return flat.reshape(*tokens.shape, -1)
+        return self.causal_lm().forward(tokens)
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Run the model once and return its hidden states, by name and in the order of computation.
+
+        Inputs are those of `forward`; a text embedder takes tokens, too. Names are those of
+        transformers' `hidden_states`: `embeddings`, `layer.0`, `layer.1`, ... UsageError as in
+        `forward`, ModelError for a model that does not show what it computes.
+        """
+        shown = cast("HiddenStates", self.offering("hidden_states", "shows no hidden states"))
+        return shown.hidden_states(self.checked_inputs(inputs))
+
+    def named_modules(self) -> dict[str, Module]:
+        """Return the modules of the model by dotted name, each before those in it; maybe none."""
+        walk = cast("object", getattr(self.module, "named_modules", None))
+        return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
+
+    def computation(self) -> Computation:
+        """Return what the model computes, for other formats; ModelError where it does not say."""
+        made = cast("object", getattr(self.module, "computation", None))
+        if not callable(made):
+            raise ModelError(f"`{self.kind}` models do not say what they compute as one function")
+        return cast("Callable[[], Computation]", made)()
+
+    def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
+        """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
+        array = np.asarray(inputs)
+        if self.takes_images:
+            require_images(array, self.kind, self.image_reader().channels)
+            return array.astype(np.float32, copy=False)
+        reader = self.token_reader()
+        if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
+            raise UsageError(
+                f"a `{self.kind}` model takes an integer array [B, T] of tokens,"
+                f" got {array.dtype}{list(array.shape)}"
+            )
+        if array.shape[1] > reader.context_length:
+            raise UsageError(
+                f"{array.shape[1]} tokens exceed the context of {reader.context_length} tokens"
+            )
+        require_known_tokens(array, reader.vocab_size)
+        return array.astype(np.int64)
+
+    @property
+    def image_processor(self) -> ImageProcessor:
+        """Return the processor of images; ModelError for unsupported settings or no images."""
+        if self._image_processor is None:
+            default = self.image_reader().processor
+            self._image_processor = image_settings.image_processor_of(self.files, default)
+        return self._image_processor
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer beside the weights; ModelError when there is none."""
+        if self.base is not None:
+            return self.base.tokenizer
+        if self._tokenizer is None:
+            with span("read tokenizer"):
+                self._tokenizer = tokenizer_of(self.files, self.name)
+        return self._tokenizer
+
+    @cached_property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer.json; checked on first use."""
+        return self.files.has_file(TOKENIZER)
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """The tokens that end a text: of generation_config.json, else of config.json."""
+        return frozenset(self._token_setting("eos_token_id"))
+
+    @property
+    def bos_token(self) -> int | None:
+        """The token that begins a text, if the model has one."""
+        tokens = self._token_setting("bos_token_id")
+        return tokens[0] if tokens else None
+
+    def parameters(self) -> dict[str, StoredTensor]:
+        """Return the tensors of the checkpoint by name; nothing is read until `numpy()` is."""
+        source = self.weights
+        return {name: StoredTensor(name, source.type_of(name), source) for name in source.names()}
+
+    def prompt_tokens(self, prompt: Prompt) -> Sequence[int]:
+        """Return the tokens of a prompt; an empty one becomes the token that begins a text.
+
+        Messages are rendered by the chat template of the model; where that reads images, parts of
+        them may be images, see `conversation_tokens`. UsageError for what is no prompt,
+        an empty one where the model has no such token, and unknown tokens; ModelError for messages
+        where the model has no chat template, or one that refuses them.
+        """
+        if isinstance(prompt, PicturedTokens):
+            return prompt
+        tokens = self._tokens_of(checked_prompt(prompt))
+        if isinstance(tokens, PicturedTokens):
+            return tokens
+        if not tokens and self.bos_token is not None:
+            tokens = [self.bos_token]
+        if not tokens:
+            raise UsageError("the prompt is empty and the model has no token to begin with")
+        require_known_tokens(tokens, self.token_reader().vocab_size)
+        return tokens
+
+    def conversation_tokens(self, conversation: Conversation | Sequence[Message]) -> Sequence[int]:
+        """Return the tokens of a conversation, as the chat template of the model renders it.
+
+        For models with `image_lm` parts of messages may be `{"type": "image", "image": ...}` with
+        the `Path` of a file, a `data:` URL or ui8 [H, W, 3]; or `image_url` as OpenAI has it, with
+        such a URL. Errors are those of `ChatTemplate.render`; ModelError for images that the model
+        does not read.
+        """
+        given = conversation
+        if not isinstance(given, Conversation):
+            given = Conversation(given)
+        if "image_lm" not in self.capabilities or self.base is not None:
+            return self.all_conversation_tokens([given])[0]
+        template = self.chat_template(with_tools=given.tools is not None)
+
+        def render(plain: Sequence[Message]) -> str:
+            return template.render(given.with_messages(plain))
+
+        return image_prompts.pictured_prompt(
+            self.image_lm(), self._tiling_processor, render, self.tokenizer, given.messages
+        )
+
+    def all_conversation_tokens(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Return the tokens of conversations without images, rendered together.
+
+        Errors as of `conversation_tokens`; a ChatTemplateError says which one is refused.
+        """
+        texts: dict[int, str] = {}
+        for with_tools in (False, True):
+            own = [n for n, each in enumerate(conversations) if bool(each.tools) == with_tools]
+            for number in own:
+                image_prompts.require_no_images(conversations[number].messages, self.name)
+            if own:
+                template = self.chat_template(with_tools=with_tools)
+                try:
+                    found = template.render_all([conversations[number] for number in own])
+                except chat_templates.ChatTemplateError as error:
+                    if error.conversation is not None:
+                        error.conversation = own[error.conversation]
+                    raise
+                texts.update(zip(own, found, strict=True))
+        encode = self.tokenizer.encode
+        return [encode(texts[number], special=False) for number in range(len(conversations))]
+
+    def _tiling_processor(self) -> TilingProcessor:
+        """Return what cuts images into pictures; ModelError for another size than the model's."""
+        found, size = image_settings.tiling_processor_of(self.files), self.image_lm().picture_size
+        if found.side != size:
+            raise ModelError(
+                f"images of `{self.name}` become pictures of {found.side} pixels, and it reads"
+                f" those of {size}",
+                hint="`max_image_size` of its image processor must be `image_size` of its config",
+            )
+        return found
+
+    def _tokens_of(self, prompt: str | list[int] | Conversation) -> Sequence[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        return self.conversation_tokens(prompt) if isinstance(prompt, Conversation) else prompt
+
+    def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
+        """Return the chat template with `template_variables`, that of tools if there are several.
+
+        Its files are read once. ModelError if there is none, or if the model writes no texts.
+        """
+        if "seq2seq" not in self.capabilities:
+            self.causal_lm()
+        found = self._templates.get(with_tools)
+        if found is None:
+            found = chat_templates.chat_template_of(self.files, self.name, with_tools=with_tools)
+            self._templates[with_tools] = found
+        return replace(found, variables=dict(self.template_variables))
+
+    def _token_setting(self, name: str) -> list[int]:
+        for settings in (self.generation_config, self.config):
+            value = settings.get(name)
+            if value is None:
+                continue
+            tokens = cast("list[object]", value) if isinstance(value, list) else [value]
+            if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+                found = shown_value(cast("object", value))
+                raise ModelError(f"`{name}` must be a token or a list of tokens, got {found}")
+            return cast("list[int]", tokens)
+        return []
+
+
+def require_adapted(params: Params, adapter: LowRankAdapter, name: str) -> None:
+    """ModelError unless a model that was made of `params` has all layers that `adapter` changes."""
+    missing = params.unadapted()
+    if missing:
+        raise ModelError(
+            f"the adapter {quoted(str(adapter.path), 200)} changes {listed(missing, 3)}, which are"
+            f" no linear layers of {quoted(name)}",
+            hint="take the adapter of this model, or merge it with PEFT",
+        )

@@ -1,0 +1,171 @@
+"""Models and programs on their way into files of other formats, for the plugins that write them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from gptrs.capture.backend_calls import to_host
+from gptrs.capture.execute import host_value
+from gptrs.capture.graph import Leaf, Stored
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor, tensor
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.errors import ModelError, UnsupportedError, UsageError
+from gptrs.ir.program import Program
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.plugins.exporters import OutgoingModel, export_model
+from gptrs.plugins.importers import ModelInput
+from gptrs.progress import StepProgress
+from gptrs.quoting import quoted
+from gptrs_runtime.converting.convert import Converted
+from gptrs_runtime.converting.destination import require_free, watched
+from gptrs_runtime.load import load_model
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.programs.file import is_program, read_program
+
+NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
+_LIMIT: Final = re.compile(r"\w+ <= [0-9]+")
+"""A condition that a context has: longer inputs have no positions, and fail in any runtime."""
+_EDGES: Final = ("height", "width")
+_MAX_EDGE: Final = 4096
+_EXAMPLE: Final = 3
+"""A size for each free one while the model is captured: no size is special for it."""
+
+
+def outgoing_program(program: Program, name: str) -> OutgoingModel:
+    """Return a program as exporters take it; its free sizes are called after their symbols."""
+    canonical = _canonical(program)
+    inputs = [
+        ModelInput(each, value.type.dtype, tuple(map(_size_name, value.type.shape)))
+        for each, value in program.inputs.items()
+    ]
+    outputs = [f"result{position}" for position in range(len(canonical.main.body.results))]
+    return OutgoingModel(name, canonical, tuple(inputs), tuple(outputs))
+
+
+def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingModel:
+    """Return what a model computes as exporters take it.
+
+    `sizes` are those that must be fixed, such as the height of images, where the model has them.
+    ModelError for a model that does not say what it computes; UnsupportedError where that depends
+    on the sizes of the input in other ways than a program can.
+    """
+    computation = model.computation()
+    edge = model.config.get("image_size")
+    stated = dict.fromkeys(_EDGES, edge) if isinstance(edge, int) and 0 < edge <= _MAX_EDGE else {}
+    fixed = {**computation.fixed, **stated, **sizes}
+    unknown = [name for name in sizes if name not in computation.fixed]
+    if unknown:
+        raise UsageError(
+            f"{quoted(model.name)} has no size {quoted(unknown[0])} to choose",
+            hint=f"it has {', '.join(computation.fixed) or 'none: all of them stay free'}",
+        )
+    inputs = {
+        name: ModelInput(name, dtype, tuple(fixed.get(str(size), size) for size in shape))
+        for name, (dtype, shape) in computation.inputs.items()
+    }
+    axes = {
+        name: tuple(size if isinstance(size, str) else None for size in each.shape or ())
+        for name, each in inputs.items()
+    }
+    examples = [tensor(_example(each)) for each in inputs.values()]
+    outputs: list[str] = []
+
+    def results(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        found = computation.function(*arguments)
+        outputs[:] = found
+        return tuple(found.values())
+
+    lowered = jit(results, dynamic={"arguments": tuple(axes.values())}).captured(tuple(examples))
+    special = [each for each in lowered.conditions if _LIMIT.fullmatch(each) is None]
+    if special:
+        needs = ", ".join(special)
+        raise UnsupportedError(f"{quoted(model.name)} cannot be written for all sizes: {needs}")
+    weights = tuple(_weight(leaf, model.name) for leaf in lowered.bound)
+    program = _canonical(lowered.program)
+    return OutgoingModel(
+        model.name, program, tuple(inputs.values()), tuple(outputs), weights, lowered.conditions
+    )
+
+
+def export(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    exporter: str,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    force: bool = False,
+    progress: StepProgress | None = None,
+) -> Converted:
+    """Write a model, or the program in a file, as the plugin `exporter` does.
+
+    `sizes` are those of `outgoing_model`; `force` replaces a file that is there. UsageError for a
+    destination that exists; else the errors of `load_model`, `read_program` and `outgoing_model`.
+    """
+    require_free(Path(destination), "tensors", force)
+    kind = None
+    if is_program(source):
+        if sizes:
+            raise UsageError("a program has its own sizes", hint="leave out `--symbol`")
+        outgoing = outgoing_program(read_program(source), Path(source).stem)
+    else:
+        model = load_model(os.fspath(source))
+        kind, outgoing = model.kind, outgoing_model(model, sizes)
+    weights = tuple(watched(outgoing.weights, progress))
+    files = export_model(replace(outgoing, weights=weights), destination, exporter)
+    return Converted(
+        form=exporter,
+        kind=kind,
+        files=tuple(map(str, files)),
+        tensors=len(weights),
+        parameters=sum(each.type.size for each in weights),
+        nbytes=sum(path.stat().st_size for path in files),
+        rounded=0,
+        left_out=(),
+        limits=outgoing.limits,
+    )
+
+
+def _weight(leaf: Leaf, name: str) -> OutgoingTensor:
+    """Return what a parameter of the program stands for, read when it is written."""
+    if isinstance(leaf, Parameter):
+        return OutgoingTensor(leaf.name, leaf.type, partial(_elements, leaf))
+    if isinstance(leaf, Stored):
+        return OutgoingTensor.of("constant", host_value(leaf))
+    raise ModelError(f"{quoted(name)} computes with a tensor that is no weight: `{leaf.type}`")
+
+
+def _elements(weight: Parameter) -> Iterable[np.ndarray]:
+    yield to_host(weight.backend, weight.buffer(keep=False))
+
+
+def _canonical(program: Program) -> Program:
+    """Return `@main` alone, without calls and without what others need not compute."""
+    return Pipeline().before_folding(Inlining(_knows_none).apply(program))
+
+
+def _knows_none(*call: object) -> bool:
+    """Deny every custom call: its decomposition takes its place."""
+    del call
+    return False
+
+
+def _size_name(size: int) -> int | str:
+    return f"d{str(size).replace('?', '')}" if isinstance(size, SymbolicDim) else size
+
+
+def _example(each: ModelInput) -> np.ndarray:
+    shape = [_EXAMPLE if isinstance(size, str) else size for size in each.shape or ()]
+    return np.ones(shape, each.dtype.numpy)

@@ -1,0 +1,249 @@
+"""Writing a model with quantized weights: `gptrs.quantize`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from gptrs.backend.precision import Precision, precision_of, with_quantized_precision
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
+from gptrs.checkpoint.formats.tensor_index import stored_bytes
+from gptrs.checkpoint.params import WeightUse
+from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.exporters import exporter_of
+from gptrs.plugins.manager import manager
+from gptrs.progress import StepProgress
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.converting.destination import (
+    WRITERS,
+    Destination,
+    require_apart,
+    require_free,
+    watched,
+)
+from gptrs_runtime.converting.model_content import StoredModel, stored_model
+from gptrs_runtime.gguf_export.write import PLAIN_TYPES, SUFFIX, require_gguf, write_model
+from gptrs_runtime.quantizing.compressed_folder import compressed_config, compressed_tensors
+from gptrs_runtime.quantizing.group_rounding import ROUNDINGS, Rounding
+from gptrs_runtime.quantizing.plan import planned, require_some
+from gptrs_runtime.quantizing.quantizing_source import rounded_tensor
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, TensorError
+from gptrs_runtime.quantizing.weight_types import WeightType, weight_type
+from gptrs_runtime.sources.find_model import find_model
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.sources.quantization_config import KEY
+from gptrs_runtime.weight_quantization import uses_and_unused, vocab_size_of, weight_uses
+
+Target = Literal["hf", "gguf"]
+"""A folder of compressed-tensors, or a GGUF file."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
+
+    `precision` is that in which the default backend will run the copy. `nbytes` are those of all
+    tensors, `bits_per_weight` an average of the quantized ones. `notes` say what readers of the
+    copy will do otherwise.
+    """
+
+    form: Target
+    kind: str
+    type: str
+    rounding: Rounding
+    precision: Precision
+    files: tuple[str, ...]
+    quantized: tuple[TensorError, ...]
+    kept: tuple[str, ...]
+    nbytes: int
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bits_per_weight(self) -> float:
+        """The bits of codes, scales and zero points, an element of quantized tensors."""
+        return self._mean([each.bits for each in self.quantized])
+
+    @property
+    def product_rms(self) -> float:
+        """The error of products as a share of them, a mean over the weights of all tensors."""
+        return self._mean([each.product_rms for each in self.quantized])
+
+    def _mean(self, values: Sequence[float]) -> float:
+        sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
+        total = sum(value * size for value, size in zip(values, sizes, strict=True))
+        return total / sum(sizes) if sizes else 0.0
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    type: str = "q4",
+    *,
+    to: Target | None = None,
+    group: int | None = None,
+    keep: Sequence[str] = (),
+    rounding: Rounding = "search",
+    force: bool = False,
+    progress: StepProgress | None = None,
+) -> Quantized:
+    """Write the model `source` to `destination` with quantized linear layers.
+
+    `to` is "hf", a folder of compressed-tensors, which transformers reads, too, or "gguf", one
+    file; None takes the file for a name that ends in `.gguf`. `type` is `q8`, `q4`, `q4_asym`
+    (groups of `group` weights, 32 without it, 0: one a row), in a folder also `int8` (one scale a
+    row), in a file also `f32`, `f16` and `bf16`, which quantize nothing. Norms and biases stay as
+    they are, and so do tensors whose names match a pattern of `keep`; heads and tables of tokens
+    stay in a folder, and get 8 bits in a file. `rounding` "nearest" takes scales from the largest
+    weights, "search" those with the least error. Memory is that of the largest tensor. `force`
+    replaces a folder with a model, or a file.
+
+    UsageError for arguments that do not fit, ModelError and CheckpointError as `load_model` and
+    `convert` raise them, and where the layers of a kind cannot be stored so.
+    """
+    _require_rounding(rounding)
+    path = Path(destination)
+    form: Target = to or ("gguf" if path.suffix.lower() == SUFFIX else "hf")
+    if form == "gguf":
+        require_gguf(path, type, group)
+        require_free(path, "tensors", force)
+        return _quantized_file(source, path, type, keep, rounding, progress)
+    if to is None:
+        _require_folder(path)
+    wanted = _folder_type(type)
+    wanted = wanted if group is None else wanted.grouped(group)
+    require_free(path, "hf", force)
+    return _quantized_folder(
+        source, Destination(path, None, force), wanted, keep, rounding, progress
+    )
+
+
+def _quantized_folder(
+    source: str | os.PathLike[str],
+    place: Destination,
+    wanted: WeightType,
+    keep: Sequence[str],
+    rounding: Rounding,
+    progress: StepProgress | None,
+) -> Quantized:
+    found = find_model(model_path(source))
+    require_apart(found.path, place.path)
+    backend = manager().get_backend(None)
+    uses = weight_uses(found, backend)
+    _require_linear(found, uses)
+    plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
+    require_some(found.name, plan, wanted)
+    weights = found.weights
+    rounded = [
+        rounded_tensor(weights, name, uses[name], plan[name], rounding).computed_on(backend)
+        for name in plan
+    ]
+    ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
+    model = replace(ready, tensors=watched(ready.tensors, progress))
+    files, left_out = WRITERS["hf"](model, place)
+    return Quantized(
+        form="hf",
+        kind=found.model_type,
+        type=wanted.name,
+        rounding=rounding,
+        precision=precision_of(with_quantized_precision(backend)),
+        files=tuple(files),
+        quantized=tuple(each.error() for each in rounded),
+        kept=kept,
+        nbytes=sum(stored_bytes(tensor.type) for tensor in ready.tensors),
+        left_out=tuple(left_out),
+    )
+
+
+def _quantized_file(
+    source: str | os.PathLike[str],
+    path: Path,
+    type: str,
+    keep: Sequence[str],
+    rounding: Rounding,
+    progress: StepProgress | None,
+) -> Quantized:
+    found = find_model(model_path(source))
+    if path.exists() and found.path.exists() and path.samefile(found.path):
+        raise UsageError(f"{quoted(str(path), 200)} is the model that is to be quantized")
+    backend = manager().get_backend(None)
+    uses, unused = uses_and_unused(found, backend)
+    written = write_model(
+        found, path, type, uses, unused, backend, keep=keep, rounding=rounding, progress=progress
+    )
+    return Quantized(
+        form="gguf",
+        kind=found.model_type,
+        type=type,
+        rounding=rounding,
+        precision=precision_of(with_quantized_precision(backend)),
+        files=(path.name,),
+        quantized=written.quantized,
+        kept=written.kept,
+        nbytes=written.nbytes,
+        left_out=written.left_out,
+        notes=written.notes,
+    )
+
+
+def _require_folder(path: Path) -> None:
+    """UsageError for what is called like a file of another format: a folder would be written."""
+    if path.suffix.lower() in (".gptrschk", ".ptir", *ARCHIVE_SUFFIXES) or exporter_of(path):
+        raise UsageError(
+            f"{quoted(str(path), 200)} is called like a file of a format that quantized weights are"
+            " not written in",
+            hint=f"name a folder, or a file that ends in `{SUFFIX}`",
+        )
+
+
+def _folder_type(type: str) -> WeightType:
+    if type in PLAIN_TYPES:
+        raise UsageError(
+            f"a folder with quantized weights has none of the type {quoted(type)}",
+            hint=f"`gptrs convert --dtype {type}` writes such a folder, `--to gguf` such a file",
+        )
+    return weight_type(type)
+
+
+def _require_rounding(rounding: str) -> None:
+    if rounding not in ROUNDINGS:
+        raise UsageError(
+            f"weights cannot be rounded by {quoted(rounding)}",
+            hint=f"choose from {listed(ROUNDINGS)}",
+        )
+
+
+def _require_linear(source: ModelSource, uses: Mapping[str, WeightUse]) -> None:
+    """ModelError for a kind whose matrices are stored the other way round."""
+    turned = [name for name, use in uses.items() if use == "turned"]
+    if turned:
+        raise ModelError(
+            f"layers of a `{source.model_type}` model, such as {quoted(turned[0])}, are stored as"
+            " [inputs, outputs], which compressed-tensors has no name for",
+            hint="`--to gguf` writes a file, `--weights` quantizes the model when it is loaded",
+        )
+
+
+def _compressed(
+    model: StoredModel,
+    rounded: Sequence[RoundedTensor],
+    type: WeightType,
+    uses: Mapping[str, WeightUse],
+) -> tuple[StoredModel, tuple[str, ...]]:
+    """Return the content of the folder, and the names of the tensors that stay as they are."""
+    by_name = {each.name: each for each in rounded}
+    plain = [tensor for tensor in model.tensors if tensor.name not in by_name]
+    tensors: list[OutgoingTensor] = list(plain)
+    for each in rounded:
+        tensors += compressed_tensors(each)
+    kept = tuple(tensor.name for tensor in plain)
+    stay = [name.removesuffix(".weight") for name in kept if uses.get(name) == "linear"]
+    ignored = list(dict.fromkeys([*stay, "lm_head"]))  # a tied head has no weight of its own
+    config = {**(model.config or {}), KEY: compressed_config(type, ignored)}
+    return replace(model, tensors=tensors, config=config), kept

@@ -1,0 +1,302 @@
+"""An engine: requests of any number to one or several models, answered together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Final, Unpack
+
+from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import did_you_mean, listed, quoted
+from gptrs_runtime.generation.guessing.draft import require_same_tokens
+from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.model_settings import note_unsupported
+from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
+from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.prompts import Prompt
+from gptrs_runtime.serving.answers import AnswerStream
+from gptrs_runtime.serving.budgets import shared_budget
+from gptrs_runtime.serving.families import families
+from gptrs_runtime.serving.lane import Lane
+from gptrs_runtime.serving.loop import EngineLoop
+
+MOST_RUNNING: Final = 64
+MOST_REQUESTS: Final = 1024
+MOST_ANSWERS: Final = 128
+"""Answers to one request."""
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """Numbers of an engine at one moment: texts that run and wait, pages they hold, steps."""
+
+    running: int
+    waiting: int
+    requests: int
+    steps: int
+    pages_held: int
+    pages_most: int
+
+
+class Engine:
+    """Answers requests to `models`, one or several by name, in a thread of its own.
+
+    Each answer is the one that `generate` gives for its prompt and options, to the bit, whatever
+    else the engine does at the time. Adapters of one model (`LoadedModel.with_adapter`) take
+    steps together, other models in turn. A step takes up to `token_budget` tokens:
+    one of each answer that is being written, and chunks of prompts. At most `most_running` answers
+    are written by such steps, and fewer where the key/value cache has no room; other requests wait
+    in the order in which they came, those of higher priority before. No more than `most_requests`
+    may wait and run. The models share `cache_budget`, `cache_dtype` is as in `GenerationOptions`.
+    `prompt_lookup` has all answers guessed ahead, `drafts` those of models by name.
+
+    `close`, or leaving a `with` block, cancels what has not ended; `drain` waits for it.
+    """
+
+    def __init__(
+        self,
+        models: LoadedModel | Mapping[str, LoadedModel],
+        *,
+        token_budget: int = PREFILL_CHUNK,
+        most_running: int = MOST_RUNNING,
+        most_requests: int = MOST_REQUESTS,
+        cache_budget: int | str | None = None,
+        cache_dtype: str | None = None,
+        prompt_lookup: bool = False,
+        drafts: Mapping[str, LoadedModel] | None = None,
+    ) -> None:
+        named = models if isinstance(models, Mapping) else {models.name: models}
+        _require_limits(named, token_budget, most_running, most_requests)
+        for model in named.values():
+            note_unsupported(model.name, model.generation_config)
+        found = families(named)
+        budgets = shared_budget([each.models[0] for each in found], cache_budget, cache_dtype)
+        lanes = [
+            Lane(
+                family,
+                GenerationOptions(
+                    prefill_chunk=token_budget, cache_budget=budget, cache_dtype=cache_dtype
+                ),
+                most_running,
+            )
+            for family, budget in zip(found, budgets, strict=True)
+        ]
+        of_name = {name: lane for lane in lanes for name in lane.family.names}
+        self._lanes = {name: of_name[name] for name in named}
+        self._models = dict(named)
+        self._most_requests = most_requests
+        self._prompt_lookup = prompt_lookup
+        self._drafts = _checked_drafts(named, drafts or {})
+        self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
+        self._accepting = True
+        self._process = os.getpid()
+        self._loop = EngineLoop(lanes)
+        self._loop.start()
+        self._finalizer = weakref.finalize(self, self._loop.stop)
+
+    def __repr__(self) -> str:
+        state = self.state()
+        return (
+            f"<Engine of {listed(list(self._lanes), 4)}: {state.running} running,"
+            f" {state.waiting} waiting>"
+        )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def models(self) -> dict[str, LoadedModel]:
+        """The models by name; the first is the one of requests that name none."""
+        return dict(self._models)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        model: str | None = None,
+        answers: int = 1,
+        priority: int = 0,
+        **fields: Unpack[OptionFields],
+    ) -> AnswerStream:
+        """Ask for `answers` to a prompt, which is read once; return the stream of their pieces.
+
+        Prompt, options and errors are those of `stream`, and all checks happen before it returns;
+        answer `i` is that of `generate_several`. What the engine itself decides - cache, element
+        type, chunks, files - cannot be an option. EngineBusyError if there are as many requests as
+        it takes, EngineClosedError if it takes none, CacheBudgetError if the cache would not even
+        hold the text alone.
+        """
+        name = self._named(model)
+        asked, lane = self._models[name], self._lanes[name]
+        self._require_open()
+        chosen = generation_options(asked, options, fields)
+        _require_own(chosen)
+        # What generation_config.json says of beams is not followed: texts of requests share steps.
+        chosen = self._guessed(name, dataclasses.replace(chosen, beams=1))
+        stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
+        self._requests.add(stream)
+        self._loop.call(lambda: _begin(lane, stream, priority))
+        if not self._loop.alive:
+            stream.end(EngineClosedError("the engine ended"))
+            stream.wake()
+        return stream
+
+    def _guessed(self, name: str, options: GenerationOptions) -> GenerationOptions:
+        """Return the options of a request with what the engine guesses ahead by."""
+        draft = self._drafts.get(name)
+        if draft is None and not self._prompt_lookup:
+            return options
+        return dataclasses.replace(
+            options,
+            prompt_lookup=options.prompt_lookup or self._prompt_lookup,
+            draft=draft if options.draft is None else options.draft,
+        )
+
+    def state(self) -> EngineState:
+        """Return what the engine does at the moment."""
+        lanes = list(dict.fromkeys(self._lanes.values()))
+        pages = [lane.cache_pages() for lane in lanes]
+        return EngineState(
+            running=sum(lane.running for lane in lanes),
+            waiting=sum(lane.waiting for lane in lanes),
+            requests=self._open_requests(),
+            steps=self._loop.steps,
+            pages_held=sum(held for held, _ in pages),
+            pages_most=sum(most for _, most in pages),
+        )
+
+    def refuse(self) -> None:
+        """Take no more requests; those that are there go on."""
+        self._accepting = False
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Take no more requests, and wait until all have ended; False after `timeout` seconds."""
+        self.refuse()
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._loop.alive and self._open_requests():
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def close(self) -> None:
+        """Take no more requests, cancel all, and end the thread after the step that runs."""
+        self.refuse()
+        self._finalizer()
+
+    def _named(self, name: str | None) -> str:
+        """Return the name of a model, the first one where none is asked for."""
+        if name is None:
+            return next(iter(self._lanes))
+        if name not in self._lanes:
+            raise UsageError(
+                f"there is no model {quoted(name)} in the engine",
+                hint=f"{did_you_mean(name, list(self._lanes))}there are"
+                f" {listed(list(self._lanes), 8)}",
+            )
+        return name
+
+    def _require_open(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineClosedError(
+                "the engine runs in the process that this one was forked from",
+                hint="make an engine after the fork",
+            )
+        if not (self._accepting and self._loop.alive):
+            raise EngineClosedError("the engine takes no more requests")
+        if self._open_requests() >= self._most_requests:
+            raise EngineBusyError(
+                f"the engine has {self._most_requests} requests that have not ended, which is the"
+                " most it takes",
+                hint="try again later",
+            )
+
+    def _open_requests(self) -> int:
+        return sum(not stream.done for stream in list(self._requests))
+
+    def _stream(
+        self, name: str, tokens: Sequence[int], options: GenerationOptions, answers: int
+    ) -> AnswerStream:
+        if not 1 <= answers <= MOST_ANSWERS:
+            raise UsageError(f"a request has 1 to {MOST_ANSWERS} answers, asked for {answers}")
+        model, lane = self._models[name], self._lanes[name]
+        setup = GenerationSetup(model, options)
+        texts = [setup.new_text(tokens, stream=number) for number in range(answers)]
+        for text in texts:
+            text.family = lane.family.number(model)
+        lane.check(texts[0])
+
+        def cancel(stream: AnswerStream) -> None:  # as it names the engine, a stream keeps it alive
+            self._loop.call(lambda: lane.end(stream))
+
+        return AnswerStream(texts, cancel)
+
+
+def _begin(lane: Lane, stream: AnswerStream, priority: int) -> None:
+    try:
+        lane.add(stream, priority)
+    except Exception as error:
+        lane.end(stream, error)
+
+
+def _checked_drafts(
+    models: Mapping[str, LoadedModel], drafts: Mapping[str, LoadedModel]
+) -> dict[str, LoadedModel]:
+    """Return drafts by the names of their models; UsageError for one that does not suit."""
+    for name, draft in drafts.items():
+        if name not in models:
+            raise UsageError(
+                f"a draft is given for {quoted(name)}, which is no model of the engine",
+                hint=f"there are {listed(list(models), 8)}",
+            )
+        require_same_tokens(models[name], draft)
+    return dict(drafts)
+
+
+def _require_limits(
+    models: Mapping[str, LoadedModel], token_budget: int, most_running: int, most_requests: int
+) -> None:
+    if not models:
+        raise UsageError("an engine has one model at least")
+    if most_running < 1 or most_requests < 1:
+        raise UsageError(
+            "an engine runs one text and takes one request at least, got"
+            f" {most_running} and {most_requests}"
+        )
+    if token_budget < 2 * most_running:
+        raise UsageError(
+            f"{most_running} texts at once leave too little for prompts in steps of"
+            f" {token_budget} tokens",
+            hint=f"raise the token budget to {2 * most_running}, or let fewer run at once",
+        )
+
+
+def _require_own(options: GenerationOptions) -> None:
+    """UsageError for options that are not those of a request."""
+    stated = {
+        "use_cache": not options.use_cache,
+        "prompt_cache": options.prompt_cache is not None,
+        "cache_budget": options.cache_budget is not None,
+        "cache_dtype": options.cache_dtype is not None,
+        "prefill_chunk": options.prefill_chunk != PREFILL_CHUNK,
+    }
+    if options.beams is not None and options.beams > 1:
+        raise UsageError(
+            "an engine has no beams: its texts grow a token in each step",
+            hint="leave `beams` out, or call `gptrs.generate`",
+        )
+    for name, is_stated in stated.items():
+        if is_stated:
+            raise UsageError(
+                f"`{name}` is not an option of a request: all texts of an engine share its cache",
+                hint="say it when the engine is made, as far as it has it",
+            )

@@ -1,0 +1,248 @@
+"""A tokenizer in `vocab.json` and `merges.txt`, as the `tokenizer.json` that means the same.
+
+What the two files leave out, how texts are cut and which tokens stand around them, follows from
+the class of transformers that `tokenizer_config.json` names; see `CLASSES`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Final, cast
+
+from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted, shown_value
+from gptrs.strict_json import parse_object
+from gptrs_runtime.sources.gguf_tokenizer import PRE_TOKENIZERS, Part
+
+VOCABULARY: Final = "vocab.json"
+MERGES: Final = "merges.txt"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+_OLD_MAP: Final = "special_tokens_map.json"
+_OLD_ADDED: Final = "added_tokens.json"
+_DECODER: Final = "added_tokens_decoder"
+_FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+_END: Final = "<|endoftext|>"
+_ORDER: Final = tuple(
+    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+"""In which transformers adds special tokens that no file gives a number."""
+
+ReadFile = Callable[[str], bytes | None]
+"""Returns the content of a file of the model by its name, None if there is none."""
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """The work of a class of transformers besides merging.
+
+    `special` are its tokens unless the files name others; `around` are the names of those before
+    and after a text, between two texts the latter stands twice.
+    """
+
+    special: Mapping[str, str]
+    pre_tokenizer: Part
+    normalizer: Part | None = None
+    around: tuple[str, str] | None = None
+    trims_offsets: bool = True
+    model: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+def _sequence(kind: str, parts: list[Part]) -> Part:
+    return {"type": "Sequence", kind: parts}
+
+
+_BYTES: Final[Part] = PRE_TOKENIZERS["gpt-2"].steps[0]
+_CLIP_WORDS: Final = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+_GPT2: Final = TokenizerClass(dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END), _BYTES)
+_ROBERTA: Final = TokenizerClass(
+    {
+        "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
+        "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
+    },
+    _BYTES,
+    around=("cls_token", "sep_token"),
+)  # fmt: skip
+_QWEN2: Final = TokenizerClass(
+    dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
+    _sequence("pretokenizers", PRE_TOKENIZERS["qwen2"].steps),
+    normalizer={"type": "NFC"},
+)
+_CLIP: Final = TokenizerClass(
+    {
+        "bos_token": "<|startoftext|>",
+        **dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
+    },
+    _sequence(
+        "pretokenizers",
+        [
+            {
+                "type": "Split",
+                "pattern": {"Regex": _CLIP_WORDS},
+                "behavior": "Removed",
+                "invert": True,
+            },
+            _BYTES,
+        ],
+    ),
+    normalizer=_sequence(
+        "normalizers",
+        [
+            {"type": "NFC"},
+            {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+            {"type": "Lowercase"},
+        ],
+    ),
+    around=("bos_token", "eos_token"),
+    trims_offsets=False,
+    model={"end_of_word_suffix": "</w>", "unk_token": "unk_token"},
+)
+CLASSES: Final[Mapping[str, TokenizerClass]] = {
+    "GPT2Tokenizer": _GPT2,
+    "CodeGenTokenizer": _GPT2,
+    "RobertaTokenizer": _ROBERTA,
+    "BartTokenizer": _ROBERTA,
+    "Qwen2Tokenizer": _QWEN2,
+    "CLIPTokenizer": _CLIP,
+}
+"""By `tokenizer_class`, with or without `Fast` at the end."""
+
+
+def class_of(read: ReadFile) -> TokenizerClass | None:
+    """Return the class of the tokenizer in these files, None if they are not ones of `CLASSES`."""
+    settings = _object(read, TOKENIZER_CONFIG)
+    name = settings.get("tokenizer_class")
+    return CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
+
+
+def tokenizer_json(read: ReadFile, kind: TokenizerClass) -> bytes:
+    """Return the content of a `tokenizer.json`; ModelError for malformed files."""
+    vocabulary, settings = _vocabulary(read), tokenizer_settings(read)
+    numbered = _numbered(read, settings)
+    special = _special(kind, settings)
+    added = _added(special, vocabulary, numbered)
+    ids = {**numbered, **vocabulary, **{str(part["content"]): part["id"] for part in added}}
+    texts = {name: str(part["content"]) for name, part in special.items()}
+    model: Part = {
+        "type": "BPE",
+        "vocab": vocabulary,
+        "merges": _merges(read),
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": kind.model.get("end_of_word_suffix", ""),
+        "unk_token": texts.get(str(kind.model.get("unk_token"))),
+    }
+    around = None
+    if kind.around is not None:
+        first, last = (texts[name] for name in kind.around)
+        around = {
+            "type": "RobertaProcessing",
+            "sep": [last, ids[last]],
+            "cls": [first, ids[first]],
+            "trim_offsets": kind.trims_offsets,
+            "add_prefix_space": False,
+        }
+    made = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": sorted(added, key=lambda part: cast("int", part["id"])),
+        "normalizer": kind.normalizer,
+        "pre_tokenizer": kind.pre_tokenizer,
+        "post_processor": around,
+        "decoder": _BYTES,
+        "model": model,
+    }
+    return json.dumps(made, ensure_ascii=False).encode("utf-8")
+
+
+def _object(read: ReadFile, name: str) -> dict[str, object]:
+    data = read(name)
+    return {} if data is None else parse_object(data, name)
+
+
+def tokenizer_settings(read: ReadFile) -> dict[str, object]:
+    """Return tokenizer_config.json, in old folders with special_tokens_map.json put over it."""
+    settings = _object(read, TOKENIZER_CONFIG)
+    return settings if _DECODER in settings else {**settings, **_object(read, _OLD_MAP)}
+
+
+def _vocabulary(read: ReadFile) -> dict[str, int]:
+    found = _object(read, VOCABULARY)
+    for token, number in found.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ModelError(
+                f"{quoted(VOCABULARY)} must number its tokens, found {shown_value(number)} for"
+                f" {quoted(token)}"
+            )
+    return cast("dict[str, int]", found)
+
+
+def _merges(read: ReadFile) -> list[list[str]]:
+    data = read(MERGES) or b""
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{quoted(MERGES)} is not UTF-8: byte {error.start}") from error
+    merges: list[list[str]] = []
+    for number, line in enumerate(lines, 1):
+        parts = line.removesuffix("\r").split(" ")
+        if line.startswith("#version") or parts == [""]:
+            continue
+        if len(parts) != 2:
+            raise ModelError(f"line {number} of {quoted(MERGES)} must be two tokens and a space")
+        merges.append(parts)
+    return merges
+
+
+def _numbered(read: ReadFile, settings: Mapping[str, object]) -> dict[str, int]:
+    """Return the tokens that other files give a number; what is malformed is for their reader."""
+    decoder = settings.get(_DECODER)
+    if isinstance(decoder, Mapping):
+        entries = cast("Mapping[str, object]", decoder).items()
+        found = {_content(entry): number for number, entry in entries if number.isdecimal()}
+        return {text: int(number) for text, number in found.items() if text is not None}
+    old = _object(read, _OLD_ADDED).items()
+    return {text: number for text, number in old if isinstance(number, int)}
+
+
+def _special(kind: TokenizerClass, settings: Mapping[str, object]) -> dict[str, Part]:
+    """Return the special tokens of the class by name, in the order in which they are added."""
+    found: dict[str, Part] = {}
+    for name in _ORDER:
+        if name in kind.special:
+            stated = settings.get(name)
+            text = _content(stated) or kind.special[name]
+            flags: Mapping[str, object] = {}
+            if isinstance(stated, Mapping):
+                flags = cast("Mapping[str, object]", stated)
+            kept = {flag: bool(flags.get(flag, usual)) for flag, usual in _FLAGS.items()}
+            found[name] = {"content": text, "special": True, **kept}
+    return found
+
+
+def _added(
+    special: Mapping[str, Part], vocabulary: Mapping[str, int], numbered: Mapping[str, int]
+) -> list[Part]:
+    """Return special tokens with their numbers, but those that other files add themselves."""
+    added: dict[str, Part] = {}
+    following = len(vocabulary)
+    for part in special.values():
+        text = str(part["content"])
+        if text in added or (text in numbered and text not in vocabulary):
+            continue
+        if text not in vocabulary:
+            added[text] = {"id": following, **part}
+            following += 1
+        else:
+            added[text] = {"id": vocabulary[text], **part}
+    return list(added.values())
+
+
+def _content(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        value = cast("Mapping[str, object]", value).get("content")
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,97 @@
+"""Opening the model that a user names: a folder, a `GPTRSCHK` or GGUF file, or one of the hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
+from gptrs.checkpoint.formats import magic
+from gptrs.checkpoint.formats.foreign_files import foreign_format
+from gptrs.errors import ModelError
+from gptrs.lazy_module import lazy_module
+from gptrs.quoting import quoted
+from gptrs_runtime.sources.hf_directory import HfDirectory
+from gptrs_runtime.sources.model_source import ModelSource
+
+if TYPE_CHECKING:
+    from gptrs.checkpoint.formats import tensor_archive
+    from gptrs_runtime.sources import gguf_model, gptrschk_model, hub
+else:
+    tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
+    gguf_model = lazy_module("gptrs_runtime.sources.gguf_model")
+    gptrschk_model = lazy_module("gptrs_runtime.sources.gptrschk_model")
+    hub = lazy_module("gptrs_runtime.sources.hub")
+
+
+def find_model(name: str | os.PathLike[str]) -> ModelSource:
+    """Open the model at a path or, where nothing is there, of a hub id `ORG/NAME[@REVISION]`.
+
+    Its settings are read. ModelError says why there is no such model, or which file is missing or
+    malformed. No hub is asked for a name in a folder that exists, unless a revision is given.
+    """
+    wanted = None if os.path.lexists(name) else hub.HubModel.parse(os.fspath(name))
+    if wanted is not None:
+        _require_no_folder(wanted)
+        source = HfDirectory.open(hub.download(wanted))
+        source.name = wanted.repository
+        return source
+    start = _magic(name)
+    if start.startswith(magic.GPTRSCHK):
+        return gptrschk_model.GptrschkModel.open(name)
+    if start.startswith(magic.GGUF):
+        return gguf_model.GgufModel.open(name)
+    if os.path.isfile(name):
+        raise _no_model(Path(name))
+    return HfDirectory.open(name)
+
+
+def _require_no_folder(wanted: hub.HubModel) -> None:
+    """ModelError for `models/gpt2` where there is a folder `models`: it is a path, mistyped."""
+    parent = wanted.repository.partition("/")[0]
+    if wanted.revision is None and os.path.isdir(parent):
+        raise ModelError(
+            f"{quoted(str(wanted))} does not exist in the folder {quoted(parent)}",
+            hint=f"for the model of this name on the Hugging Face hub write `{wanted}@main`",
+        )
+
+
+def _no_model(path: Path) -> ModelError:
+    """Return what to say of a file that is no model, by what it is."""
+    shown = quoted(str(path), 200)
+    meant = ""
+    if os.path.isfile(path.parent / "config.json"):
+        meant = f"; did you mean {quoted(str(path.parent), 200)}?"
+    start = tensor_archive.first_bytes(path)
+    foreign = foreign_format(path, start)
+    if foreign is not None:
+        return ModelError(f"{shown} is {foreign.name}", hint=foreign.hint)
+    if not tensor_archive.begins_archive(path, start):
+        return ModelError(
+            f"{shown} is a file, but not in the format of a `.gptrschk` file",
+            hint=f"a model is a folder or such a file{meant}",
+        )
+    return ModelError(
+        f"{shown} is a file of tensors, without the settings of a model",
+        hint=f"a model is a folder with `config.json` beside them{meant}",
+    )
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a regular file that begins as a `GPTRSCHK` or GGUF file does."""
+    return _magic(path).startswith((magic.GPTRSCHK, magic.GGUF))
+
+
+def _magic(path: str | os.PathLike[str]) -> bytes:
+    """Return how a file begins, nothing where there is no regular file."""
+    try:
+        descriptor = open_regular(resolved(path))
+    except ModelError:
+        return b""
+    try:
+        return read_at(descriptor, len(magic.GPTRSCHK), 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

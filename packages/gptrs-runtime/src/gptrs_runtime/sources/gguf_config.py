@@ -1,0 +1,246 @@
+"""From the metadata of a GGUF file to the config and the names that the kinds of models know.
+
+Kinds are architectures of llama.cpp. `mistral` models are of the architecture `llama` there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.formats.gguf import RowOrder, TensorMapping
+from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted
+from gptrs_runtime.sources.gguf_architecture import Architecture
+from gptrs_runtime.sources.gguf_architectures import ARCHITECTURES, architecture_of
+
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+_ROPE_FACTORS = "rope_freqs.weight"
+_QUERY_NORM = "blk.0.attn_q_norm.weight"
+_REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+_WINDOWLESS = ("llama", "qwen2", "qwen3")
+"""Kinds whose files have a window that llama.cpp does not use."""
+SLIDING_THETA = 10000.0
+"""The base of the rotary embedding in layers with a window, of kinds in which it has its own."""
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_POSITIONS = 8192
+
+
+class GgufSettings:
+    """The config of the model in a GGUF file, and how it maps each of its tensors.
+
+    `rope_factors` reads the tensor `rope_freqs.weight`, if there is one. ModelError for an
+    architecture or a setting that no kind of model supports.
+    """
+
+    def __init__(
+        self,
+        header: GgufHeader,
+        path: Path,
+        tensors: Mapping[str, GgufTensor],
+        rope_factors: Callable[[], np.ndarray],
+    ) -> None:
+        metadata = header.metadata
+        self._where = f"in {quoted(str(path), 200)}"
+        general = Fields(metadata, self._where)
+        architecture = general.text("general.architecture")
+        if architecture is None or architecture not in ARCHITECTURES:
+            found = "nothing" if architecture is None else quoted(architecture)
+            raise ModelError(
+                f"`general.architecture` {self._where} is {found}, which gptrs does not read",
+                hint=f"the architectures that are read: {listed(ARCHITECTURES, 99)}",
+            )
+        self.architecture: str = architecture
+        start = f"{architecture}."
+        own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
+        self._fields = Fields(own, f"of `{architecture}` {self._where}")
+        self._tensors = tensors
+        self._rope_factors = rope_factors
+        self._own = architecture_of(architecture, tensors)
+        if self._own.experts is None:
+            self._fields.require("expert_count", 0)
+        read = GgufSettings.gpt2 if architecture == "gpt2" else GgufSettings.general
+        self.config = {"model_type": self._own.kind, **read(self)}
+
+    def mapping(self, tensor: GgufTensor) -> TensorMapping:
+        """Return what the model calls a tensor; its own name where the model has none for it."""
+        layer = _LAYER.fullmatch(tensor.name)
+        stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
+        own = self._own
+        known = own.model_name(stem)
+        if not dot or known is None or suffix not in ("weight", "bias"):
+            return TensorMapping(tensor.name)
+        name = f"{own.layers}.{layer[1]}.{known}" if layer else known
+        turned = stem in own.turned and len(tensor.shape) == 2
+        offset = own.offset_of(stem, suffix)
+        if offset and tensor.type.dtype is None:
+            raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
+        name = name if stem in own.bare else f"{name}.{suffix}"
+        return TensorMapping(name, self._order(stem, tensor), turned, offset)
+
+    def _order(self, stem: str, tensor: GgufTensor) -> RowOrder | None:
+        """Return in which order llama.cpp has put the rows of heads, None for that of the model."""
+        order = self._own.order_of(stem)
+        if order is None or not tensor.shape:
+            return None
+        heads = self._fields.integer("attention.head_count")
+        kv_heads = self._fields.integer("attention.head_count_kv", heads)
+        if order == "grouped":
+            found, unit = RowOrder(heads, kv_heads), heads + 2 * kv_heads
+            if heads % kv_heads:
+                raise self._fields.error("attention.head_count_kv", f"must divide {heads} heads")
+        else:
+            found = RowOrder(kv_heads if stem == "attn_k" else heads)
+            unit = 2 * found.heads
+        if tensor.shape[0] % unit:
+            problem = f"has {tensor.shape[0]} rows, which {found.heads} heads cannot share"
+            raise ModelError(f"tensor {quoted(tensor.name)} {self._where} {problem}")
+        return found
+
+    def _vocab_size(self) -> int:
+        table = self._tensors.get("token_embd.weight")
+        if table is None or len(table.shape) != 2:
+            raise ModelError(f"there is no matrix `token_embd.weight` {self._where}")
+        return table.shape[0]
+
+    def gpt2(self) -> dict[str, object]:
+        """Return the config of a `gpt2` model."""
+        fields = self._fields
+        width = fields.integer("embedding_length")
+        return {
+            "vocab_size": self._vocab_size(),
+            "n_positions": fields.integer("context_length"),
+            "n_embd": width,
+            "n_layer": fields.integer("block_count"),
+            "n_head": fields.integer("attention.head_count"),
+            "n_inner": fields.integer("feed_forward_length", 4 * width),
+            "layer_norm_epsilon": fields.number("attention.layer_norm_epsilon"),
+            "tie_word_embeddings": "output.weight" not in self._tensors,
+        }
+
+    def general(self) -> dict[str, object]:
+        """Return the config of a model of any kind but `gpt2`."""
+        fields, own = self._fields, self._own
+        width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+        head_dim = fields.integer("attention.key_length", max(1, width // heads))
+        fields.require("attention.value_length", head_dim)
+        for name in _REFUSED_TENSORS:
+            if name in self._tensors:
+                raise ModelError(
+                    f"tensor {quoted(name)} {self._where} is of a setting that gptrs does not read"
+                )
+        if not own.flags:
+            fields.require("use_parallel_residual", False)
+        key, epsilon = own.epsilon
+        sizes: dict[str, object] = {
+            "hidden_size": width,
+            "intermediate_size": fields.integer("feed_forward_length"),
+            "num_hidden_layers": fields.integer("block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
+            "max_position_embeddings": fields.integer("context_length"),
+        }
+        return {
+            "vocab_size": self._vocab_size(),
+            "head_dim": head_dim,
+            **{own.own(name): size for name, size in sizes.items()},
+            epsilon: fields.number(key),
+            "tie_word_embeddings": "output.weight" not in self._tensors,
+            **({} if own.kind != "cohere" else {"use_qk_norm": _QUERY_NORM in self._tensors}),
+            **self._rotary(own, head_dim),
+            **self._window(own, head_dim, max(1, width // heads)),
+            **self._more(own),
+        }
+
+    def _more(self, own: Architecture) -> dict[str, object]:
+        """Return the settings that only some kinds have."""
+        fields = self._fields
+        return {
+            **{name: fields.number(key, default) for key, name, default in own.numbers},
+            **{name: fields.integer(key) for key, name in own.integers},
+            **{name: fields.boolean(key, True) for key, name in own.flags},
+            **{
+                name: None if fields.get(key) is None else fields.number(key)
+                for key, name in own.options
+            },
+            **{name: value for name, value, _ in own.fixed},
+            **{name: tensor in self._tensors for name, tensor in own.biases},
+        }
+
+    def _window(self, own: Architecture, head_dim: int, whole: int) -> dict[str, object]:
+        """Return the window, and by what scores are scaled: the files do not say."""
+        fields = self._fields
+        if own.window is None:
+            if own.kind not in _WINDOWLESS:
+                fields.require("attention.sliding_window", 0, fields.get("context_length"))
+            return {}
+        window = fields.integer("attention.sliding_window", own.window, minimum=0)
+        found: dict[str, object] = {"sliding_window": window or None}
+        fields.require("attention.sliding_window_pattern", own.pattern)
+        if own.largest is not None:
+            is_largest = fields.integer("block_count") == own.largest
+            found["query_pre_attn_scalar"] = whole if is_largest else head_dim
+        return found
+
+    def _rotary(self, own: Architecture, head_dim: int) -> dict[str, object]:
+        """Return the rotary embedding, of kinds that have one."""
+        if not own.rotary:
+            return {}
+        found: dict[str, object] = {
+            "rope_parameters": {**self._share(own, head_dim), **self._rope(head_dim)}
+        }
+        if own.kind == "gemma3_text":
+            theta = self._fields.number("rope.freq_base_swa", SLIDING_THETA)
+            found["rope_local_base_freq"] = theta
+        return found
+
+    def _share(self, own: Architecture, head_dim: int) -> dict[str, object]:
+        """Return the share of a head that rotates, of kinds in which it may be less than all."""
+        if own.share is None:
+            self._fields.require("rope.dimension_count", head_dim)
+            return {}
+        rotated = self._fields.integer("rope.dimension_count", head_dim)
+        return {"partial_rotary_factor": rotated / head_dim}
+
+    def _rope(self, head_dim: int) -> dict[str, object]:
+        fields = self._fields
+        theta = fields.number("rope.freq_base", 10000.0)
+        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn"), "none")
+        rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
+        if _ROPE_FACTORS in self._tensors:
+            rope |= {"rope_type": "llama3", **self._llama3(theta, head_dim)}
+        elif kind != "none":
+            rope |= {"rope_type": kind, "factor": fields.number("rope.scaling.factor")}
+        if kind == "yarn":
+            context = fields.integer("context_length")
+            original = fields.integer("rope.scaling.original_context_length", context)
+            rope["original_max_position_embeddings"] = original
+            fields.require("rope.scaling.attn_factor", 1.0)
+            if not self._own.rounded:
+                rope["truncate"] = False
+        return rope
+
+    def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
+        """Return the scaling that the divisors of the frequencies come from.
+
+        Files have these divisors only. ModelError if they are not those of Llama 3.
+        """
+        found = np.asarray(self._rope_factors(), np.float64).reshape(-1)
+        factor = float(found.max(initial=1.0))
+        turns = theta ** (np.arange(0, head_dim, 2) / head_dim) * 2 * np.pi  # wavelengths
+        low, high = (_LLAMA3_POSITIONS / each for each in _LLAMA3.values())
+        smooth = np.clip((_LLAMA3_POSITIONS / turns - 1) / 3, 0, 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        wanted = np.where(turns < high, 1.0, np.where(turns > low, factor, between))
+        if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-4):
+            raise ModelError(
+                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling of Llama 3, the only"
+                " one of its kind that is read"
+            )
+        positions = {"original_max_position_embeddings": _LLAMA3_POSITIONS}
+        return {"factor": factor, **_LLAMA3, **positions}

@@ -1,0 +1,152 @@
+"""A folder that timm saved: settings, tensors and transforms as transformers would have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from typing_extensions import override
+
+from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.safetensors_header import TensorEntry
+from gptrs.checkpoint.param_source import FileSource
+from gptrs.errors import CheckpointError
+from gptrs.ir.tensor_type import TensorType
+from gptrs.lazy_module import lazy_module
+from gptrs.quoting import quoted
+
+if TYPE_CHECKING:
+    from gptrs_runtime.sources import timm_names
+else:
+    timm_names = lazy_module("gptrs_runtime.sources.timm_names")
+
+PREPROCESSOR: Final = "preprocessor_config.json"
+"""The file that is made of `pretrained_cfg`."""
+_WRAPPER: Final = "timm_wrapper"
+"""The `model_type` where transformers saved a model of timm, with a prefix before all names."""
+_PREFIX: Final = "timm_model."
+
+
+def is_timm(settings: Mapping[str, object]) -> bool:
+    """Return whether config.json is that of a model of timm."""
+    if settings.get("model_type") not in (None, _WRAPPER):
+        return False
+    return "architecture" in settings and isinstance(settings.get("pretrained_cfg"), dict)
+
+
+class TimmFolder(FileSource):
+    """The tensors of a folder of timm under the names of the kind that its architecture is.
+
+    `config` is what config.json of that kind would hold. ModelError for an architecture that no
+    kind has.
+    """
+
+    def __init__(self, stored: FileSource, settings: Mapping[str, object], where: str) -> None:
+        files = {name: stored.locate(name)[0] for name in stored.names()}
+        self._opened_files = {str(file.path): file for file in files.values()}
+        shards = {name: str(file.path) for name, file in files.items()}
+        super().__init__(shards, self._opened_files.__getitem__, stored.origin)
+        self._stored = stored
+        fields = Fields(settings, "in config.json")
+        fields.require("model_args", {})
+        own = {name.removeprefix(_PREFIX): name for name in files}
+        shapes = {
+            short: stored.type_of(name).shape
+            for short, name in own.items()
+            if not name.endswith("num_batches_tracked")
+        }
+        found, parts = timm_names.translated(
+            fields.text("architecture") or "", fields.text("global_pool") or "", shapes, where
+        )
+        self._parts = {name: part._replace(stored=own[part.stored]) for name, part in parts.items()}
+        classes = _labels(fields)
+        self.config: dict[str, object] = {**found, **({"id2label": classes} if classes else {})}
+
+    @override
+    def names(self) -> Sequence[str]:
+        return tuple(self._parts)
+
+    @override
+    def type_of(self, name: str) -> TensorType:
+        part = self._part(name)
+        return TensorType(self._stored.type_of(part.stored).dtype, part.shape)
+
+    @override
+    def load(self, name: str) -> np.ndarray:
+        part = self._part(name)
+        if part.parts == 1:
+            return self._stored.load(part.stored).reshape(part.shape)
+        return self._stored.read_slice(part.stored, _slices(part)).reshape(part.shape)
+
+    @override
+    def view(self, name: str) -> np.ndarray:
+        part = self._part(name)
+        whole = self._stored.view(part.stored)
+        return (whole[_slices(part)] if part.parts > 1 else whole).reshape(part.shape)
+
+    @override
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        part = self._part(name)
+        if part.parts == 1:
+            yield from self._stored.parts(part.stored)
+        else:
+            yield self.load(name).reshape(-1)
+
+    @override
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        return self.load(name)[index]
+
+    @override
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        part = self._part(name)
+        found = self._stored.identity_of(part.stored)
+        if self._stored.type_of(part.stored).shape == part.shape:
+            return found
+        return identity_of_computed(f"rows {part.number}/{part.parts} {part.shape}", [found])
+
+    @override
+    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
+        part = self._part(name)
+        file, whole = self._stored.locate(part.stored)
+        nbytes = whole.nbytes // part.parts
+        offset = whole.offset + part.number * nbytes
+        return file, TensorEntry(name, whole.tag, whole.dtype, part.shape, offset, nbytes)
+
+    def _part(self, name: str) -> timm_names.Part:
+        part = self._parts.get(name)
+        if part is None:
+            raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
+        return part
+
+
+def _slices(part: timm_names.Part) -> tuple[slice, ...]:
+    """Return what a part is of the stored tensor: its rows, and all of the other axes."""
+    rows = part.shape[0]
+    first = slice(part.number * rows, (part.number + 1) * rows)
+    return (first, *(slice(None) for _ in part.shape[1:]))
+
+
+def preprocessor_of(settings: Mapping[str, object]) -> bytes:
+    """Return the preprocessor_config.json that transformers saves for a model of timm."""
+    names = ("architecture", "pretrained_cfg")
+    made = {name: settings[name] for name in names}
+    return json.dumps({"image_processor_type": "TimmWrapperImageProcessor", **made}).encode()
+
+
+def _labels(fields: Fields) -> dict[str, str]:
+    """Return the class of each number: its description, else its name; empty without names."""
+    given = fields.get("id2label")
+    if isinstance(given, dict):
+        return cast("dict[str, str]", given)
+    pretrained = cast("dict[str, object]", fields.get("pretrained_cfg"))
+    names = fields.get("label_names", pretrained.get("label_names"))
+    if not isinstance(names, list):
+        return {}
+    shown = fields.get("label_descriptions", pretrained.get("label_descriptions"))
+    texts = cast("dict[str, object]", shown) if isinstance(shown, dict) else {}
+    words = cast("list[object]", names)
+    return {str(number): str(texts.get(str(name), name)) for number, name in enumerate(words)}

@@ -1,0 +1,93 @@
+"""Transcribe speech, in windows, frame by frame, or between silences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from gptrs.errors import UsageError
+from gptrs.progress import SoundProgress
+from gptrs.quoting import quoted
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.speech.fallback import Fallback
+from gptrs_runtime.speech.features import RATE
+from gptrs_runtime.speech.frame_text import sound_form_of, transcribe_frames
+from gptrs_runtime.speech.sound_files import read_sound, resampled
+from gptrs_runtime.speech.sound_text import transcribe_sounds
+from gptrs_runtime.speech.transcription import Transcription
+from gptrs_runtime.speech.window_settings import WindowSettings
+from gptrs_runtime.speech.windows import transcribe_windows
+
+Task = Literal["transcribe", "translate"]
+
+
+def transcribe(
+    model: LoadedModel,
+    sound: str | Path | np.ndarray,
+    *,
+    rate: int = RATE,
+    language: str | None = None,
+    task: Task | None = None,
+    timestamps: bool = True,
+    fallback: Fallback | None = None,
+    progress: SoundProgress | None = None,
+) -> Transcription:
+    """Write down what is said in a WAV file, or in samples f32 [N] in [-1, 1] of `rate` Hz.
+
+    Any length: the sound is heard in windows, each begins where the last finished segment ends.
+    `language` is a code such as `en`; None lets the model tell. `task` "translate" writes English.
+    Without `timestamps` a window is one segment. `fallback` says which windows are written anew,
+    and which count as silent; without it, what generation_config.json says of that holds.
+
+    Models with the capability `ctc` or `sound_transcriber` have none of these choices; segments
+    are words of the former and parts between silences of the latter, or one without `timestamps`.
+    UsageError for a file or samples that cannot be read, and for what the model does not know or
+    have; ModelError for one with none of these capabilities.
+    """
+    if not model.capabilities.isdisjoint(("ctc", "sound_transcriber")):
+        _require_no_choice(model, language, task, fallback)
+        form = sound_form_of(model.files)
+        samples = _samples(sound, rate, form.rate)
+        write = transcribe_frames if "ctc" in model.capabilities else transcribe_sounds
+        return write(model, samples, form, timestamps=timestamps, progress=progress)
+    hearer = model.transcriber()
+    settings = WindowSettings(model, hearer, timestamps=timestamps)
+    found = (fallback or Fallback()).configured(model.generation_config)
+    if found.no_speech_threshold is not None and settings.silence is None:
+        raise UsageError(
+            f"`{model.name}` has no token of silence",
+            hint="leave out `no_speech_threshold`",
+        )
+    samples = _samples(sound, rate, RATE)
+    return transcribe_windows(model, samples, settings, found, (language, task), progress)
+
+
+def _require_no_choice(
+    model: LoadedModel, language: str | None, task: Task | None, fallback: Fallback | None
+) -> None:
+    """Raise UsageError for choices that a model which takes raw sound does not have."""
+    asked = "the fallback of doubtful windows" if fallback is not None else None
+    asked = f"the language {quoted(language)}" if language is not None else asked
+    asked = f"the task {quoted(task)}" if task not in (None, "transcribe") else asked
+    if asked is not None:
+        raise UsageError(
+            f"`{model.name}` writes its best tokens, in the language of its vocabulary; {asked}"
+            " was asked for",
+            hint="leave it out, or take a model with the capability `transcriber`",
+        )
+
+
+def _samples(sound: str | Path | np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    """Return a sound as f32 [N] at `wanted` Hz."""
+    if not isinstance(sound, np.ndarray):
+        return read_sound(sound, wanted)
+    if sound.ndim != 1 or sound.dtype.kind != "f" or not sound.size or rate < 1:
+        raise UsageError(
+            f"a sound is a path or samples of floats [N], got {sound.dtype}{list(sound.shape)}"
+            f" at {rate} Hz"
+        )
+    if not np.isfinite(sound).all():
+        raise UsageError("the samples of a sound must be finite")
+    return resampled(sound.astype(np.float64), rate, wanted).astype(np.float32)

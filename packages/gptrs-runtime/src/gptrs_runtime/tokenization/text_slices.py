@@ -1,0 +1,113 @@
+"""Long texts in slices that have the same tokens one by one as together, where that can be proved.
+
+A cut lies between an ASCII letter and a space that another one follows. Normal forms act on neither
+side of it, and the pre-tokenizers below end a word there whatever the rest of the text is; models
+work on words. Of any other tokenizer nothing is known, and its texts are not cut.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tokenizers import Tokenizer, models
+
+from gptrs_runtime.tokenization.tokenizer_growth import steps_of
+
+SLICE: Final = 1 << 16
+"""The least length of a slice, in characters."""
+_CUT = re.compile(r"[a-z](?= [a-z])")
+_CONTRACTIONS: Final = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+_WORDS: Final = frozenset(
+    {
+        r" ?\p{L}+",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    }
+)
+"""Alternatives that take whole words of lower-case letters; each expression needs one."""
+_OTHERS: Final = frozenset(
+    {
+        *_CONTRACTIONS,
+        f"(?i:{'|'.join(_CONTRACTIONS)})",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+        r" ?\p{N}+",
+        r"\p{N}",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s*[\r\n]",
+        r"\s+(?!\S)",
+        r"\s+",
+    }
+)
+"""Further alternatives of the usual expressions, which take no letter of such a word."""
+_LOCAL_NORMALIZERS: Final = frozenset(
+    {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled"}
+)
+_WORD_SPLITTERS: Final = frozenset({"BertPreTokenizer", "Whitespace", "WhitespaceSplit"})
+_LOCAL_SPLITTERS: Final = frozenset({"Digits", "Punctuation"})
+_PROBE: Final = " ".join(string.ascii_lowercase)
+
+
+def slices(text: str, least: int = SLICE) -> Iterator[str]:
+    """Yield the parts of `text`, each of at least `least` characters before it can be cut."""
+    start = 0
+    while start < len(text):
+        cut = _CUT.search(text, start + least)
+        end = cut.end() if cut else len(text)
+        yield text[start:end]
+        start = end
+
+
+def is_sliceable(tokenizer: Tokenizer) -> bool:
+    """Return whether the slices of any text have the tokens of the text, special ones apart."""
+    if isinstance(tokenizer.model, models.BPE) and tokenizer.model.dropout:
+        return False
+    added = tokenizer.get_added_tokens_decoder().values()
+    return (
+        not any(token.rstrip or re.search(r"\s", token.content) for token in added)
+        and _keeps_cuts(tokenizer.normalizer)
+        and _splits_words(steps_of(tokenizer.pre_tokenizer))
+    )
+
+
+def _keeps_cuts(normalizer: Any) -> bool:
+    """Return whether a normalizer acts on characters alone, and keeps letters and spaces."""
+    return normalizer is None or (
+        all(step["type"] in _LOCAL_NORMALIZERS for step in steps_of(normalizer))
+        and normalizer.normalize_str(_PROBE) == _PROBE
+    )
+
+
+def _splits_words(steps: list[Mapping[str, Any]]) -> bool:
+    """Return whether the first step that is not local splits words off; later ones see those."""
+    for step in steps:
+        match step["type"]:
+            case "ByteLevel":
+                return bool(step["use_regex"])
+            case "Metaspace":
+                return bool(step["split"])
+            case "Split":
+                return _is_known(step)
+            case kind if kind in _WORD_SPLITTERS:
+                return True
+            case kind if kind not in _LOCAL_SPLITTERS:
+                return False
+            case _:
+                continue
+    return False
+
+
+def _is_known(split: Mapping[str, Any]) -> bool:
+    """Return whether a `Split` gives the matches of alternatives that were looked at above."""
+    expression = split["pattern"].get("Regex", "")
+    alternatives = set(re.findall(r"(?:\([^()]*\)|\[[^\]]*\]|[^|])+", expression))
+    keeps = (split["behavior"], split["invert"]) in (("Isolated", False), ("Removed", True))
+    known = alternatives <= _WORDS | _OTHERS
+    return keeps and known and not _WORDS.isdisjoint(alternatives)

@@ -1,0 +1,335 @@
+"""Text to tokens and back, by the `tokenizers` library and the files beside a model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Encoding
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.lazy_module import lazy_module
+from gptrs.quoting import listed, quoted
+from gptrs.spans import span
+from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs_runtime.tokenization.encoded_text import EncodedText, TextLength, cut_lengths
+from gptrs_runtime.tokenization.missing_tokens import add_missing, set_prefix_space
+from gptrs_runtime.tokenization.rust_panics import panics_unheard
+from gptrs_runtime.tokenization.special_tokens import added_tokens
+from gptrs_runtime.tokenization.text_slices import SLICE, is_sliceable, slices
+from gptrs_runtime.tokenization.token_bytes import TokenBytes
+from gptrs_runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
+from gptrs_runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_bytes, steps_of
+
+if TYPE_CHECKING:
+    from gptrs_runtime.sources import byte_bpe_files
+else:
+    byte_bpe_files = lazy_module("gptrs_runtime.sources.byte_bpe_files")
+
+_CONFIG = "tokenizer_config.json"
+_TWO_VOCABULARIES = "source.spm"
+_MAKE_TOKENS = (
+    "make the tokens with transformers, `AutoTokenizer.from_pretrained(FOLDER)(TEXT)`, and give"
+    " them instead of text (--prompt-ids)"
+)
+_PYTHON_CLASSES = ("BioGptTokenizer",)
+"""Classes of transformers without a tokenizer.json, of kinds that gptrs has."""
+_AS_THEY_ARE = (
+    *("PreTrainedTokenizerFast", "TokenizersBackend", "BloomTokenizerFast"),
+    *("LlamaTokenizer", "LlamaTokenizerFast"),
+)
+"""Classes of transformers 5 that leave the steps of a tokenizer of bytes as the file has them."""
+_OLDER = (
+    *("tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model"),
+    "sentencepiece.bpe.model",
+)
+
+
+def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
+    """Return the tokenizer in the files of a model; ModelError when there is none.
+
+    Of other older files, like `tokenizer.model`, transformers makes one.
+    """
+    data = files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
+    if data is not None:
+        origin = files.origin_of(TOKENIZER)
+        return TextTokenizer(data, origin, added_tokens(files), _prefix_space(files))
+    older = next((file for file in _OLDER if files.has_file(file)), None)
+    if files.has_file(_TWO_VOCABULARIES):
+        hint = f"the files have two vocabularies, which no {TOKENIZER} says: {_MAKE_TOKENS}"
+    elif (files.read_json(_CONFIG) or {}).get("tokenizer_class") in _PYTHON_CLASSES:
+        hint = f"its texts are cut by code in Python, which no {TOKENIZER} says: {_MAKE_TOKENS}"
+    elif older is None:
+        hint = "add the file, or give token ids instead of text (--prompt-ids)"
+    elif older == byte_bpe_files.VOCABULARY and files.has_file(byte_bpe_files.MERGES):
+        hint = (
+            f"name its class in {_CONFIG}, as `tokenizer_class`: {listed(byte_bpe_files.CLASSES)}"
+            f" are read from {byte_bpe_files.VOCABULARY} and {byte_bpe_files.MERGES}; or make"
+            f" {TOKENIZER} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER)`"
+        )
+    else:
+        hint = (
+            f"make one of its {older} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER)`"
+        )
+    raise ModelError(f"{quoted(name)} has no {TOKENIZER}", hint=hint)
+
+
+def _prefix_space(files: ModelSource) -> bool | None:
+    """Return `add_prefix_space` of tokenizer_config.json, None where it does not say or count."""
+    settings = files.read_json(_CONFIG) or {}
+    found = settings.get("add_prefix_space")
+    counts = settings.get("tokenizer_class") not in _AS_THEY_ARE
+    return found if counts and isinstance(found, bool) else None
+
+
+class TextTokenizer:
+    """The tokenizer of a model, as its `tokenizer.json` and the files beside it define it."""
+
+    def __init__(
+        self,
+        data: bytes,
+        name: str,
+        added: Sequence[tuple[int | None, AddedToken]] = (),
+        prefix_space: bool | None = None,
+    ) -> None:
+        """Read the content `data` of a file `name`; ModelError says what is wrong with it.
+
+        `added` are more tokens and the numbers that they must have, None for any. `prefix_space`
+        says whether a space precedes the text, None leaves that to the file.
+        """
+        self._name = name
+        self._tokenizer = read_tokenizer(data, name)
+        with panics_unheard():
+            without_panics(lambda: add_missing(self._tokenizer, added, name), name)
+        set_prefix_space(self._tokenizer, prefix_space)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        parts = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        self._growth = grown(step for part in parts for step in steps_of(part))
+        self._sliceable: bool | None = None
+        # Of all decoders only one that strips ends of tokens panics: at a token that is shorter.
+        steps = steps_of(self._tokenizer.decoder)
+        self._decode_panics = any(step.get("stop") for step in steps)
+        self._bytes = without_panics(lambda: TokenBytes(self._tokenizer), name)
+
+    def __repr__(self) -> str:
+        return f"<TextTokenizer of {self._name}: {self.size} tokens>"
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the number of each token, added ones included."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the tokens of `text`, with the special tokens that the file adds around it.
+
+        With `special=False` none are added; those that are written in the text count in any case.
+        UsageError for text that has no UTF-8 form, as it holds unpaired surrogates; for one that is
+        too long for the steps of this tokenizer, if it cannot be encoded in slices.
+        """
+        with span("tokenize"):
+            return self._encoded(text, special).ids
+
+    def encode_within(self, text: str, limit: int) -> tuple[list[int], TextLength]:
+        """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
+
+        The special tokens are kept where they alone are more. UsageError as in `encode`.
+        """
+        encoding = self._encoded(text, special=False)
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        whole = len(encoding.ids)
+        encoding.truncate(max(0, limit - special))
+        tokens = self._finished(encoding, special=True).ids
+        return tokens, TextLength(len(tokens) + whole - len(encoding.ids), len(tokens))
+
+    def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
+        """Return a text, or a pair as one, with special tokens; cut to `limit` tokens.
+
+        The longer of two gives way first. UsageError as in `encode`.
+        """
+        texts = [first] if second is None else [first, second]
+        parts = [self._encoded(text, special=False) for text in texts]
+        room = limit - self._tokenizer.num_special_tokens_to_add(second is not None)
+        lengths = [len(part.ids) for part in parts]
+        kept = cut_lengths(lengths, max(0, room))
+        for part, length in zip(parts, kept, strict=True):
+            part.truncate(length)
+        whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
+        return _facts(whole, left_out=sum(lengths) - sum(kept))
+
+    def encode_with_places(self, text: str) -> EncodedText:
+        """Return the tokens of a whole text with their places in it; UsageError as in `encode`."""
+        return _facts(self._encoded(text, special=True))
+
+    def places(self, text: str) -> list[int]:
+        """Return where each token of `encode` begins in the text; UsageError as in `encode`.
+
+        Those of one character are all at its place, and special tokens that were added are where
+        the next one is.
+        """
+        encoded = self.encode_with_places(text)
+        places: list[int] = []
+        end = 0
+        for token, (start, stop), special in zip(
+            encoded.tokens, encoded.offsets, encoded.special, strict=True
+        ):
+            own = self.token_bytes(token) or b""
+            spaces = len(own) - len(own.lstrip(b" "))  # which some tokenizers leave out of offsets
+            places.append(end if special else min(start, max(end, start - spaces)))
+            end = max(places[-1], end if special else stop)
+        return places
+
+    def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
+        """Return whether a token at `text[start:end]` goes on with the word of the one before.
+
+        As transformers tells it: by the prefix of pieces where the file has one (`##`), else by
+        the space before it.
+        """
+        if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
+            return len(self.piece(token) or "") != end - start
+        return start > 0 and " " not in text[start - 1 : start + 1]
+
+    def number(self, piece: str) -> int | None:
+        """Return the token that is an entry of the vocabulary, None for an unknown one."""
+        return without_panics(lambda: self._tokenizer.token_to_id(piece), self._name)
+
+    def prefix_length(self, text: str) -> int:
+        """Return the number of tokens of `text` as a prefix, special ones before it included."""
+        encoding = self._encoded(text, special=True)
+        ends_special = encoding.special_tokens_mask[-1:] == [1]
+        return len(encoding.ids) - ends_special
+
+    def decode(self, tokens: Sequence[int], *, special: bool | frozenset[str] = False) -> str:
+        """Return the text of `tokens`, with `special` ones only if set, or if they are in that set.
+
+        Bad UTF-8 is U+FFFD; of ByT5 it is left out, as in transformers. An added token is its own
+        text, in a vocabulary of bytes, too.
+        """
+        if isinstance(special, frozenset):
+            pieces = self._special
+            tokens = [each for each in tokens if each not in pieces or pieces[each] in special]
+            special = True
+        if self._bytes.keeps_whole or self._bytes.misread:
+            found = b"".join(self._bytes.shown(token, special=special) for token in tokens)
+            return found.decode(errors="ignore" if self._bytes.keeps_whole else "replace")
+        decode = self._tokenizer.decode
+        with panics_unheard() if self._decode_panics else nullcontext():
+            return without_panics(
+                lambda: decode(list(tokens), skip_special_tokens=not special), self._name
+            )
+
+    def token_bytes(self, token: int, *, special: bool = True) -> bytes | None:
+        """Return the bytes that a token adds to a text; None for one that there is not.
+
+        Those of a special one are its own text, none without `special`. Joined they are what
+        `decode` returns, but for a space in front that some tokenizers leave out.
+        """
+        with panics_unheard() if self._decode_panics else nullcontext():
+            found = without_panics(lambda: self._bytes.of(token), self._name)
+        return found if found is None else self._bytes.shown(token, special=special)
+
+    def token_text(self, token: int) -> str | None:
+        """Return the text of a token within others, special or not; None where it has none.
+
+        Bytes that are no UTF-8, as of a part of a character, are shown as `\\xe2\\x80`.
+        """
+        found = self.token_bytes(token)
+        return found.decode(errors="backslashreplace") if found else None
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are, added ones included."""
+        return self._tokenizer.get_vocab_size()
+
+    def as_json(self) -> str:
+        """Return the content of a `tokenizer.json` that stands for it."""
+        return self._tokenizer.to_str()
+
+    def piece(self, token: int) -> str | None:
+        """Return the entry of the vocabulary for a token, such as `Ġthe`; None for an unknown."""
+        if token < 0:
+            return None
+        return without_panics(lambda: self._tokenizer.id_to_token(token), self._name)
+
+    def special_pieces(self) -> frozenset[str]:
+        """Return the special tokens, which texts do not show."""
+        return frozenset(self._special.values())
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The special tokens by their numbers."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return {number: token.content for number, token in added if token.special}
+
+    def _encoded(self, text: str, special: bool) -> Encoding:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
+        if len(text) * max(1.0, self._growth / 16) > SLICE:
+            return self._long_encoded(text, special)
+        encode = self._tokenizer.encode
+        with panics_unheard():
+            return without_panics(lambda: encode(text, add_special_tokens=special), self._name)
+
+    def _long_encoded(self, text: str, special: bool) -> Encoding:
+        if self._sliceable is None:
+            self._sliceable = is_sliceable(self._tokenizer)
+        parts = [self._interruptible(part) for part in slices(text)] if self._sliceable else []
+        whole = Encoding.merge(parts) if parts else self._interruptible(text)
+        return self._finished(whole, special)
+
+    def _interruptible(self, text: str) -> Encoding:
+        """Encode in a thread: the library holds no lock in a batch, so that Ctrl-C is seen."""
+        self._require_bounded(text)
+        results: list[Encoding] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.extend(self._tokenizer.encode_batch([text], add_special_tokens=False))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join()
+        return without_panics(lambda: _only(results, errors), self._name)
+
+    def _finished(
+        self, encoding: Encoding, special: bool, pair: Encoding | None = None
+    ) -> Encoding:
+        finish = self._tokenizer.post_process
+        return without_panics(lambda: finish(encoding, pair, special), self._name)
+
+    def _require_bounded(self, text: str) -> None:
+        """UsageError if the tokenizer may make more of a text than there is memory for."""
+        if len(text) * 4 * self._growth <= MOST_BYTES:
+            return
+        made = made_bytes(self._tokenizer.normalizer, self._tokenizer.pre_tokenizer, text)
+        if made > MOST_BYTES:
+            raise UsageError(
+                f"a text of {len(text)} characters is too long for this tokenizer: its steps may"
+                f" make {made:.3g} bytes of it, and {MOST_BYTES} at most are allowed",
+                hint="give it in parts",
+            )
+
+
+def _facts(encoding: Encoding, *, left_out: int = 0) -> EncodedText:
+    return EncodedText(
+        tokens=tuple(encoding.ids),
+        segments=tuple(encoding.type_ids),
+        offsets=tuple(encoding.offsets),
+        special=tuple(map(bool, encoding.special_tokens_mask)),
+        length=TextLength(len(encoding.ids) + left_out, len(encoding.ids)),
+    )
+
+
+def _only(results: list[Encoding], errors: list[BaseException]) -> Encoding:
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,192 @@
+"""Reading a tokenizer.json that may be hostile: what the library makes of it is a ModelError."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import clipped, quoted
+from gptrs.strict_json import require_bounded
+from gptrs_runtime.tokenization.rust_panics import panics_unheard
+from gptrs_runtime.tokenization.tokenizer_growth import (
+    MOST_GROWTH,
+    MOST_GROWTH_OF_A_STEP,
+    MOST_STEPS,
+    grown,
+    growth,
+    is_sound_map,
+    steps_of,
+)
+
+_MAX_DEPTH = 16
+"""Deepest nesting: a sequence of pre-tokenizers in another one takes 6 levels."""
+_LONGEST_REASON = 200
+_PANIC = "PanicException"
+_LONGEST_WORD = 1000
+"""Characters; 100 is usual."""
+_LONGEST_PIECE = 1000
+"""Bytes of a piece of a Unigram; known ones have up to some dozens."""
+_PIECES = "vocab"
+_LISTED = re.compile(rb'"vocab"\s*:\s*\[|\\u00[2-7]')
+"""A list of pieces, or an escape that can spell its key."""
+_MAP = "precompiled_charsmap"
+_MAPS = re.compile(rb"charsmap|\\u00[2-7]")
+"""The key, or an escape that can spell it."""
+_AGAIN = "save it again with transformers' `save_pretrained`"
+Result = TypeVar("Result")
+
+
+def read_tokenizer(data: bytes, name: str) -> Tokenizer:
+    """Return the tokenizer in the content `data` of a file `name`; ModelError if malformed.
+
+    What could take the library long is refused before it sees it: deep nesting, and more values
+    than a file of settings has. So are steps that could make a text too long for any memory.
+    """
+    require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
+    _require_sound_maps(data, name)
+    _require_short_pieces(data, name)
+    with panics_unheard():
+        tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
+    _require_bounded_growth((tokenizer.normalizer, tokenizer.pre_tokenizer), name)
+    _require_bounded_growth((tokenizer.decoder,), name)
+    _require_short_words(tokenizer, name)
+    for template in _templates(_settings(tokenizer.post_processor)):
+        _require_text_once(template, name)
+    return tokenizer
+
+
+def _require_sound_maps(data: bytes, name: str) -> None:
+    """ModelError for a sentencepiece map that says it is longer than it is."""
+    if _MAPS.search(data) is None:
+        return  # most files; parsing one with a large vocabulary takes some 0.2 s
+
+    def require(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, value in pairs:
+            if key == _MAP and not is_sound_map(value):
+                raise ModelError(
+                    f"{quoted(name)} has a damaged `{_MAP}`: it is shorter than it says",
+                    hint=_AGAIN,
+                )
+        return dict(pairs)
+
+    with suppress(ValueError):  # for the library to say
+        json.loads(data, object_pairs_hook=require)
+
+
+def _require_short_pieces(data: bytes, name: str) -> None:
+    """ModelError for a Unigram with a long piece: the library recurs once for each of its bytes.
+
+    It does so to free the vocabulary, too, and ends the process where the stack is full.
+    """
+    if _LISTED.search(data) is None:
+        return
+    strings = data.replace(rb"\"", b"__").split(b'"')
+    if max(map(len, strings)) <= _LONGEST_PIECE:
+        return  # most files
+
+    def require(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, value in pairs:
+            is_list = key == _PIECES and isinstance(value, list)
+            pieces = _strings_of(cast("object", value)) if is_list else ()
+            longest = max((len(piece.encode(errors="replace")) for piece in pieces), default=0)
+            if longest > _LONGEST_PIECE:
+                raise ModelError(
+                    f"{quoted(name)} has a piece of {longest} bytes, more than {_LONGEST_PIECE}",
+                    hint=_AGAIN,
+                )
+        return dict(pairs)
+
+    with suppress(ValueError):  # for the library to say
+        json.loads(data, object_pairs_hook=require)
+
+
+def _strings_of(value: object) -> Iterator[str]:
+    """Yield all strings in nested lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from _strings_of(each)
+
+
+def _require_short_words(tokenizer: Tokenizer, name: str) -> None:
+    """ModelError for a WordPiece of long words: it takes the square of their length."""
+    model = tokenizer.model
+    if isinstance(model, WordPiece) and model.max_input_chars_per_word > _LONGEST_WORD:
+        raise ModelError(
+            f"{quoted(name)} has a `max_input_chars_per_word` of {model.max_input_chars_per_word},"
+            f" more than {_LONGEST_WORD}",
+            hint=_AGAIN,
+        )
+
+
+def _settings(part: object) -> Mapping[str, Any]:
+    """Return a part of a tokenizer as the file has it, an empty object for None."""
+    return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
+
+
+def _require_bounded_growth(parts: Iterable[object], name: str) -> None:
+    """ModelError if these could make texts much longer than those of any model do."""
+    steps = [step for part in parts for step in steps_of(part)]
+    if len(steps) > MOST_STEPS:
+        raise ModelError(
+            f"{quoted(name)} has {len(steps)} steps in a row, more than {MOST_STEPS}", hint=_AGAIN
+        )
+    largest = max(map(growth, steps), default=1.0)
+    for bound, most in ((largest, MOST_GROWTH_OF_A_STEP), (grown(steps), MOST_GROWTH)):
+        if bound > most:
+            raise ModelError(
+                f"{quoted(name)} has steps that may make {bound:.3g} bytes of one, more than"
+                f" {most}",
+                hint=_AGAIN,
+            )
+
+
+def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
+    """Return what a post-processor, or a sequence of them, puts around a text."""
+    if processor["type"] == "TemplateProcessing":
+        yield processor["single"]
+    for inner in processor.get("processors", ()):
+        yield from _templates(inner)
+
+
+def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> None:
+    """ModelError if a text would be there several times.
+
+    Of a text that was cut, the library would join every remainder with every other one, which takes
+    all memory there is and ends the process.
+    """
+    count = sum("Sequence" in piece for piece in template)
+    if count > 1:
+        raise ModelError(
+            f"{quoted(name)} has a post-processor that repeats the text {count} times", hint=_AGAIN
+        )
+
+
+def without_panics(work: Callable[[], Result], name: str) -> Result:
+    """Return `work()`; whatever the library raises in it becomes a ModelError about the file.
+
+    It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
+    """
+    try:
+        return work()
+    except GptrsError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise ModelError(
+            f"the tokenizer in {quoted(name)} cannot be read: {_reason(error)}", hint=_AGAIN
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return clipped(first, _LONGEST_REASON)

@@ -1,0 +1,158 @@
+"""Weights and settings in the files of a model that its code does not read, but harmless ones."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.read_settings import ReadSettings
+from gptrs.errors import GptrsError
+from gptrs.plugins.manager import manager
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+from gptrs_runtime.guarded_model import model_factory
+from gptrs_runtime.sources.model_source import ModelSource
+
+_logger = logging.getLogger("gptrs")
+_MOST: Final = 6
+"""Names that a note lists."""
+
+_COMPUTED: Final = re.compile(
+    r"(num_batches_tracked|position_ids|token_type_ids|inv_freq|masked_bias|masked_spec_embed"
+    r"|mask_token|embed_positions\.weights?|relative_position_index|relative_coords_table"
+    r"|(attn|attention)\.bias|rope_freqs\.weight)$"
+    r"|(^|\.)pooler\."
+)
+"""Buffers that files of transformers have had, tokens of training, and poolers of encoders."""
+_TIED: Final = re.compile(
+    r"(^|\.)(lm_head|embed_tokens|shared|decoder|predictions|proj_out|vocab_projector"
+    r"|generator_lm_head|embed_out)\.(weight|bias)$"
+)
+"""Heads and tables of words, which files may have twice."""
+_AHEAD: Final = re.compile(r"^(model\.)?mtp(_block|_head)?\.")
+"""Layers that guess further tokens, where they have a name of their own."""
+
+_HARMLESS: Final = re.compile(
+    # Training, and how weights begin.
+    r".*(dropout|pdrop|layerdrop|drop_rate|drop_path|drop_connect|loss|jitter|momentum).*"
+    r"|.*init(ializer)?_(range|std|factor|value|device|config|scheme|cutoff_factor)"
+    r"|init_.*"
+    r"|mask_(time|feature)_.*|apply_spec_augment|aux_.*|seq_aux|ep_size|gradient_checkpointing"
+    r"|pretraining_tp|tensor_parallel_degree|use_mask_token|num_nextn_predict_layers"
+    # What transformers says of any model, and its way of computing.
+    r"|architectures|auto_map|model_type|transformers_version|(torch_)?dtype|torchscript|_.*"
+    r"|name_or_path|tf_legacy_loss|use_bfloat16|pruned_heads|chunk_size_feed_forward"
+    r"|is_(encoder_)?decoder|add_cross_attention|cross_attention_hidden_size|tie_.*"
+    r"|output_.*|return_.*|use_cache|cache_implementation|.*attn_impl(ementation)?|use_flash.*"
+    r"|(scale_)?attention_softmax_in_fp32|reorder_and_upcast_attn|slow_but_exact|fused_.*"
+    r"|quantization(_config)?|compression_config|tokenizer_class|processor_class|language"
+    r"|chunk_size"
+    # Classes, tasks, and texts: the runtime reads what it follows.
+    r"|id2label|label2id|num_labels|label_.*|problem_type|finetuning_task|task_specific_params"
+    r"|.*_token_ids?|.*_token_index|summary_.*|prefix|runtime|sentence_transformers"
+    r"|max_length|min_length|do_sample|num_beams|num_beam_groups|num_return_sequences"
+    r"|temperature|top_[kp]|typical_p|.*_penalty|(encoder_)?no_repeat_ngram_size|early_stopping"
+    r"|bad_words_ids|(begin_)?suppress_tokens|remove_invalid_values"
+    # Pictures and sounds of models whose language model is loaded alone; parts that are not used.
+    r"|(vision|visual|image|video|audio|mm|projector|multimodal|pooler|stage)_.*|out_features"
+    r"|out_indices|encoder_stride|reshape_hidden_states|apply_layernorm|projection_dim"
+    r"|(use_)?auxiliary_.*|pool_scales|tdnn_.*|xvector_.*|adapter_(kernel_size|stride)"
+    r"|downsample_.*|alignment_.*|adapter_layer_norm_eps|perceiver_config|spatial_merge_size"
+    r"|(classifier_)?proj_size|num_adapter_layers|(proj_)?codevector_.*|num_codevector.*"
+    r"|num_(negatives|clusters|ctc_classes)|contrastive_.*|replace_prob|sparse_pred_.*"
+    # What other settings say as well, or weights.
+    r"|num_feat_extract_layers|num_stages|hidden_dim|layerscale_value|pos_embed_rescale"
+    r"|attention_types|dense_act_fn|is_gated_act|full_attn_idxs|block_(ffn_dim_multip.*|multip.*)"
+    r"|n_ctx|qk_head_dim|share_encoder_decoder_embeddings|sliding_window_pattern|norm_type"
+    r"|sinusoidal_pos_embds|embedding_fraction|learned_pos_emb|pad_head_dim_to_multiple_of|median_filter_width"
+    r"|time_step_(floor|max|min|rank|scale)|residual_in_fp32|use_associative_scan"
+    r"|global_attn_every_n_layers|original_max_position_embeddings"
+)
+"""Settings of config.json that change nothing where no code looks at them."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Names of what nothing reads: `weights`, those of layers that guess `ahead`, `settings`."""
+
+    weights: Sequence[str]
+    ahead: Sequence[str]
+    settings: Sequence[str]
+
+    def tell(self, name: str) -> None:
+        """Say so in a line each, for the model `name`."""
+        if self.ahead:
+            _logger.info(
+                "the layers of %s that guess further tokens are not used: %d tensors",
+                quoted(name),
+                len(self.ahead),
+            )
+        if self.weights:
+            _logger.warning(
+                "no layer of %s reads %s of its weights: %s",
+                quoted(name), len(self.weights), listed(self.weights, _MOST),
+            )  # fmt: skip
+        if self.settings:
+            _logger.warning(
+                "config.json of %s: %s %s",
+                quoted(name),
+                listed(self.settings, _MOST),
+                "is not known and ignored"
+                if len(self.settings) == 1
+                else "are not known and ignored",
+            )
+
+
+def unread_in(source: ModelSource) -> Unread | None:
+    """Return what the model of `source` leaves; it is made, and no weight is read.
+
+    None where no installed plugin makes it.
+    """
+    try:
+        factory = model_factory(source.model_type)
+        params = Params(source.weights, backend=manager().get_backend(None))
+        settings = ReadSettings(source.config)
+        factory(settings, params)
+    except GptrsError:
+        return None
+    return unread_of(settings, source.config, params)
+
+
+def unread_of(settings: ReadSettings, config: Mapping[str, object], params: Params) -> Unread:
+    """Return what a model that was made of `settings`, those of `config`, and `params` left."""
+    weights = [name for name in params.unread() if not _is_known(name)]
+    ahead = [name for name in weights if _is_ahead(name, config)]
+    guessing = frozenset(ahead)
+    unseen = [name for name in settings.unseen() if _has_effect(name, config)]
+    return Unread([name for name in weights if name not in guessing], ahead, unseen)
+
+
+def _is_known(name: str) -> bool:
+    return bool(_COMPUTED.search(name) or _TIED.search(name))
+
+
+def _is_ahead(name: str, config: Mapping[str, object]) -> bool:
+    """Return whether a tensor is of a layer behind the last one that guesses further tokens."""
+    if _AHEAD.match(name):
+        return True
+    layers, more = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")
+    found = re.match(r"^model\.layers\.([0-9]{1,6})\.", name)
+    if not (found and isinstance(layers, int) and isinstance(more, int)):
+        return False
+    return layers <= int(found[1]) < layers + more
+
+
+def _has_effect(name: str, config: Mapping[str, object]) -> bool:
+    """Return whether a setting, `NAME` or `TABLE.NAME`, might say something that is not done."""
+    value: object = config
+    for part in name.split("."):
+        table = cast("Mapping[str, object]", value if isinstance(value, Mapping) else {})
+        value = table.get(part)
+    text = config.get("text_config")
+    if isinstance(text, Mapping) and name in text:
+        return False  # files of several models repeat settings of the one for texts
+    is_off = value is None or value is False or value in ("", [], {})
+    return not (is_off or any(_HARMLESS.fullmatch(part) for part in name.split(".")))
