@@ -1,4 +1,4 @@
-"""The recipe for a new kind of model, followed in a copy of the package: three files."""
+"""The recipe for a new kind of model, followed in a copy of the package: a module and a row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from plugins.attention_only_model import greedy_tokens, save_attention_only
 ROOT = Path(doc_examples.__file__).parents[1]
 RECIPE = ROOT / "docs" / "recipes" / "add_a_model_kind.md"
 EXAMPLE = ROOT / "tests" / "plugins" / "attention_only" / "attention_only.py"
-PIECE = re.compile(r"```(?:python no-run|toml)\n +# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
+PIECE = re.compile(r"```python no-run\n +# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
 MODULE = re.compile(r"\*\*`(?P<path>packages/\S+\.py)`\*\*, the module without the description")
 DESCRIPTION = re.compile(r"\nPLUGIN = api\.ModelPlugin\(.*?\n\)\n", re.DOTALL)
-GROUP = '[project.entry-points."gptrs.models"]\n'
+TABLE = "\nKINDS: tuple[Family, ...] = (\n"
 
 
 def pieces() -> dict[str, str]:
@@ -34,13 +34,10 @@ def follow(root: Path) -> Path:
     package = Path("packages/gptrs-models")
     ignored = shutil.ignore_patterns("__pycache__", "demo")
     shutil.copytree(ROOT / package, root / package, ignore=ignored)
-    description, entry_point = pieces().items()
-    with (root / description[0]).open("a", encoding="utf-8") as file:
-        file.write(f"{description[1]}\n")
-    project = root / entry_point[0]
-    text = project.read_text(encoding="utf-8")
-    assert text.count(GROUP) == 1
-    project.write_text(text.replace(GROUP, f"{GROUP}{entry_point[1]}\n"), encoding="utf-8")
+    ((path, row),) = pieces().items()
+    text = (root / path).read_text(encoding="utf-8")
+    assert text.count(TABLE) == 1
+    (root / path).write_text(text.replace(TABLE, f"{TABLE}{row}\n"), encoding="utf-8")
     module = MODULE.search(RECIPE.read_text(encoding="utf-8"))
     assert module is not None
     source, removed = DESCRIPTION.subn("", EXAMPLE.read_text(encoding="utf-8"))
@@ -68,7 +65,7 @@ def test_the_recipe_works(tmp_path: Path) -> None:
     asked = ["generate", "--model", str(model), "--prompt-ids", "4,9,2", "--max-tokens", "5"]
     run = subprocess.run(
         [sys.executable, "-m", "gptrs_cli", *asked, "--greedy", "--json", "--backend", "ref"],
-        env={**os.environ, "PYTHONPATH": str(target)},
+        env={**os.environ, "PYTHONPATH": f"{target}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,4 @@
-"""Gated delta nets (Yang et al. 2024) in the place of attention: Qwen3-Next and Qwen3.5.
+"""Gated delta nets (Yang et al. 2024) instead of attention: Qwen3-Next and Qwen3.5.
 
 The state of a text is a map from keys to values for each head. A token lets it decay, and brings
 what it gives for the key of the token nearer to the value of the token.

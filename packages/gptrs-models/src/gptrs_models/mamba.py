@@ -105,7 +105,7 @@ class MambaConfig:
 
 
 class Mixes(Protocol):
-    """The part of a layer in the place of attention, with the two caches of the layer."""
+    """The part of a layer instead of attention, with the two caches of the layer."""
 
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache

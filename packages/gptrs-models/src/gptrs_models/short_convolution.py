@@ -1,4 +1,4 @@
-"""Short convolutions with gates in the place of attention (LFM2)."""
+"""Short convolutions with gates instead of attention (LFM2)."""
 
 from __future__ import annotations
 
