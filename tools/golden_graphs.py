@@ -39,8 +39,8 @@ func @main(%q: f32[2, 3, 5], %k: f32[2, 4, 5], %v: f32[2, 4, 5]) -> (f32[2, 3, 5
   %1 = iota {shape = [2, 3, 4], axis = 2, dtype = si32} : si32[2, 3, 4]
   %2 = add %0, si32[2, 3, 4] splat(1) : si32[2, 3, 4]
   %3 = compare %1, %2 {direction = le} : i1[2, 3, 4]
-  %4 = custom_call %q, %k, %v, %3 {target = "gptrs.goldens.attention.v1", \
-results = [f32[2, 3, 5]], decomposition = @attention} : f32[2, 3, 5]
+  %4 = composite %q, %k, %v, %3 {kind = "gptrs.goldens.attention.v1", \
+decomposition = @attention, operands = "q k v seen"} : f32[2, 3, 5]
   %5, %6 = top_k %4 {k = 2, axis = 2, indices_dtype = si32} : (f32[2, 3, 2], si32[2, 3, 2])
   return %4, %6
 }

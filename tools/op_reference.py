@@ -34,7 +34,7 @@ FAMILIES = {
     "random": "Random numbers",
     "quantization": "Quantization",
     "control_flow": "Control flow",
-    "custom_call": "Custom calls",
+    "custom_call": "Composites and custom calls",
 }
 """The modules of `gptrs.ir.ops` in the order of the reference, with their headings."""
 

@@ -117,7 +117,7 @@ def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, dtype in enumerate(dtype for dtype in FEW_TYPES if dtype in legal):
         made = cases(OPS[name], dtype)
         for case in made[place % PART % len(made) :: max(PART, len(made) // FEW)]:
-            program = prepared(numba(), program_of(case))
+            program = prepared(program_of(case))
             if not refusals(numba(), program) and case.error is None:
                 assert_alike(monkeypatch, program, case.inputs)
 

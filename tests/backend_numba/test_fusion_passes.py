@@ -217,7 +217,7 @@ def test_a_language_model_runs_on_fused_kernels_alone(monkeypatch: pytest.Monkey
     result, compiled = generated(1, monkeypatch, 24)
     assert len(compiled) == 2, "many rows and one row"
     for program, roles, executable in compiled:
-        whole = Inlining(lambda *_: False).apply(program)  # equal layers call one function
+        whole = Inlining().apply(program)  # equal layers call one function
         assert kernels(whole) == {
             "paged_attention.v1": 6,
             "update_pages.v1": 12,

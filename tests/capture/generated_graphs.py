@@ -120,11 +120,10 @@ def _called(rng: random.Random, a: Tensor, b: Tensor) -> Tensor:
 
 def _foreign(rng: random.Random, a: Tensor, b: Tensor) -> Tensor:
     value: bool | int | float = rng.choice([1, True, 1.0, 0.0, -0.0])
-    body = rng.choice([None, _body(rng)])
     attrs = {"value": value}
-    return primitives.custom_call(
-        "test.kernel.v1", [a.type], a, b, attrs=attrs, decomposition=body
-    )[0]
+    if rng.random() < 0.5:
+        return primitives.custom_call("test.kernel.v1", [a.type], a, b, attrs=attrs)[0]
+    return primitives.composite("test.kernel.v1", _body(rng), {"a": a, "b": b}, attrs)[0]
 
 
 def _body(rng: random.Random) -> Callable[[Tensor, Tensor], Tensor]:

@@ -129,16 +129,16 @@ def test_call_keeps_a_function():
     assert same.numpy().tolist() == [6]
 
 
-def test_custom_call_by_its_decomposition():
+def test_a_composite_is_its_decomposition_and_a_custom_call_has_none():
     x = gptrs.tensor([1.0, -2.0])
     target = "test.absolute.v1"
-    (result,) = P.custom_call(target, [x.type], x, attrs={"k": 1}, decomposition=P.abs)
+    (result,) = P.composite(target, P.abs, {"x": x}, {"k": 1})
     assert result.numpy().tolist() == [1, 2]
     (unknown,) = P.custom_call(target, [x.type], x)
     with pytest.raises(UnsupportedError, match=r"target `test\.absolute\.v1`"):
         unknown.numpy()
     with pytest.raises(UsageError, match=r"reads a `f32\[2\]` from outside"):
-        P.custom_call(target, [x.type], x, decomposition=lambda a: a + x)
+        P.composite(target, lambda a: a + x, {"x": x})
 
 
 def test_two_regions_of_one_shape_are_not_taken_for_one_another():

@@ -79,7 +79,7 @@ def test_extra_steps_are_mixed_in_by_weight():
 
 
 def test_every_op_of_today_has_an_emitter_of_its_own():
-    assert {op.name for op in EMITTERS} == set(OPS)
+    assert {op.name for op in EMITTERS} == set(OPS) - {"custom_call"}
 
 
 def test_an_op_without_an_emitter_is_written_from_its_cases(ref: Backend, monkeypatch):

@@ -101,7 +101,7 @@ def test_a_language_model_is_seen_through():
         model = gptrs.load_model(backend="ref")
         gptrs.generate(model, "def f(x):", max_tokens=2)
     program, *_of_sizes = captured.programs
-    whole = Inlining(lambda *_: False).apply(program)  # equal layers call one function
+    whole = Inlining().apply(program)  # equal layers call one function
     region = Pipeline(evaluate=evaluate).before_folding(whole).main.body
     found = {
         name: find_calls(pattern(name).evaluated_by(evaluate), region)

@@ -50,7 +50,7 @@ def claimed(backend: Backend, program: Program) -> list[int]:
     return [
         index
         for index, result in enumerate(results)
-        if not refusals(backend, prepared(backend, part(program, [result])))
+        if not refusals(backend, prepared(part(program, [result])))
     ]
 
 
@@ -62,7 +62,7 @@ def test_results(path: Path, backend: Backend):
     if not indices:
         pytest.skip(f"`{backend.name}` has none of the ops of {path.stem}")
     results = [golden.program.main.body.results[index] for index in indices]
-    program = prepared(backend, part(golden.program, results))
+    program = prepared(part(golden.program, results))
     executable = backend.compile(program, [InputRole.ARGUMENT] * len(golden.inputs))
     outputs = executable.run([backend.to_device(array) for array in golden.inputs])
     wrong = [
@@ -105,7 +105,8 @@ def test_every_op_has_a_golden_result():
         for function in load(path).program.functions
         for instruction in function.body.walk()
     }
-    assert tried >= set(OPS), "run `python tools/write_goldens.py`"
+    # Nobody but its backend knows what a custom call computes.
+    assert tried >= set(OPS) - {"custom_call"}, "run `python tools/write_goldens.py`"
 
 
 def test_they_are_what_the_kit_writes_today():

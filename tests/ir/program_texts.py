@@ -67,9 +67,8 @@ func @twice(%x: f32[2]) -> f32[2] {
 }
 
 func @main(%x: f32[2]) -> (f32[2], si32[]) {
-  %0 = custom_call %x {target = "vendor.twice.v1", results = [f32[2]], attrs = \
-{a = 1, b = 1.0, c = nan, d = f32, e = "f32", f = [1, -2], g = true, h = -0.0}, \
-decomposition = @twice} : f32[2]
+  %0 = composite %x {kind = "vendor.twice.v1", decomposition = @twice, operands = "x", attrs = \
+{a = 1, b = 1.0, c = nan, d = f32, e = "f32", f = [1, -2], g = true, h = -0.0}} : f32[2]
   %1 = custom_call {target = "vendor.clock.v2", results = [si32[]]} : si32[]
   return %0, %1
 }

@@ -145,8 +145,9 @@ def test_values_have_the_names_of_the_text():
 def test_what_would_be_mixed_up_in_a_dictionary_is_tagged():
     call = program_to_json(parse_program(CUSTOM_CALL))["functions"][1]["instructions"][0]
     assert call["attributes"] == {
-        "target": "vendor.twice.v1",
-        "results": ["f32[2]"],
+        "kind": "vendor.twice.v1",
+        "decomposition": "@twice",
+        "operands": "x",
         "attrs": {
             "a": 1,
             "b": {"float": 1.0},
@@ -157,7 +158,6 @@ def test_what_would_be_mixed_up_in_a_dictionary_is_tagged():
             "g": True,
             "h": {"float": -0.0},
         },
-        "decomposition": "@twice",
     }
 
 

@@ -181,16 +181,29 @@ def test_refuses_missing_regions():
         ("attrs.a", {"dtype": "f33"}, "attrs.a.dtype: expected one of the dtypes"),
         ("attrs.a", [1, None], "attrs.a[1]: expected an integer of 64 bits"),
         ("attrs.a b", 1, "attrs: needs at most 1024 names, each an identifier"),
-        ("target", "vendor", "needs a target of dotted words and a version"),
-        ("target", 'a"b', "target: expected a string in double quotes"),
-        ("results", ["f32"], "results[0]: expected `[` and the dims of the type"),
+        ("kind", "vendor", "needs a kind of dotted words and a version"),
+        ("kind", 'a"b', "kind: expected a string in double quotes"),
+        ("operands", "x y", "needs 1 distinct names of operands, got `x y`"),
         ("decomposition", "@none", "needs `@none`, no function above has the name"),
         ("decomposition", "@a b", "decomposition: expected a function such as `@name`"),
     ],
 )
-def test_refuses_custom_calls(path, value, message):
+def test_refuses_composites(path, value, message):
     with pytest.raises(ProgramError) as caught:
         parse_json(replaced(CUSTOM_CALL, f"functions.1.instructions.0.attributes.{path}", value))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("target", "vendor", "needs a target of dotted words and a version"),
+        ("results", ["f32"], "results[0]: expected `[` and the dims of the type"),
+    ],
+)
+def test_refuses_custom_calls(path, value, message):
+    with pytest.raises(ProgramError) as caught:
+        parse_json(replaced(CUSTOM_CALL, f"functions.1.instructions.1.attributes.{path}", value))
     assert message in str(caught.value)
 
 

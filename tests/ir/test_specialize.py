@@ -47,8 +47,7 @@ f32[?0+2, 4], f32[2, ?0, ?1], f32[?0, 2]) {
   %4 = broadcast_to %0 {shape = [2, ?0, ?1]} : f32[2, ?0, ?1]
   %7 = cond %p, %b
     then(%a: f32[2*?0]) {
-      %5 = custom_call %a {target = "test.half.v1", results = [f32[?0, 2]], decomposition = @half} \
-: f32[?0, 2]
+      %5 = composite %a {kind = "half.v1", decomposition = @half, operands = "a"} : f32[?0, 2]
       return %5
     }
     else(%a: f32[2*?0]) {

@@ -27,7 +27,7 @@ LIFTS: dict[str, Lift] = {
 }
 """Dims of 2 and more become symbols, those of one size the same, so that equal dims stay equal."""
 
-BY_HAND = {"constant", "call", "custom_call", "while"}
+BY_HAND = {"constant", "call", "composite", "custom_call", "while"}
 """Ops whose cases have no dims, or whose result types come from elsewhere (test_specialize.py)."""
 
 

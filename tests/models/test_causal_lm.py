@@ -46,7 +46,7 @@ class Captured(ExecutionTraceSink):
         self.programs: list[Program] = []
 
     def before_program(self, event: CompileStart) -> None:
-        inlined = Inlining(lambda op, operands, results: True).apply(event.program)
+        inlined = Inlining().apply(event.program)
         self.programs.append(inlined)
 
 

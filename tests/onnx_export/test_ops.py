@@ -51,7 +51,7 @@ UNSAID = {"reduce", "reduce_window", "cumulative", "scatter_reduce", "segment_re
 """Ops in which ONNX Runtime lets products of integers overflow in its own way."""
 SAMPLE = 2
 """Cases of an op and type in the quick tests."""
-ALL_IN_SAMPLE = {"call", "custom_call"}
+ALL_IN_SAMPLE = {"call", "composite"}
 """Ops that have no other cases."""
 OPS = sorted(ROWS, key=lambda op: op.name)
 NARROW = (dtypes.bf16, dtypes.f8e4m3, dtypes.f8e5m2, dtypes.si4, dtypes.ui4)

@@ -1,6 +1,8 @@
-"""Inlining: what a backend sees of calls and custom calls."""
+"""Inlining: what a backend sees of calls and composites."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from gptrs.backend.protocol import InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Program, TensorType, dtypes, parse_program, print_program, verify
+from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Cond
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.ir.ops.custom_call import Composite, CustomCall
+from gptrs.optimizer.passes.inlining import Claim, Inlining, unclaimed
 
 TEXT = """\
 ptir.v0.5
@@ -27,7 +31,7 @@ func @inner(%a: f32[2]) -> f32[2] {
   return %2
 }
 func @main(%p: i1[], %x: f32[2]) -> (f32[2], f32[2], f32[2]) {
-  %0 = custom_call %x {target = "test.kernel.v1", results = [f32[2]], decomposition = @inner} : f32[2]
+  %0 = composite %x {kind = "twice.v1", decomposition = @inner, operands = "x"} : f32[2]
   %1 = cond %p, %0
     then(%a: f32[2]) {
       %0, %1 = call %a {function = @negated} : (f32[2], f32[2])
@@ -39,24 +43,28 @@ func @main(%p: i1[], %x: f32[2]) -> (f32[2], f32[2], f32[2]) {
   %2, %3 = call %1 {function = @negated} : (f32[2], f32[2])
   return %1, %2, %3
 }
-"""  # noqa: E501
+"""
 
 
-def inlined(text: str, knows: bool) -> Program:
-    program = Inlining(lambda op, operands, results: knows).apply(parse_program(text))
+def kernel(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
+    return CustomCall("test.kernel.v1", tuple(results), op.attrs)
+
+
+def inlined(text: str, claim: Claim = unclaimed) -> Program:
+    program = Inlining(claim).apply(parse_program(text))
     verify(program)
     return program
 
 
-def test_everything_is_inlined_where_nothing_is_known() -> None:
-    program = inlined(TEXT, knows=False)
+def test_everything_is_inlined_where_nothing_is_claimed() -> None:
+    program = inlined(TEXT)
     assert [function.name for function in program.functions] == ["main"]
     names = [step.op.name for step in program.main.body.walk()]
     assert names == ["neg", "sub", "cond", "neg", "neg"]
 
 
-def test_a_known_custom_call_stays_without_its_decomposition() -> None:
-    text = print_program(inlined(TEXT, knows=True))
+def test_a_claimed_composite_is_the_call_of_a_kernel() -> None:
+    text = print_program(inlined(TEXT, kernel))
     assert '%0 = custom_call %x {target = "test.kernel.v1", results = [f32[2]]} : f32[2]' in text
     assert "call %1" not in text
 
@@ -69,8 +77,8 @@ func @main(%x: f32[2]) -> f32[2] {
 }
 """
     program = parse_program(text)
-    assert Inlining(lambda op, operands, results: True).apply(program) is program
-    assert Inlining(lambda op, operands, results: False).apply(program) is program
+    assert Inlining(kernel).apply(program) is program
+    assert Inlining().apply(program) is program
 
 
 @pytest.mark.parametrize("predicate", [True, False])
@@ -89,7 +97,10 @@ def test_calls_mean_the_same_when_they_are_inlined(backend, predicate) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_an_unknown_target_without_decomposition_is_refused_by_name(backend) -> None:
-    text = TEXT.replace(", decomposition = @inner", "")
+def test_an_unknown_target_is_refused_by_name(backend) -> None:
+    call = 'custom_call %x {target = "test.kernel.v1", results = [f32[2]]}'
+    composite = 'composite %x {kind = "twice.v1", decomposition = @inner, operands = "x"}'
+    assert composite in TEXT
+    text = TEXT.replace(composite, call)
     with pytest.raises(UnsupportedError, match=r"with target `test\.kernel\.v1`"):
         compile_program(parse_program(text), backend)

@@ -151,15 +151,14 @@ def test_a_loop_without_an_end_and_an_unknown_kernel_make_a_lower_bound():
     )
 
 
-def test_a_custom_call_with_a_decomposition_is_the_work_of_that():
+def test_a_composite_is_the_work_of_its_decomposition():
     work = _report("""
     func @twice(%x: f32[10]) -> f32[10] {
       %0 = add %x, %x : f32[10]
       return %0
     }
     func @main(%x: f32[10]) -> f32[10] {
-      %0 = custom_call %x
-        {target = "a.b.v1", results = [f32[10]], decomposition = @twice} : f32[10]
+      %0 = composite %x {kind = "b.v1", decomposition = @twice, operands = "x"} : f32[10]
       return %0
     }
     """).work

@@ -1,4 +1,4 @@
-"""Inference and refusals of `custom_call`, and the dictionary of its attributes."""
+"""Inference and refusals of `composite` and `custom_call`, and the dictionary of its attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs.ir import (
     parse_program,
     print_program,
 )
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Composite, CustomCall
 
 F32 = TensorType(dtypes.f32, (2,))
 I1 = TensorType(dtypes.i1, ())
@@ -23,8 +23,8 @@ I1 = TensorType(dtypes.i1, ())
 def test_results_are_as_stated() -> None:
     op = CustomCall("vendor.kernel.v1", (F32, I1), Dictionary.of(k=1))
     assert op.result_types([I1, F32]) == (F32, I1)
-    decomposed = CustomCall("vendor.kernel.v1", (I1,), decomposition=FunctionName("f"))
-    assert decomposed.result_types([F32], [Signature((F32,), (I1,))]) == (I1,)
+    composite = Composite("test.v1", FunctionName("f"), "x")
+    assert composite.result_types([F32], [Signature((F32,), (I1,))]) == (I1,)
 
 
 @pytest.mark.parametrize("target", ["", "kernel", "a.b.v1.", "v.k.v", "V.k.v1", "v k.v1", "v.v1"])
@@ -36,11 +36,30 @@ def test_targets_are_namespaced_and_versioned(target: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(ProgramError, match="needs at least one result"):
         CustomCall("a.b.v1", ()).result_types([])
-    op = CustomCall("a.b.v1", (F32,), decomposition=FunctionName("f"))
-    with pytest.raises(ProgramError) as caught:
+    op = Composite("b.v1", FunctionName("f"), "x")
+    with pytest.raises(ProgramError, match=r"arguments for `@f` \(f32\[2\]\), got \(i1\[\]\)"):
         op.result_types([I1], [Signature((F32,), (F32,))])
-    expected = "needs a decomposition (i1[]) -> (f32[2]), got (f32[2]) -> (f32[2])"
-    assert expected in str(caught.value)
+    with pytest.raises(ProgramError, match="needs at least one result"):
+        op.result_types([I1], [Signature((I1,), ())])
+
+
+@pytest.mark.parametrize("kind", ["softmax.v1", "a.b2.v10", "gelu.v1/sigmoid", "gelu.v1/A-b.c_d"])
+def test_kinds_are_versioned_and_may_name_an_implementation(kind: str) -> None:
+    same = Signature((F32,), (F32,))
+    assert Composite(kind, FunctionName("f"), "x").result_types([F32], [same]) == (F32,)
+
+
+@pytest.mark.parametrize("kind", ["", "softmax", "v1", "Softmax.v1", "gelu.v1/", "gelu.v1/a b"])
+def test_other_kinds_are_refused(kind: str) -> None:
+    with pytest.raises(ProgramError, match="needs a kind of dotted words and a version"):
+        Composite(kind, FunctionName("f"), "x").result_types([F32], [Signature((F32,), (F32,))])
+
+
+@pytest.mark.parametrize("names", ["", "x", "x y z", "x x"])
+def test_each_operand_of_a_composite_has_a_name_of_its_own(names: str) -> None:
+    op = Composite("b.v1", FunctionName("f"), names)
+    with pytest.raises(ProgramError, match="needs 2 distinct names of operands"):
+        op.result_types([F32, F32], [Signature((F32, F32), (F32,))])
 
 
 TEXT = """\
@@ -69,7 +88,7 @@ def test_attrs_round_trip() -> None:
         "g": (),
         "h": float("-inf"),
     }
-    with pytest.raises(ProgramError, match="has no attribute `z`; it has a, b, c, d, e, f, g, h"):
+    with pytest.raises(ProgramError, match="no attribute `z`; there are a, b, c, d, e, f, g, h"):
         op.attrs["z"]
 
 

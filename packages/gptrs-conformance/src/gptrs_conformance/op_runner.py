@@ -12,7 +12,6 @@ from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir.builder import Builder
 from gptrs.ir.copying import copy_region
-from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.passes.inlining import Inlining
@@ -58,15 +57,9 @@ def program_of(case: OpCase) -> Program:
     return builder.program(*builder.emit_many(case.op, operands, regions).results)
 
 
-def prepared(backend: Backend, program: Program) -> Program:
-    """Inline the calls of `program` that `backend` does not know, as gptrs does."""
-
-    def knows(
-        op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> bool:
-        return backend.refusal(op, operands, results) is None
-
-    return Inlining(knows).apply(program)
+def prepared(program: Program) -> Program:
+    """Inline the calls and composites of `program`, as gptrs does."""
+    return Inlining().apply(program)
 
 
 def refusals(backend: Backend, program: Program) -> list[str]:
@@ -97,7 +90,7 @@ def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRol
 
 
 def _judge(backend: Backend, case: OpCase) -> Outcome:
-    program = prepared(backend, program_of(case))
+    program = prepared(program_of(case))
     roles = [InputRole.ARGUMENT] * len(case.inputs)
     refused = refusals(backend, program)
     if refused:

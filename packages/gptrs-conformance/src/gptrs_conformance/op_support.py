@@ -31,7 +31,7 @@ def op_support(backend: Backend) -> dict[str, dict[str, Support]]:
 
 
 def _support(backend: Backend, op_cases: Iterable[OpCase]) -> Support:
-    refused = {bool(refusals(backend, prepared(backend, program_of(case)))) for case in op_cases}
+    refused = {bool(refusals(backend, prepared(program_of(case)))) for case in op_cases}
     if len(refused) > 1:
         return "some"
     return "none" if refused == {True} else "all"

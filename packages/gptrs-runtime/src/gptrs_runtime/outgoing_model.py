@@ -153,13 +153,7 @@ def _elements(weight: Parameter) -> Iterable[np.ndarray]:
 
 def _canonical(program: Program) -> Program:
     """Return `@main` alone, without calls and without what others need not compute."""
-    return Pipeline().before_folding(Inlining(_knows_none).apply(program))
-
-
-def _knows_none(*call: object) -> bool:
-    """Deny every custom call: its decomposition takes its place."""
-    del call
-    return False
+    return Pipeline().before_folding(Inlining().apply(program))
 
 
 def _size_name(size: int) -> int | str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 from jax import Array
 
-from gptrs.api import Op, TensorType, dtypes, ops
+from gptrs.api import Op, dtypes, ops
 from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext
 
 control_flow = ops.control_flow
-CustomCall = ops.custom_call.CustomCall
 
 
 @TABLE.register(control_flow.Cond, dtypes=[dtypes.i1])
@@ -35,18 +31,8 @@ def scan(op: control_flow.Scan, ctx: LoweringContext, *operands: Array) -> Array
     return ctx.walk.scan(body, carried, scanned, op.steps(ctx.operands), op.reverse)
 
 
-@TABLE.register(control_flow.Call, dtypes=[dtypes.i1])
-def call(op: control_flow.Call, ctx: LoweringContext, *operands: Array) -> Arrays:
+@TABLE.register(control_flow.Call, ops.custom_call.Composite, dtypes=[dtypes.i1])
+def call(op: Op, ctx: LoweringContext, *operands: Array) -> Arrays:
     """Run the function."""
-    return ctx.walk.call(op.function, operands)
-
-
-def _is_decomposed(op: Op, operands: Sequence[TensorType]) -> bool:
-    return cast("CustomCall", op).decomposition is not None
-
-
-@TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_is_decomposed)
-def custom_call(op: CustomCall, ctx: LoweringContext, *operands: Array) -> Arrays:
-    """Run the decomposition: this backend knows no target."""
-    assert op.decomposition is not None, "the table asks for it"
-    return ctx.walk.call(op.decomposition, operands)
+    (function,) = op.callees()
+    return ctx.walk.call(function, operands)

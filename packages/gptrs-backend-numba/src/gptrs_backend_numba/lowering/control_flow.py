@@ -8,6 +8,7 @@ from typing import cast
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import control_flow as ops
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Region
 from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.regions import lower_region
@@ -80,9 +81,9 @@ def scan(builder: ScheduleBuilder, unit: Unit) -> None:
         builder.bind(value, view)
 
 
-@TABLE.register(ops.Call, dtypes=[dtypes.i1])
+@TABLE.register(ops.Call, Composite, dtypes=[dtypes.i1])
 def call(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Add the steps of the function, or of the function that defines a custom call."""
+    """Add the steps of the function."""
     (name,) = unit.last.op.callees()
     operands = [builder.view(value) for value in unit.last.operands]
     owned = [view.storage for view in operands if builder.may_overwrite(view)]

@@ -8,7 +8,6 @@ from gptrs.ir import dtypes
 from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.lowering import control_flow
 from gptrs_backend_numba.lowering.table import TABLE, Lowering
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
@@ -21,8 +20,7 @@ _TARGETS: dict[str, tuple[Lowering, Condition]] = {}
 def custom_call(target: str, *, when: Condition) -> Callable[[Lowering], Lowering]:
     """Return a decorator that registers a lowering for calls of `target` that `when` accepts.
 
-    Any other call is treated like one of an unknown target: lowered as the function that defines
-    it if it has one, else refused.
+    Any other call is refused, like one of an unknown target.
     """
 
     def add(lowering: Lowering) -> Lowering:
@@ -36,9 +34,7 @@ def custom_call(target: str, *, when: Condition) -> Callable[[Lowering], Lowerin
 
 def _find(op: CustomCall, operands: Sequence[TensorType]) -> Lowering | None:
     found = _TARGETS.get(op.target)
-    if found is not None and found[1](op, operands):
-        return found[0]
-    return control_flow.call if op.callees() else None
+    return found[0] if found is not None and found[1](op, operands) else None
 
 
 def _when(op: Op, operands: Sequence[TensorType]) -> bool:
@@ -48,7 +44,7 @@ def _when(op: Op, operands: Sequence[TensorType]) -> bool:
 
 @TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_when)
 def call(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Lower the call by the lowering of its target, else as the function that defines it."""
+    """Lower the call by the lowering of its target."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     lowering = _find(op, [value.type for value in unit.last.operands])

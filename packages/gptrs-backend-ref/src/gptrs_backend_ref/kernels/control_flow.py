@@ -6,6 +6,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops.control_flow import Call, Cond, Scan, While
+from gptrs.ir.ops.custom_call import Composite
 from gptrs_backend_ref.table import TABLE, Body
 
 Arrays = tuple[np.ndarray, ...]
@@ -45,7 +46,7 @@ def scan(op: Scan, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
     return (*carried, *stacked)
 
 
-@TABLE.register(Call, dtypes=[dtypes.i1])
-def call(op: Call, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
+@TABLE.register(Call, Composite, dtypes=[dtypes.i1])
+def call(op: Call | Composite, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
     """Run the function."""
     return bodies[0](*operands)

@@ -1,7 +1,6 @@
-"""Conformance rows of `custom_call`: a target that no backend has, with a decomposition.
+"""Conformance rows of `composite`: a kind that no backend claims.
 
-The backend sees such a program as the product gives it one: with the decomposition in the place of
-the call where it does not know the target.
+The backend sees such a program as the product gives it one: with the composite inlined.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.ops.elementwise import Add, Mul
 from gptrs.ir.program import Function
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import OpCase, rows
 
 TYPE = TensorType(dtypes.f32, (2, 3))
-TARGET = "gptrs_conformance.sum_and_product.v1"
+KIND = "gptrs_conformance.sum_and_product.v1"
 
 
-@rows(CustomCall, dtypes=[dtypes.i1])
-def custom_call(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+@rows(Composite, dtypes=[dtypes.i1])
+def composite(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
     """Two operands, two results, attributes that only a kernel would read."""
     x = rng.integers(-9, 9, size=(2, 3)).astype(np.float32)
     y = rng.integers(-9, 9, size=(2, 3)).astype(np.float32)
@@ -36,7 +35,7 @@ def custom_call(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> I
     body = builder.region(builder.emit(Add(), a, b), builder.emit(Mul(), a, b))
     function = Function("sum_and_product", body)
     attrs = Dictionary.of(tile=(8, 8), fast=True)
-    op = CustomCall(TARGET, (TYPE, TYPE), attrs, FunctionName(function.name))
+    op = Composite(KIND, FunctionName(function.name), "a b", attrs)
     wide = x.astype("f8"), y.astype("f8")
     expected = (wide[0] + wide[1], wide[0] * wide[1])
     yield OpCase(op, (x, y), expected, label="decomposed", functions=(function,))

@@ -1,4 +1,4 @@
-"""Emitters of custom calls that any backend can run, by their decomposition."""
+"""Emitters of composites, which any backend can run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Draft
 from gptrs_conformance.program_generator.emitters import emits
 
-TARGETS = ("gptrs.generated.kernel.v1", "a.b.v0", "vendor.fused_2.f32.x.v12")
+KINDS = ("softmax.v1", "a.b.v0", "vendor.fused_2.f32.x.v12/fast")
 VALUES: tuple[DictionaryValue, ...] = (
     True, 0, -(2**63), 1.5, -0.0, math.inf, math.nan, "", "a // (b) {é}", dtypes.bf16, (), (1, -2),
 )  # fmt: skip
 
 
-@emits(ops.CustomCall, dtypes=[dtypes.i1], weight=2)
-def custom_calls(draft: Draft, op: type[Op], dtype: DType) -> None:
+@emits(ops.Composite, dtypes=[dtypes.i1], weight=2)
+def composites(draft: Draft, op: type[Op], dtype: DType) -> None:
     """With a function as decomposition; what the attributes say means nothing."""
     function = some_function(draft)
-    custom_call = ops.CustomCall(
-        draft.dice.pick(TARGETS),
-        function.body.signature.results,
-        _attributes(draft.dice),
-        FunctionName(function.name),
-    )
+    names = " ".join(f"x{number}" for number in range(len(function.body.params)))
+    name = FunctionName(function.name)
+    composite = ops.Composite(draft.dice.pick(KINDS), name, names, _attributes(draft.dice))
     facts = draft.library.facts[function.name]
-    draft.emit_many(custom_call, arguments(draft, function), facts)
+    draft.emit_many(composite, arguments(draft, function), facts)
 
 
 def _attributes(dice: Dice) -> Dictionary:

@@ -217,7 +217,7 @@ def prepare(
 ) -> Prepared:
     """Optimize `program`, fold its parameters, and compile what is left on `backend`.
 
-    The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
+    The backend sees `@main` alone: calls and composites are inlined; it gets no decompositions
     that it does not know. ExecutionError for a program that needs more memory than there is,
     UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
     `streaming` it runs in parts, and takes streamed weights as `Parameter`s.

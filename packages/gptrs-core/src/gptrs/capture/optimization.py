@@ -9,9 +9,7 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
-from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
-from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.inlining import Inlining
@@ -62,7 +60,7 @@ def optimize(
     for_backend = _ForBackend(backend)
     pipeline = for_backend.pipeline(observe)
     shares = share and for_backend.shares_functions
-    inlined = Inlining(for_backend.knows, share=shares).apply(program)
+    inlined = Inlining(share=shares).apply(program)
     canonical = pipeline.before_folding(inlined)
     if parameters is None:
         split = Split(canonical, tuple(range(len(canonical.main.body.params))))
@@ -90,12 +88,6 @@ class _ForBackend:
             evaluate=self._evaluate,
             observe=observe,
         )
-
-    def knows(
-        self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> bool:
-        with blamed(self.backend, "`refusal`"):
-            return self.backend.refusal(op, operands, results) is None
 
     def _evaluate(self, program: Program) -> list[np.ndarray]:
         executable = compiled(self.backend, program, ())

@@ -1,4 +1,4 @@
-"""The free-form attributes of a custom call: names with plain values, compared exactly."""
+"""Free-form attributes of composites and custom calls: plain values, compared exactly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Dictionary:
             if key == name:
                 return value
         listed = ", ".join(self) or "none"
-        raise ProgramError(f"a custom call has no attribute `{name}`; it has {listed}")
+        raise ProgramError(f"there is no attribute `{name}`; there are {listed}")
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self.items)

@@ -32,8 +32,8 @@ def known_instructions(region: Region, given: Iterable[Value]) -> dict[Instructi
     """Return the instructions that read nothing but `given` and each other, in order.
 
     The value says whether one of `given` is among what it depends on. Random ops are left out,
-    since a program that draws numbers shall draw them each time; so are custom calls, calls, ops of
-    symbolic dims, and `while`, which may never end.
+    since a program that draws numbers shall draw them each time; so are custom calls, composites,
+    calls, ops of symbolic dims, and `while`, which may never end.
     """
     from_given = dict.fromkeys(given, True)
     known: dict[Instruction, bool] = {}

@@ -113,7 +113,7 @@ def random_inputs(
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
     # Indices of a model are mostly read in the functions of its layers.
-    inlined = Inlining(lambda op, operands, results: True).apply(program)
+    inlined = Inlining().apply(program)
     limits = _index_limits(inlined.main.body.instructions)
     return {
         name: _random(param.type, _generator(seed, name), limits.get(param))

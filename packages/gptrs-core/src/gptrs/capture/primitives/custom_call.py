@@ -1,4 +1,4 @@
-"""The primitive that calls a kernel of a backend."""
+"""The primitives for functions under a name, and for kernels of a backend."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from gptrs.ir.ops import custom_call as ops
 from gptrs.ir.tensor_type import TensorType
 
 
+def composite(
+    kind: str,
+    decomposition: Body,
+    operands: Mapping[str, Tensor],
+    attrs: Mapping[str, DictionaryValue] | None = None,
+) -> tuple[Tensor, ...]:
+    """Compute `decomposition` of the operands, in their order; a backend may claim the `kind`."""
+    given = [operand.type for operand in operands.values()]
+    captured = capture_body(kind, decomposition, given)
+    if captured.outside:
+        raise UsageError(
+            f"the decomposition of `{kind}` reads a `{captured.outside[0].type}` from outside",
+            hint="make it an operand of the composite, so that a kernel gets it too",
+        )
+    made = as_function(captured)
+    names, values = " ".join(operands), Dictionary.of(attrs)
+    op = ops.Composite(kind, FunctionName(made.name), names, values)
+    return apply_many(op, *operands.values(), functions=[*captured.functions, made])
+
+
 def custom_call(
     target: str,
     results: Sequence[TensorType],
     *operands: Tensor,
     attrs: Mapping[str, DictionaryValue] | None = None,
-    decomposition: Body | None = None,
 ) -> tuple[Tensor, ...]:
-    """Call the kernel `target`, or `decomposition` on a backend that does not know it."""
-    values = Dictionary.of(attrs)
-    if decomposition is None:
-        return apply_many(ops.CustomCall(target, tuple(results), values), *operands)
-    captured = capture_body("decomposition", decomposition, [operand.type for operand in operands])
-    if captured.outside:
-        raise UsageError(
-            f"the decomposition of `{target}` reads a `{captured.outside[0].type}` from outside",
-            hint="make it an operand of the custom call, so that a kernel gets it too",
-        )
-    made = as_function(captured)
-    op = ops.CustomCall(target, tuple(results), values, FunctionName(made.name))
-    return apply_many(op, *operands, functions=[*captured.functions, made])
+    """Call the kernel `target`, which only the backend that provides it can run."""
+    return apply_many(ops.CustomCall(target, tuple(results), Dictionary.of(attrs)), *operands)

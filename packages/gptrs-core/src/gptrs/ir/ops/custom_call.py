@@ -1,4 +1,4 @@
-"""The op that stands for a kernel of some backend, which PTIR itself does not know."""
+"""The ops for functions under a name, and for kernels that PTIR itself does not know."""
 
 from __future__ import annotations
 
@@ -10,9 +10,51 @@ from gptrs.ir.attributes import FunctionName
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, Signature, op
+from gptrs.ir.ops.control_flow import Call, ControlFlow, Types
 from gptrs.ir.tensor_type import TensorType
 
+_KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
+
+
+@op("composite")
+class Composite(ControlFlow):
+    """The results of `decomposition`, a function above this one, under a name: `softmax.v1`.
+
+    The function says what the composite computes; `kind`, `attrs` and the names of the `operands`
+    tell a backend which function it is, so that it may put a kernel of its own in its place. One
+    that does not know the `kind` runs the function, so a composite never changes what a program
+    means. `kind` is a name with a version; an implementation other than the usual one follows a
+    slash, `gelu.v1/sigmoid`. `operands` are the parameters that the operands belong to, in their
+    order, joined by blanks: `x weight bias`.
+    """
+
+    kind: str
+    decomposition: FunctionName
+    operands: str = ""
+    attrs: Dictionary = Dictionary()
+
+    def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> Types:
+        """The results of the decomposition."""
+        if not _KIND.fullmatch(self.kind):
+            reason = "needs a kind of dotted words and a version such as `softmax.v1`"
+            raise self.error(f"{reason}, got `{self.kind}`")
+        names = self.operand_names_given
+        if len(names) != len(operands) or len(set(names)) != len(names):
+            count = len(operands)
+            raise self.error(f"needs {count} distinct names of operands, got `{self.operands}`")
+        (body,) = bodies
+        self.require_types(f"arguments for `@{self.decomposition}`", body.params, operands)
+        return self.require_some(body.results)
+
+    @property
+    def operand_names_given(self) -> tuple[str, ...]:
+        """The parameters that the operands belong to."""
+        return tuple(self.operands.split())
+
+
+Inlined = Call | Composite
+"""The ops whose meaning is a function of the program."""
 
 
 @op("custom_call")
@@ -22,26 +64,20 @@ class CustomCall(Op):
     `target` is namespaced and versioned, `gptrs.numba.linear.f32.v1`; only its owner says what it
     means. `results` are the types of the results, which nothing else can tell, at least one. A
     backend that does not know the target refuses the program before it runs; the call is never
-    replaced by something else. With a `decomposition`, a function above that takes the operands
-    and gives the results, every backend can run it: the function says what the call means.
+    replaced by something else. What every backend can run is a `composite`.
     """
 
     target: str
     results: tuple[TensorType, ...]
     attrs: Dictionary = Dictionary()
-    decomposition: FunctionName | None = None
 
-    def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType) -> tuple[TensorType, ...]:
         """`results`."""
         if not _TARGET.fullmatch(self.target):
             reason = "needs a target of dotted words and a version such as `vendor.kernel.v1`"
             raise self.error(f"{reason}, got `{self.target}`")
         if not self.results:
             raise self.error("needs at least one result")
-        for body in bodies:
-            wanted = Signature(operands, self.results)
-            if body != wanted:
-                raise self.error(f"needs a decomposition {wanted}, got {body}")
         return self.results
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:

@@ -1,4 +1,4 @@
-"""Puts functions in the place of their calls, so that a backend need not know of them."""
+"""Inlines calls and composites, except composites that a backend claims."""
 
 from __future__ import annotations
 
@@ -7,26 +7,37 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gptrs.ir.copying import splice, with_operands
+from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Call
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Composite, Inlined
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
-Knows = Callable[[CustomCall, Sequence[TensorType], Sequence[TensorType]], bool]
-"""Whether a backend has a kernel for a custom call of operands and results of these types."""
+Claim = Callable[[Composite, Sequence[TensorType], Sequence[TensorType]], Op | None]
+"""Returns the op that computes a composite of operands and results of these types.
+
+The op takes the same operands: mostly a `custom_call` of a backend's kernel. None inlines it.
+"""
+
+
+def unclaimed(
+    op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Op | None:
+    """Claim nothing: every composite is inlined."""
+    del op, operands, results
+    return None
 
 
 @dataclass(frozen=True)
 class Inlining:
-    """`call x {function = @f} -> f(x)`, and the same for `custom_call`s that `knows` denies.
+    """`call x {function = @f} -> f(x)`, and the same for `composite`s that `claim` leaves.
 
     A program of `@main` alone comes out, and with `share` of the functions besides that `@main`
-    calls more than once. A custom call that is known loses its decomposition; one
-    that is not known and has none stays, for the backend to refuse.
+    calls more than once.
     """
 
-    knows: Knows
+    claim: Claim = unclaimed
     share: bool = False
     name: str = "inlining"
 
@@ -36,7 +47,7 @@ class Inlining:
         shared = _called_often(program.main.body) if self.share else frozenset[str]()
         for function in program.reachable():
             kept = shared if function.name == "main" else frozenset[str]()
-            bodies[function.name] = _Inliner(self.knows, bodies, kept).region(function.body)
+            bodies[function.name] = _Inliner(self.claim, bodies, kept).region(function.body)
         if len(program.functions) == 1 and bodies["main"] is program.main.body:
             return program
         functions = [Function(name, bodies[name]) for name in bodies if name in shared]
@@ -56,9 +67,9 @@ class _Inliner:
     """
 
     def __init__(
-        self, knows: Knows, bodies: Mapping[str, Region], kept: Collection[str] = ()
+        self, claim: Claim, bodies: Mapping[str, Region], kept: Collection[str] = ()
     ) -> None:
-        self._knows = knows
+        self._claim = claim
         self._bodies = bodies
         self._kept = kept
 
@@ -67,7 +78,7 @@ class _Inliner:
         known: dict[Value, Value] = {}
         kept: list[Instruction] = []
         for instruction in region.instructions:
-            plain = with_operands(self._without_calls_inside(instruction), known)
+            plain = with_operands(self._claimed(instruction), known)
             callee = self._callee(plain)
             if callee is None:
                 kept.append(plain)
@@ -78,27 +89,22 @@ class _Inliner:
             return region
         return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
-    def _without_calls_inside(self, instruction: Instruction) -> Instruction:
+    def _claimed(self, instruction: Instruction) -> Instruction:
         regions = tuple(self.region(region) for region in instruction.regions)
         if any(new is not old for new, old in zip(regions, instruction.regions, strict=True)):
             instruction = replace(instruction, regions=regions)
         op = instruction.op
-        if isinstance(op, CustomCall) and op.decomposition and self._is_known(op, instruction):
-            return replace(instruction, op=replace(op, decomposition=None))
-        return instruction
+        if not isinstance(op, Composite):
+            return instruction
+        operands = [value.type for value in instruction.operands]
+        claimed = self._claim(op, operands, [value.type for value in instruction.results])
+        return instruction if claimed is None else replace(instruction, op=claimed)
 
     def _callee(self, instruction: Instruction) -> Region | None:
         op = instruction.op
         if isinstance(op, Call) and op.function in self._kept:
             return None
-        if isinstance(op, Call | CustomCall) and op.callees():
-            return self._bodies[op.callees()[0]]
-        return None
-
-    def _is_known(self, op: CustomCall, instruction: Instruction) -> bool:
-        operands = [value.type for value in instruction.operands]
-        results = [value.type for value in instruction.results]
-        return self._knows(replace(op, decomposition=None), operands, results)
+        return self._bodies[op.callees()[0]] if isinstance(op, Inlined) else None
 
 
 def _is(a: Instruction, b: Instruction) -> bool:
