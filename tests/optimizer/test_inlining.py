@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from gptrs.backend.op_table import OpTable
 from gptrs.backend.protocol import InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import UnsupportedError
@@ -15,6 +16,9 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Cond
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.optimizer.passes.inlining import Claim, Inlining, unclaimed
+from gptrs_backend_ref.backend import RefBackend
+from gptrs_backend_ref.kernels import TABLE
+from gptrs_backend_ref.table import Kernel
 
 TEXT = """\
 ptir.v0.5
@@ -95,6 +99,37 @@ def test_calls_mean_the_same_when_they_are_inlined(backend, predicate) -> None:
     results = [np.asarray(backend.to_host(x)) for x in executable.run(inputs)]
     for found, wanted in zip(results, (expected, -expected, expected), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+class Claiming(RefBackend):
+    """The reference with a kernel for the composite in `TEXT`."""
+
+    def __init__(self) -> None:
+        self.table: OpTable[Kernel] = TABLE.changed({})
+        super().__init__(self.table)
+
+    def claim(self, op, operands, results):
+        return self.table.claim(op, operands, results)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_backend_claims_a_composite_or_leaves_it(takes: bool) -> None:
+    backend, called = Claiming(), []
+
+    @backend.table.composite("twice.v1", when=lambda op, operands: takes)
+    def halves(op, x):
+        called.append(op.target)
+        return x / 2  # unlike the decomposition, to tell them apart
+
+    inputs = [np.array(False), np.array([1.0, -2.0], np.float32)]
+    executable = compile_program(parse_program(TEXT), backend, [InputRole.ARGUMENT] * 2)
+    result = np.asarray(executable.run(inputs)[0])
+    np.testing.assert_array_equal(result, [0.5, -1] if takes else [-2, 4])
+    assert called == (["ref.twice.v1"] if takes else [])
+    with pytest.raises(ValueError, match="is claimed twice"):
+        backend.table.composite("twice.v1")(halves)
+    with pytest.raises(ValueError, match="in a `claim` of your own"):
+        backend.table.composite("twice.v1/other")(halves)
 
 
 def test_an_unknown_target_is_refused_by_name(backend) -> None:

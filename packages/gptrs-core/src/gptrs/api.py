@@ -15,9 +15,9 @@ names are imported on first use, so that the module an entry point names stays l
   and `random_constants` (the numbers that define the random ops). `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
   pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
-  besides: `SharingBackend`; `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`,
-  `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`,
-  `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
+  besides: `SharingBackend`; `ClaimingBackend`; `BackendWithPasses`, with `Pass`, `RewritePass`,
+  `FusionPass`, `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`,
+  `Declined`, `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
   `CodeCache`, `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
   `WeightKeeper`, with `WeightIdentity` and `WeightFile`; `QuantizedWeightReader`;
   `PreciseBackend`, with `Precision`;

@@ -68,6 +68,7 @@ from gptrs.capture.host_arrays import take_array as take_array
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.optimization import BackendWithPasses as BackendWithPasses
+from gptrs.capture.optimization import ClaimingBackend as ClaimingBackend
 from gptrs.capture.optimization import SharingBackend as SharingBackend
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import tensor as tensor

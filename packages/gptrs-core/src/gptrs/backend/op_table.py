@@ -10,7 +10,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
@@ -28,6 +28,10 @@ class OpTable(Generic[Kernel]):
     _entries: dict[tuple[type[Op], DType], tuple[Kernel, Condition | None]] = field(
         default_factory=dict[tuple[type[Op], DType], tuple[Kernel, Condition | None]]
     )
+    _composites: dict[str, tuple[Kernel, Condition | None]] = field(
+        default_factory=dict[str, tuple[Kernel, Condition | None]]
+    )
+    """The claims, by the target of the `custom_call` that a claimed composite becomes."""
 
     def register(
         self, *ops: type[Op], dtypes: Iterable[DType], when: Condition | None = None
@@ -45,18 +49,51 @@ class OpTable(Generic[Kernel]):
         dtypes_ = tuple(dtypes)
         return add
 
+    def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
+        """Decorator: the kernel computes composites of `kind`, where `when` agrees.
+
+        It runs a `custom_call` with the operands and the `attrs` of the composite. What no kernel
+        claims is inlined. ValueError for a kind that is claimed already, and for one of another
+        implementation, `gelu.v1/sigmoid`, whose numbers are not those of the usual one.
+        """
+
+        def add(kernel: Kernel) -> Kernel:
+            target = self._target(kind)
+            if "/" in kind:
+                raise ValueError(f"`{kind}` is of an override; claim it in a `claim` of your own")
+            if target in self._composites:
+                raise ValueError(f"`{kind}` is claimed twice")
+            self._composites[target] = (kernel, when)
+            return kernel
+
+        return add
+
+    def claim(
+        self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> CustomCall | None:
+        """Return the call of the kernel that claims a composite of these types, None for none."""
+        found = self._composites.get(self._target(op.kind))
+        if found is None or (found[1] is not None and not found[1](op, operands)):
+            return None
+        return CustomCall(self._target(op.kind), tuple(results), op.attrs)
+
+    def _target(self, kind: str) -> str:
+        return f"{self.backend}.{kind}"
+
     def changed(self, changes: Mapping[type[Op], Callable[[Kernel], Kernel]]) -> OpTable[Kernel]:
         """Return a table in which a function replaces the kernels of some ops."""
         entries = {
             (op, dtype): (changes[op](kernel) if op in changes else kernel, when)
             for (op, dtype), (kernel, when) in self._entries.items()
         }
-        return OpTable(self.backend, entries)
+        return OpTable(self.backend, entries, dict(self._composites))
 
     def find(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Kernel | None:
         """Return the kernel for `op` on these types, None if there is none."""
+        if isinstance(op, CustomCall) and op.target in self._composites:
+            return self._composites[op.target][0]  # `when` agreed to the composite
         entry = self._entries.get((type(op), op.key_dtype(operands, results)))
         if entry is None:
             return None

@@ -9,7 +9,10 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
+from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.inlining import Inlining
@@ -44,6 +47,17 @@ class SharingBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class ClaimingBackend(Protocol):
+    """A backend with kernels for composites, see `OpTable.composite`."""
+
+    def claim(
+        self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Op | None:
+        """Return the op, with the same operands, that computes a composite; None to inline it."""
+        ...
+
+
 def optimize(
     program: Program,
     backend: Backend,
@@ -60,7 +74,7 @@ def optimize(
     for_backend = _ForBackend(backend)
     pipeline = for_backend.pipeline(observe)
     shares = share and for_backend.shares_functions
-    inlined = Inlining(share=shares).apply(program)
+    inlined = Inlining(for_backend.claim, share=shares).apply(program)
     canonical = pipeline.before_folding(inlined)
     if parameters is None:
         split = Split(canonical, tuple(range(len(canonical.main.body.params))))
@@ -88,6 +102,14 @@ class _ForBackend:
             evaluate=self._evaluate,
             observe=observe,
         )
+
+    def claim(
+        self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Op | None:
+        if not isinstance(self.backend, ClaimingBackend):
+            return None
+        with blamed(self.backend, "`claim`"):
+            return self.backend.claim(op, operands, results)
 
     def _evaluate(self, program: Program) -> list[np.ndarray]:
         executable = compiled(self.backend, program, ())
