@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import elementwise_functions
+import gptrs
 import op_reference
 from gptrs.ir import OPS
 
@@ -22,3 +26,10 @@ def test_every_op_has_an_entry_with_a_definition() -> None:
 def test_every_family_of_the_package_is_listed() -> None:
     modules = {op.__module__.rpartition(".")[2] for op in OPS.values()}
     assert modules == set(op_reference.FAMILIES)
+
+
+def test_the_functions_of_elementwise_ops_are_up_to_date() -> None:
+    for name, make in elementwise_functions.FILES.items():
+        text = (Path(gptrs.__file__).parent / name).read_text(encoding="utf-8")
+        advice = "run `python tools/elementwise_functions.py`"
+        assert elementwise_functions.written(text, make()) == text, advice

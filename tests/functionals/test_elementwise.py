@@ -42,7 +42,7 @@ def _complex(*shape: int) -> gptrs.Tensor:
 
 
 FLOAT_ONLY = (
-    "leaky_relu", "elu", "sigmoid", "hard_sigmoid", "tanh", "softplus", "silu", "hard_swish",
+    "leaky_relu", "elu", "sigmoid", "hard_sigmoid", "softplus", "silu", "hard_swish",
     "gelu", "softmax", "log_softmax", "erf", "floor", "ceil", "round", "tan", "sinh", "cosh",
     "asin", "acos", "atan", "asinh", "acosh", "atanh",
 )  # fmt: skip

@@ -11,7 +11,8 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.methods import Methods
 from gptrs.errors import UsageError
-from gptrs.ir import dtypes
+from gptrs.ir import OPS, dtypes
+from gptrs.ir.ops.elementwise import Binary
 
 X = np.array([[1.0, -2.0, 3.5], [0.5, 4.0, -6.0]], np.float32)
 Y = np.array([2.0, -3.0, 0.5], np.float32)
@@ -119,8 +120,11 @@ METHODS = [
     for name, member in inspect.getmembers(Methods, inspect.isfunction)
     if not name.startswith("_")
 ]
+BINARY = {op.functional: op for op in OPS.values() if issubclass(op, Binary) and op.functional}
+INTEGER = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "left_shift", "right_shift")
 ARGUMENTS = {
-    "pow": (2.0,), "maximum": (1.0,), "minimum": (1.0,), "clamp": (-1.0, 1.0),
+    **{name: (1 if name in INTEGER else 1.5,) for name in BINARY},
+    "pow": (2.0,), "clamp": (-1.0, 1.0),
     "cumsum": (1,), "cumprod": (1,), "top_k": (2,), "reshape": ((3, -1),),
     "broadcast_to": ((2, 2, 3),), "expand_dims": (0,), "swap_axes": (0, 1), "split": (3,),
     "repeat_interleave": (2, 0), "cast": (dtypes.si32,), "take": ("rows",),
@@ -131,7 +135,15 @@ TENSORS = {"rows": np.array([1, 0]), "places": np.array([[0], [2]])}
 
 
 def _operands(name: str) -> tuple[gptrs.Tensor, list]:
-    x = np.abs(X) if name in POSITIVE else X > 0 if name in ("any", "all") else X
+    x = (
+        N
+        if name in INTEGER
+        else np.abs(X)
+        if name in POSITIVE
+        else X > 0
+        if name in ("any", "all")
+        else X
+    )
     given = [
         gptrs.tensor(TENSORS[argument]) if isinstance(argument, str) else argument
         for argument in ARGUMENTS.get(name, ())
@@ -154,7 +166,7 @@ def test_a_method_takes_what_the_functional_takes_or_less(name):
     method = list(inspect.signature(getattr(Methods, name)).parameters.values())[1:]
     functional = list(inspect.signature(getattr(F, name)).parameters.values())[1:]
     for ours, theirs in zip(method, functional, strict=False):
-        if ours.kind is not ours.VAR_POSITIONAL and name not in ("pow", "maximum", "minimum"):
+        if ours.kind is not ours.VAR_POSITIONAL and name not in {"pow", *BINARY}:
             assert (ours.name, ours.default) == (theirs.name, theirs.default)
 
 

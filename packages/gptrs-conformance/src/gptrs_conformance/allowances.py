@@ -9,23 +9,12 @@ exact at f32 is allowed one unit.
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
+from gptrs.ir.op import OPS
+from gptrs.ir.ops.elementwise import Row
 from gptrs_conformance.tolerance import EXACT, Tolerance
 
 ULPS: dict[str, float] = {
-    "exp": 4,
-    "expm1": 4,
-    "log": 4,
-    "log1p": 4,
-    "sqrt": 1,
-    "rsqrt": 3,
-    "reciprocal": 1,
-    "sin": 4,
-    "cos": 4,
-    "tanh": 5,
-    "logistic": 5,
-    "erf": 5,
-    "div": 1,
-    "pow": 8,
+    op.name: op.ulps for op in OPS.values() if issubclass(op, Row) and op.ulps
 }
 """Units in the last place that an elementwise op may be off at f32 and f64."""
 

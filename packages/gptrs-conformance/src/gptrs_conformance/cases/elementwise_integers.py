@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
+from gptrs_conformance.cases.elementwise_floats import defined
 from gptrs_conformance.numerics import integer_range, wrapped
 from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import edge_integers, integers, next_seed, sample
@@ -18,38 +19,9 @@ SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (3, 0, 2), (2, 1, 3, 5), 
 BITS = (dtypes.i1, *dtypes.INTEGERS)
 
 
-def _quotient(x: int, y: int) -> int:
-    """Toward zero, where Python's rounds down."""
-    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-
-
-UNARY: dict[type[Op], Callable[[int], int]] = {
-    ops.Neg: lambda x: -x,
-    ops.Abs: abs,
-    ops.Sign: lambda x: (x > 0) - (x < 0),
-    ops.Not: lambda x: ~x,
-}
-BINARY: dict[type[Op], Callable[[int, int], int]] = {
-    ops.Add: lambda x, y: x + y,
-    ops.Sub: lambda x, y: x - y,
-    ops.Mul: lambda x, y: x * y,
-    ops.Maximum: max,
-    ops.Minimum: min,
-    ops.And: lambda x, y: x & y,
-    ops.Or: lambda x, y: x | y,
-    ops.Xor: lambda x, y: x ^ y,
-}
-DIVISION: dict[type[Op], Callable[[int, int], int]] = {
-    ops.Div: _quotient,
-    ops.Rem: lambda x, y: x - y * _quotient(x, y),
-}
-BOOLEAN: dict[type[Op], Callable[[bool, bool], bool]] = {
-    ops.Maximum: lambda x, y: x or y,
-    ops.Minimum: lambda x, y: x and y,
-    ops.And: lambda x, y: x and y,
-    ops.Or: lambda x, y: x or y,
-    ops.Xor: lambda x, y: x != y,
-}
+DIVISION = (ops.Div, ops.Rem)
+UNARY, BINARY = defined(ops.Unary, "signed"), defined(ops.Binary, "signed")
+BOOLEAN = defined(ops.Binary, "bool")
 
 
 def values_of(array: np.ndarray) -> list[int]:
@@ -86,7 +58,7 @@ def unary(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterato
         yield OpCase(op_class(), (x,), (exact(values, x.shape, dtype),), label=label)
 
 
-@rows(*BINARY, dtypes=dtypes.INTEGERS)
+@rows(*(op for op in BINARY if op not in DIVISION), dtypes=dtypes.INTEGERS)
 def binary(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
     """Every kind of shape and all pairs of edges, where results wrap."""
     for label, (x, y) in operands(dtype, 2, rng):
@@ -101,7 +73,7 @@ def division(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iter
     for label, (x, y) in operands(dtype, 2, rng):
         divisor = np.where(y == 0, np.ones_like(y), y)
         pairs = zip(values_of(x), values_of(divisor), strict=True)
-        values = [DIVISION[op_class](a, b) for a, b in pairs]
+        values = [BINARY[op_class](a, b) for a, b in pairs]
         expected = exact(values, x.shape, dtype)
         yield OpCase(op_class(), (x, np.asarray(divisor)), (expected,), label=label)
     x, y = sample(dtype, (2, 3), 1), integers([1, 2, 3, 1, 0, 2], dtype).reshape(2, 3)
@@ -149,9 +121,9 @@ def booleans(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iter
         yield OpCase(op_class(), (x, y), (np.array(values, bool).reshape(x.shape),), label=label)
 
 
-@rows(ops.Not, dtypes=[dtypes.i1])
-def negation(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+@rows(*defined(ops.Unary, "bool"), dtypes=[dtypes.i1])
+def boolean(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
     """Both values, in every kind of shape."""
     for label, (x,) in operands(dtype, 1, rng):
-        expected = np.array([not value for value in x.ravel().tolist()], bool).reshape(x.shape)
-        yield OpCase(op_class(), (x,), (expected,), label=label)
+        values = [UNARY[op_class](value) for value in x.ravel().tolist()]
+        yield OpCase(op_class(), (x,), (np.array(values, bool).reshape(x.shape),), label=label)

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal as OneOf
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.op import Op
+from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Value
 from gptrs_conformance.program_generator.draft import Draft, StepDeclined
 from gptrs_conformance.program_generator.elements import listed_literal
-from gptrs_conformance.program_generator.emitters import NUMBERS, ORDERED, REALS, emits, of_kind
+from gptrs_conformance.program_generator.emitters import (
+    NUMBERS,
+    ORDERED,
+    REALS,
+    EmitOp,
+    emits,
+    of_kind,
+)
 from gptrs_conformance.program_generator.facts import SIGN_OF_ZERO_OPEN, Facts, computed, joined
 
 Direction = OneOf["lt", "le", "eq", "ge", "gt", "ne"]
 
-SMOOTH: dict[type[Op], tuple[float, float, float]] = {
-    ops.Exp: (2.0, 8.0, 8.0),
-    ops.Expm1: (2.0, 8.0, 8.0),
-    ops.Sin: (64.0, 1.0, 1.0),
-    ops.Cos: (64.0, 1.0, 1.0),
-    ops.Tanh: (4.0, 1.0, 1.0),
-    ops.Logistic: (4.0, 0.25, 1.0),
-    ops.Erf: (4.0, 1.25, 1.0),
-}
-"""Greatest magnitude of the operand, greatest slope there, greatest magnitude of the result."""
+UNARY = [op for op in OPS.values() if issubclass(op, ops.Unary)]
+SMOOTH = [op for op in UNARY if op.smooth]
+SINGULAR = [op for op in UNARY if op.ulps and not op.smooth]
+JUMPING = [op for op in UNARY if not op.ulps and op not in (ops.Neg, ops.Abs)]
 
 POWERS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 3.0, math.inf, -math.inf, math.nan)
 FLOATING = of_kind("float", "complex")
 BITS = of_kind("bool", "signed", "unsigned")
 DIRECTIONS: tuple[Direction, ...] = ("lt", "le", "eq", "ge", "gt", "ne")
+
+
+def emits_all(rows: Sequence[type[ops.Unary]]) -> Callable[[EmitOp], EmitOp]:
+    """Decorator: the function writes instructions of all these rows, on the types of each."""
+
+    def add(emit: EmitOp) -> EmitOp:
+        for op in rows:
+            emits(op, dtypes=of_kind(*op.kinds))(emit)
+        return emit
+
+    return add
 
 
 @emits(ops.Neg, dtypes=NUMBERS)
@@ -43,9 +56,7 @@ def keeping(draft: Draft, op: type[Op], dtype: DType) -> None:
     draft.emit(op(), x, facts=draft.facts[x])
 
 
-@emits(ops.Not, dtypes=BITS)
-@emits(ops.Sign, dtypes=REALS)
-@emits(ops.Floor, ops.Ceil, ops.RoundNearestEven, dtypes=dtypes.FLOATS)
+@emits_all(JUMPING)
 @emits(ops.IsFinite, dtypes=FLOATING)
 def jumping(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Results jump, so that the operand is exact."""
@@ -53,18 +64,19 @@ def jumping(draft: Draft, op: type[Op], dtype: DType) -> None:
     draft.emit(op(), x, facts=Facts(1.0 if op is ops.Sign else draft.facts[x].bound + 1.0))
 
 
-@emits(ops.Log, ops.Log1p, ops.Sqrt, ops.Rsqrt, ops.Reciprocal, dtypes=FLOATING)
+@emits_all(SINGULAR)
 def singular(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Slopes have no limit, so that the operand is exact."""
     x = draft.mild(dtype) if dtype.is_complex else draft.operand(dtype, exact=True)
     draft.emit(op(), x, facts=computed(dtype, 16.0 if dtype.is_complex else math.inf))
 
 
-@emits(ops.Exp, ops.Expm1, ops.Sin, ops.Cos, ops.Tanh, dtypes=FLOATING)
-@emits(ops.Logistic, ops.Erf, dtypes=dtypes.FLOATS)
+@emits_all(SMOOTH)
 def smooth(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Errors grow by the slope, which is small near 0; exact operands may have any magnitude."""
-    limit, slope, bound = SMOOTH[op]
+    assert issubclass(op, ops.Unary)
+    assert op.smooth
+    limit, slope, bound = op.smooth
     if dtype.is_complex:
         draft.emit(op(), draft.mild(dtype), facts=computed(dtype, 16.0))
         return

@@ -1,80 +1,72 @@
-"""Uses of the elementary functions, ordinary values and edges."""
+"""Uses of the functionals that are rows of elementwise ops: ordinary values and edges."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from gptrs import functionals as F
+from gptrs.ir.op import OPS
+from gptrs.ir.ops.elementwise import Row, Unary
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
 
 X = normal(1, 3, 4)
 POSITIVE = np.abs(normal(2, 3, 4)) + np.float32(0.25)
-ABOVE_MINUS_1 = POSITIVE - 1
 HALVES = np.array([-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 3.2, np.inf, np.nan], np.float32)
 EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0], np.float32)
 COUNTS = np.array([[-3, 0, 2], [9, -1, 1]])
+# Quotients that are far from integers, so that no rounding decides.
+UNEVEN = np.array([7.25, -7.25, -0.75, 5.5, 0.0], np.float32)
+DIVISORS = np.array([[2.0], [-2.0], [3.0]], np.float32)
+WHOLE, BY = np.array([[-7, 7, -6], [6, 0, -1]]), np.array([3, -3, 4])
 
 
-def _quietly(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    def called(x: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return function(x)
+def _oracle(op: type[Row]) -> Callable[..., np.ndarray]:
+    """The definition of a row, for arrays that broadcast."""
+    assert op.definition is not None
+    compute = np.frompyfunc(op.definition, len(op.operand_names), 1)
 
-    return called
+    def expected(*arrays: np.ndarray) -> np.ndarray:
+        kind = np.result_type(*arrays)
+        return np.asarray(compute(*arrays)).astype(kind)
 
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.array([math.erf(value) for value in x.ravel()]).reshape(x.shape)
-
-
-def _rsqrt(x: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(x)
+    return expected
 
 
-def _reciprocal(x: np.ndarray) -> np.ndarray:
-    return 1 / x
+def _uses(op: type[Row]) -> list[Use]:
+    if not op.functional or not op.definition:
+        return []
+    name, call, expected = op.functional, getattr(F, op.functional), _oracle(op)
 
+    def torch(torch, *operands):  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+        return getattr(torch, name)(*operands)
 
-# name, the same in NumPy, ordinary values
-FUNCTIONS = (
-    ("abs", np.abs, X), ("sign", np.sign, X), ("square", np.square, X),
-    ("reciprocal", _reciprocal, POSITIVE), ("exp", np.exp, X), ("expm1", np.expm1, X),
-    ("log", np.log, POSITIVE), ("log1p", np.log1p, ABOVE_MINUS_1), ("sqrt", np.sqrt, POSITIVE),
-    ("rsqrt", _rsqrt, POSITIVE), ("sin", np.sin, X), ("cos", np.cos, X), ("erf", _erf, X),
-    ("floor", np.floor, X), ("ceil", np.ceil, X), ("round", np.rint, X),
-)  # fmt: skip
+    def use(label: str, *inputs: np.ndarray, torch=torch) -> Use:  # pyright: ignore[reportMissingParameterType]
+        return Use(name, inputs, call, expected, label, torch=torch)
 
-
-def _uses(name: str, oracle: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> list[Use]:
-    call, expected = getattr(F, name), _quietly(oracle)
-
-    def torch(torch, x):  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
-        return getattr(torch, name)(x)
-
-    return [
-        Use(name, (x,), call, expected, torch=torch),
-        Use(name, (x[:1, 0].reshape(()),), call, expected, "rank 0", torch=torch),
-        Use(name, (x[:0],), call, expected, "empty", torch=torch),
+    takes_floats, takes_integers = "float" in op.kinds, "signed" in op.kinds
+    if not issubclass(op, Unary):
+        uses = [use("broadcast", UNEVEN, DIVISORS)] if takes_floats else []
+        return uses + ([use("broadcast integers", WHOLE, BY)] if takes_integers else [])
+    uses = [use("integers", COUNTS)] if takes_integers else []
+    if takes_floats:
+        x = X if np.isfinite(expected(X.astype(np.float64))).all() else POSITIVE
+        uses += [use("", x), use("rank 0", x[:1, 0].reshape(())), use("empty", x[:0])]
         # torch calls the sign of NaN 0
-        Use(name, (EDGES,), call, expected, "edges", torch=None if name == "sign" else torch),
-    ]
+        uses.append(use("edges", EDGES, torch=None if name == "sign" else torch))
+        uses.append(use("halves", HALVES, torch=None if name == "sign" else torch))
+    return uses
 
 
 USES = (
-    *(use for name, oracle, x in FUNCTIONS for use in _uses(name, oracle, x)),
-    *(
-        Use(name, (HALVES,), getattr(F, name), oracle, "halves")
-        for name, oracle in (("floor", np.floor), ("ceil", np.ceil), ("round", np.rint))
-    ),
-    *(
-        Use(name, (COUNTS,), getattr(F, name), oracle, "integers")
-        for name, oracle in (("abs", np.abs), ("sign", np.sign), ("square", np.square))
-    ),
+    *(use for op in OPS.values() if issubclass(op, Row) for use in _uses(op)),
+    Use("square", (X,), F.square, np.square, torch=lambda torch, x: torch.square(x)),
+    Use("square", (EDGES,), F.square, np.square, "edges", torch=lambda torch, x: torch.square(x)),
+    Use("square", (X[:0],), F.square, np.square, "empty", torch=lambda torch, x: torch.square(x)),
+    Use("square", (COUNTS,), F.square, np.square, "integers"),
 )

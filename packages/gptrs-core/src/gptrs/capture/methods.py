@@ -26,77 +26,136 @@ class Methods:
         """The axes reversed."""
         return functional("transpose")(self)
 
+    # -- written by tools/elementwise_functions.py from the rows of gptrs.ir.ops.elementwise
+    def neg(self) -> Self:
+        """`-x`; integers wrap, so the least signed integer is its own negative."""
+        return functional("neg")(self)
+
     def abs(self) -> Self:
-        """`|x|`."""
+        """`|x|`; integers wrap, so the least signed integer is its own absolute value."""
         return functional("abs")(self)
 
     def sign(self) -> Self:
-        """-1, 0 or 1."""
+        """-1, 0 or 1 with the sign of `x`; keeps -0.0 and NaN."""
         return functional("sign")(self)
-
-    def square(self) -> Self:
-        """`x * x`."""
-        return functional("square")(self)
-
-    def reciprocal(self) -> Self:
-        """`1 / x`."""
-        return functional("reciprocal")(self)
 
     def exp(self) -> Self:
         """`e^x`."""
         return functional("exp")(self)
 
+    def expm1(self) -> Self:
+        """`e^x - 1`, accurate near 0."""
+        return functional("expm1")(self)
+
     def log(self) -> Self:
-        """Return the natural logarithm."""
+        """The natural logarithm; -inf at 0, NaN below (complex: the principal branch)."""
         return functional("log")(self)
 
     def log1p(self) -> Self:
-        """`log(1 + x)`."""
+        """`log(1 + x)`, accurate near 0; -inf at -1, NaN below."""
         return functional("log1p")(self)
 
-    def expm1(self) -> Self:
-        """`e^x - 1`."""
-        return functional("expm1")(self)
-
     def sqrt(self) -> Self:
-        """Return the square root."""
+        """The square root; NaN below 0, -0.0 at -0.0."""
         return functional("sqrt")(self)
 
     def rsqrt(self) -> Self:
-        """`1 / sqrt(x)`."""
+        """`1 / sqrt(x)`; inf at 0.0, -inf at -0.0, NaN below."""
         return functional("rsqrt")(self)
 
+    def reciprocal(self) -> Self:
+        """`1 / x`; inf with the sign of `x` at zeros."""
+        return functional("reciprocal")(self)
+
     def sin(self) -> Self:
-        """Return the sine."""
+        """The sine of `x` radians; NaN at infinities."""
         return functional("sin")(self)
 
     def cos(self) -> Self:
-        """Return the cosine."""
+        """The cosine of `x` radians; NaN at infinities."""
         return functional("cos")(self)
 
-    def erf(self) -> Self:
-        """Return the error function."""
-        return functional("erf")(self)
-
-    def floor(self) -> Self:
-        """Return the largest integral value not above x."""
-        return functional("floor")(self)
-
-    def ceil(self) -> Self:
-        """Return the smallest integral value not below x."""
-        return functional("ceil")(self)
-
-    def round(self) -> Self:
-        """Return the nearest integral value, halves to even."""
-        return functional("round")(self)
-
     def tanh(self) -> Self:
-        """Return the hyperbolic tangent."""
+        """The hyperbolic tangent."""
         return functional("tanh")(self)
 
     def sigmoid(self) -> Self:
-        """`1 / (1 + e^-x)`."""
+        """`1 / (1 + e^-x)`, computed so that no intermediate overflows."""
         return functional("sigmoid")(self)
+
+    def erf(self) -> Self:
+        """The error function, `2/sqrt(pi) * integral of e^(-t^2) from 0 to x`."""
+        return functional("erf")(self)
+
+    def floor(self) -> Self:
+        """The largest integral value not above `x`."""
+        return functional("floor")(self)
+
+    def ceil(self) -> Self:
+        """The smallest integral value not below `x`."""
+        return functional("ceil")(self)
+
+    def round(self) -> Self:
+        """The nearest integral value, halves to the even one."""
+        return functional("round")(self)
+
+    def bitwise_not(self) -> Self:
+        """Logical negation of `i1`, bitwise complement of integers."""
+        return functional("bitwise_not")(self)
+
+    def add(self, other: Self | Number) -> Self:
+        """`functionals.add(self, other)`."""
+        return functional("add")(self, other)
+
+    def sub(self, other: Self | Number) -> Self:
+        """`functionals.sub(self, other)`."""
+        return functional("sub")(self, other)
+
+    def mul(self, other: Self | Number) -> Self:
+        """`functionals.mul(self, other)`."""
+        return functional("mul")(self, other)
+
+    def div(self, other: Self | Number) -> Self:
+        """`functionals.div(self, other)`."""
+        return functional("div")(self, other)
+
+    def fmod(self, other: Self | Number) -> Self:
+        """`functionals.fmod(self, other)`."""
+        return functional("fmod")(self, other)
+
+    def maximum(self, other: Self | Number) -> Self:
+        """`functionals.maximum(self, other)`."""
+        return functional("maximum")(self, other)
+
+    def minimum(self, other: Self | Number) -> Self:
+        """`functionals.minimum(self, other)`."""
+        return functional("minimum")(self, other)
+
+    def bitwise_and(self, other: Self | Number) -> Self:
+        """`functionals.bitwise_and(self, other)`."""
+        return functional("bitwise_and")(self, other)
+
+    def bitwise_or(self, other: Self | Number) -> Self:
+        """`functionals.bitwise_or(self, other)`."""
+        return functional("bitwise_or")(self, other)
+
+    def bitwise_xor(self, other: Self | Number) -> Self:
+        """`functionals.bitwise_xor(self, other)`."""
+        return functional("bitwise_xor")(self, other)
+
+    def left_shift(self, other: Self | Number) -> Self:
+        """`functionals.left_shift(self, other)`."""
+        return functional("left_shift")(self, other)
+
+    def right_shift(self, other: Self | Number) -> Self:
+        """`functionals.right_shift(self, other)`."""
+        return functional("right_shift")(self, other)
+
+    # -- end of what is written
+
+    def square(self) -> Self:
+        """`x * x`."""
+        return functional("square")(self)
 
     def relu(self) -> Self:
         """`max(x, 0)`."""
@@ -129,14 +188,6 @@ class Methods:
     def pow(self, exponent: Self | Number) -> Self:
         """`x ^ exponent`."""
         return functional("pow")(self, exponent)
-
-    def maximum(self, other: Self | Number) -> Self:
-        """Return the larger of both."""
-        return functional("maximum")(self, other)
-
-    def minimum(self, other: Self | Number) -> Self:
-        """Return the smaller of both."""
-        return functional("minimum")(self, other)
 
     def clamp(self, low: Self | Number | None = None, high: Self | Number | None = None) -> Self:
         """Not below `low`, not above `high`."""

@@ -15,7 +15,7 @@ from gptrs.functionals.dispatch.registry import functional_names
 from gptrs.functionals.dispatch.registry import implement as implement
 from gptrs.functionals.dispatch.registry import implementations as implementations
 from gptrs.functionals.dropout import *  # noqa: F403
-from gptrs.functionals.elementary import *  # noqa: F403
+from gptrs.functionals.elementwise import *  # noqa: F403
 from gptrs.functionals.embedding import *  # noqa: F403
 from gptrs.functionals.grouped_linear import *  # noqa: F403
 from gptrs.functionals.indexing import *  # noqa: F403

@@ -68,24 +68,10 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 @functional
-def sigmoid(x: Tensor) -> Tensor:
-    """`1 / (1 + e^-x)` of a floating-point tensor; no intermediate overflows."""
-    require_float("sigmoid", x=x)
-    return primitives.logistic(x)
-
-
-@functional
 def hard_sigmoid(x: Tensor) -> Tensor:
     """`relu6(x + 3) / 6` of a floating-point tensor (`torch.nn.functional.hardsigmoid`)."""
     require_float("hard_sigmoid", x=x)
     return converted(_hard_sigmoid(widened(x)), x.dtype)
-
-
-@functional
-def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent of a floating-point tensor."""
-    require_float("tanh", x=x)
-    return primitives.tanh(x)
 
 
 @functional

@@ -9,7 +9,6 @@ from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
     INEXACT,
     NUMBERS,
-    ORDERED,
     REALS,
     Operand,
     broadcast,
@@ -20,46 +19,10 @@ from gptrs.functionals.operands import (
 
 
 @functional
-def add(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs + rhs` over their broadcast shape; numbers of one element type, integers wrap."""
-    return primitives.add(*broadcast_pair("add", lhs, rhs, NUMBERS))
-
-
-@functional
-def sub(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs - rhs` over their broadcast shape; numbers of one element type, integers wrap."""
-    return primitives.sub(*broadcast_pair("sub", lhs, rhs, NUMBERS))
-
-
-@functional
-def mul(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs * rhs` over their broadcast shape; numbers of one element type, integers wrap."""
-    return primitives.mul(*broadcast_pair("mul", lhs, rhs, NUMBERS))
-
-
-@functional
-def div(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs / rhs` over their broadcast shape; integers truncate toward zero.
-
-    Integer division by zero raises ExecutionError when it runs.
-    """
-    return primitives.div(*broadcast_pair("div", lhs, rhs, NUMBERS))
-
-
-@functional
-def neg(x: Tensor) -> Tensor:
-    """`-x` of numbers; integers wrap."""
-    require_dtype("neg", NUMBERS, x=x)
-    return primitives.neg(x)
-
-
-@functional
-def fmod(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs - rhs * trunc(lhs / rhs)` of reals: the remainder with the sign of `lhs` (C, `np.fmod`).
-
-    NaN where a float is divided by zero; for integers that raises ExecutionError when it runs.
-    """
-    return primitives.rem(*broadcast_pair("fmod", lhs, rhs, REALS))
+def square(x: Tensor) -> Tensor:
+    """`x * x` of numbers; integers wrap (`np.square`)."""
+    require_dtype("square", NUMBERS, x=x)
+    return primitives.mul(x, x)
 
 
 @functional
@@ -104,18 +67,6 @@ def pow(lhs: Operand, rhs: Operand) -> Tensor:
     if isinstance(lhs, Tensor) and lhs.dtype.is_integer and isinstance(rhs, int):
         return _integer_power(lhs, rhs)
     return primitives.pow(*broadcast_pair("pow", lhs, rhs, INEXACT))
-
-
-@functional
-def maximum(lhs: Operand, rhs: Operand) -> Tensor:
-    """The larger of reals or i1 over their broadcast shape; NaN if either is (`np.maximum`)."""
-    return primitives.maximum(*broadcast_pair("maximum", lhs, rhs, ORDERED))
-
-
-@functional
-def minimum(lhs: Operand, rhs: Operand) -> Tensor:
-    """The smaller of reals or i1 over their broadcast shape; NaN if either is (`np.minimum`)."""
-    return primitives.minimum(*broadcast_pair("minimum", lhs, rhs, ORDERED))
 
 
 @functional

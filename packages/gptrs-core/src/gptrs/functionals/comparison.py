@@ -7,7 +7,6 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
-    BITS,
     INEXACT,
     ORDERED,
     Operand,
@@ -15,7 +14,7 @@ from gptrs.functionals.operands import (
     expand,
     require_dtype,
 )
-from gptrs.ir.dtypes import INTEGERS, i1
+from gptrs.ir.dtypes import i1
 from gptrs.ir.shapes import broadcast_shapes
 
 
@@ -96,46 +95,6 @@ def logical_not(x: Tensor) -> Tensor:
     """True where the i1 `x` is false."""
     require_dtype("logical_not", (i1,), x=x)
     return primitives.logical_not(x)
-
-
-@functional
-def bitwise_and(lhs: Operand, rhs: Operand) -> Tensor:
-    """Bitwise and of two integers, logical and of two i1, over their broadcast shape."""
-    return primitives.bit_and(*broadcast_pair("bitwise_and", lhs, rhs, BITS))
-
-
-@functional
-def bitwise_or(lhs: Operand, rhs: Operand) -> Tensor:
-    """Bitwise or of two integers, logical or of two i1, over their broadcast shape."""
-    return primitives.bit_or(*broadcast_pair("bitwise_or", lhs, rhs, BITS))
-
-
-@functional
-def bitwise_xor(lhs: Operand, rhs: Operand) -> Tensor:
-    """Bitwise xor of two integers, logical xor of two i1, over their broadcast shape."""
-    return primitives.bit_xor(*broadcast_pair("bitwise_xor", lhs, rhs, BITS))
-
-
-@functional
-def bitwise_not(x: Tensor) -> Tensor:
-    """Bitwise not of an integer, logical not of an i1."""
-    require_dtype("bitwise_not", BITS, x=x)
-    return primitives.logical_not(x)
-
-
-@functional
-def left_shift(lhs: Operand, rhs: Operand) -> Tensor:
-    """The integers `lhs` shifted up by `rhs` bits; 0 for `rhs` < 0 or >= the width."""
-    return primitives.shift_left(*broadcast_pair("left_shift", lhs, rhs, INTEGERS))
-
-
-@functional
-def right_shift(lhs: Operand, rhs: Operand) -> Tensor:
-    """The integers `lhs` shifted down by `rhs` bits; the sign is kept (`np.right_shift`).
-
-    `rhs` < 0 or >= the width leaves nothing but the sign: 0 or -1.
-    """
-    return primitives.shift_right_arithmetic(*broadcast_pair("right_shift", lhs, rhs, INTEGERS))
 
 
 @functional

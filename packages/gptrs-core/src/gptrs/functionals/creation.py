@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from gptrs.capture import primitives
-from gptrs.capture.primitives.elementwise import Direction
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
@@ -15,6 +14,7 @@ from gptrs.functionals.operands import NUMBERS, Number, require_made_dtype, spla
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.ops.creation import count_of_exact_indices
+from gptrs.ir.ops.elementwise import Direction
 from gptrs.ir.symbolic_dim import SymbolicDim, exceeds
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals import elementary
-from gptrs.functionals.arithmetic import maximum, minimum
+from gptrs.functionals import elementwise
 from gptrs.functionals.comparison import equal, is_nan, logical_or, where
 from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.elementwise import maximum, minimum
 from gptrs.functionals.operands import Operand, broadcast_pair, converted, require_float
 from gptrs.ir.dtypes import FLOATS, f64
 
@@ -30,7 +30,7 @@ _LAST_POWER: Final = 21
 @functional
 def tan(x: Tensor) -> Tensor:
     """`sin(x) / cos(x)` of floats; NaN for infinities."""
-    return _rounded("tan", x, lambda wide: elementary.sin(wide) / elementary.cos(wide))
+    return _rounded("tan", x, lambda wide: elementwise.sin(wide) / elementwise.cos(wide))
 
 
 @functional
@@ -49,7 +49,7 @@ def cosh(x: Tensor) -> Tensor:
 def asin(x: Tensor) -> Tensor:
     """The angle in [-pi/2, pi/2] with the sine `x` of floats; NaN outside of [-1, 1]."""
     return _rounded(
-        "asin", x, lambda wide: _angle(wide / elementary.sqrt((1.0 - wide) * (1.0 + wide)))
+        "asin", x, lambda wide: _angle(wide / elementwise.sqrt((1.0 - wide) * (1.0 + wide)))
     )
 
 
@@ -57,7 +57,7 @@ def asin(x: Tensor) -> Tensor:
 def acos(x: Tensor) -> Tensor:
     """The angle in [0, pi] with the cosine `x` of floats; NaN outside of [-1, 1]."""
     return _rounded(
-        "acos", x, lambda wide: 2.0 * _angle(elementary.sqrt((1.0 - wide) / (1.0 + wide)))
+        "acos", x, lambda wide: 2.0 * _angle(elementwise.sqrt((1.0 - wide) / (1.0 + wide)))
     )
 
 
@@ -94,7 +94,7 @@ def acosh(x: Tensor) -> Tensor:
 def atanh(x: Tensor) -> Tensor:
     """The inverse of `tanh` for floats; infinite at -1 and 1, NaN beyond."""
     return _rounded(
-        "atanh", x, lambda wide: 0.5 * (elementary.log1p(wide) - elementary.log1p(-wide))
+        "atanh", x, lambda wide: 0.5 * (elementwise.log1p(wide) - elementwise.log1p(-wide))
     )
 
 
@@ -105,29 +105,29 @@ def _rounded(name: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tens
 
 
 def _hyperbolic_cosine(x: Tensor) -> Tensor:
-    size = elementary.abs(x)
-    grown = elementary.exp(size * 0.5)  # halves, so that e^x may be above the largest float
-    return grown * (grown * 0.5) + 0.5 * elementary.exp(-size)
+    size = elementwise.abs(x)
+    grown = elementwise.exp(size * 0.5)  # halves, so that e^x may be above the largest float
+    return grown * (grown * 0.5) + 0.5 * elementwise.exp(-size)
 
 
 def _hyperbolic_sine(x: Tensor) -> Tensor:
-    size = elementary.abs(x)
-    grown, half = elementary.expm1(size), elementary.exp(size * 0.5)
+    size = elementwise.abs(x)
+    grown, half = elementwise.expm1(size), elementwise.exp(size * 0.5)
     near = 0.5 * (grown + grown / (grown + 1.0))
-    return elementary.sign(x) * where(size > _GROWN, half * (half * 0.5), near)
+    return elementwise.sign(x) * where(size > _GROWN, half * (half * 0.5), near)
 
 
 def _inverse_sine(x: Tensor) -> Tensor:
-    size = elementary.abs(x)
-    grown = size + size * size / (1.0 + elementary.sqrt(size * size + 1.0))
-    huge = elementary.log(size) + math.log(2)
-    return elementary.sign(x) * where(size > _HUGE, huge, elementary.log1p(grown))
+    size = elementwise.abs(x)
+    grown = size + size * size / (1.0 + elementwise.sqrt(size * size + 1.0))
+    huge = elementwise.log(size) + math.log(2)
+    return elementwise.sign(x) * where(size > _HUGE, huge, elementwise.log1p(grown))
 
 
 def _inverse_cosine(x: Tensor) -> Tensor:
     less = x - 1.0
-    near = elementary.log1p(less + elementary.sqrt(less) * elementary.sqrt(x + 1.0))
-    return where(x > _HUGE, elementary.log(x) + math.log(2), near)
+    near = elementwise.log1p(less + elementwise.sqrt(less) * elementwise.sqrt(x + 1.0))
+    return where(x > _HUGE, elementwise.log(x) + math.log(2), near)
 
 
 def _angle(x: Tensor) -> Tensor:
@@ -136,11 +136,11 @@ def _angle(x: Tensor) -> Tensor:
     Arguments above 1 become their reciprocals; the angle is halved three times,
     `atan(x) = 2 atan(x / (1 + sqrt(1 + x^2)))`, and few terms of the Taylor series are left.
     """
-    size = elementary.abs(x)
+    size = elementwise.abs(x)
     over = size > 1.0
-    small = where(over, elementary.reciprocal(size), size)
+    small = where(over, elementwise.reciprocal(size), size)
     for _ in range(_HALVINGS):
-        small = small / (1.0 + elementary.sqrt(1.0 + small * small))
+        small = small / (1.0 + elementwise.sqrt(1.0 + small * small))
     square = small * small
     series = square * 0.0
     for power in range(_LAST_POWER, 0, -2):
@@ -151,7 +151,7 @@ def _angle(x: Tensor) -> Tensor:
 
 
 def _point_angle(y: Tensor, x: Tensor) -> Tensor:
-    rise, run = elementary.abs(y), elementary.abs(x)
+    rise, run = elementwise.abs(y), elementwise.abs(x)
     large = maximum(rise, run)
     slope = where(equal(rise, run), 1.0, minimum(rise, run) / large)
     slope = where(equal(large, 0.0), 0.0, slope)
@@ -164,4 +164,4 @@ def _point_angle(y: Tensor, x: Tensor) -> Tensor:
 
 def _is_negative(x: Tensor) -> Tensor:
     """Return where x is below 0, or is -0."""
-    return logical_or(x < 0.0, elementary.reciprocal(x) < 0.0)
+    return logical_or(x < 0.0, elementwise.reciprocal(x) < 0.0)

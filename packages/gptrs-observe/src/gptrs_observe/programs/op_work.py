@@ -17,9 +17,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from gptrs.ir.op import Op
+from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.ir.ops.elementwise import Bitcast, StopGradient
+from gptrs.ir.ops.elementwise import Bitcast, Div, Reciprocal, Row, StopGradient
 from gptrs.ir.ops.indexing import DynamicSlice, Gather, ScatterReduce, SegmentReduce, Take
 from gptrs.ir.ops.layout import Reshape, Slice
 from gptrs.ir.ops.sorting import Sort, TopK
@@ -29,10 +29,9 @@ from gptrs.quick_dataclass import dataclass
 
 Types = Sequence[TensorType]
 TRANSCENDENTAL = frozenset(
-    {
-        *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt"),
-        *("sin", "cos", "tanh", "logistic", "erf", "pow"),
-    }
+    name
+    for name, op in OPS.items()
+    if issubclass(op, Row) and op.ulps and op not in (Div, Reciprocal)
 )
 """Elementwise ops that are counted apart from arithmetic."""
 _FAMILIES = "gptrs.ir.ops."

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar
 
-from gptrs.ir import dtypes
+from gptrs.ir import definitions, dtypes
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op, op
 from gptrs.ir.tensor_type import TensorType
 
-INTEGER: tuple[Kind, ...] = ("signed", "unsigned")
-REAL: tuple[Kind, ...] = (*INTEGER, "float")
-NUMBER: tuple[Kind, ...] = (*REAL, "complex")
-BITS: tuple[Kind, ...] = ("bool", *INTEGER)
-FLOATING: tuple[Kind, ...] = ("float", "complex")
+Kinds = tuple[Kind, ...]
+INTEGER: Kinds = ("signed", "unsigned")
+FLOAT: Kinds = ("float",)
+REAL: Kinds = (*INTEGER, *FLOAT)
+NUMBER: Kinds = (*REAL, "complex")
+BITS: Kinds = ("bool", *INTEGER)
+INEXACT: Kinds = (*FLOAT, "complex")
+Direction = Literal["lt", "le", "eq", "ge", "gt", "ne"]
+RowType = TypeVar("RowType", bound="type[Row]")
 
 
-class Unary(Op):
-    """An op of one operand whose result has the type of the operand."""
+class Row(Op):
+    """An op whose operands and result have one type.
 
-    kinds: ClassVar[tuple[Kind, ...]]
+    A subclass is a name and a definition in words; its decorator `@row` says the rest. Primitive,
+    functional, tensor method, cases of the conformance kit, random programs and the reference
+    follow from that.
+    """
+
+    kinds: ClassVar[Kinds]
+    """The kinds of element types that the op takes."""
+    definition: ClassVar[Callable[..., Any] | None]
+    """What it computes of Python numbers; None if that depends on the width of the type."""
+    ulps: ClassVar[float]
+    """Units in the last place that an f32 or f64 result may be off; 0: correctly rounded."""
+    smooth: ClassVar[tuple[float, float, float] | None]
+    """(a, b, c): up to magnitude a of x, the slope is at most b; results of floats there are at
+    most c."""
+    functional: ClassVar[str | None]
+    """The functional and tensor method that is the op itself, over broadcast operands."""
+
+
+class Unary(Row):
+    """A row of one operand."""
 
     def infer(self, x: TensorType) -> TensorType:
         """The type of `x`."""
@@ -27,10 +53,8 @@ class Unary(Op):
         return x
 
 
-class Binary(Op):
-    """An op of two operands of one type, which is also the type of the result."""
-
-    kinds: ClassVar[tuple[Kind, ...]]
+class Binary(Row):
+    """A row of two operands of one type."""
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         """The common type of `lhs` and `rhs`."""
@@ -39,137 +63,129 @@ class Binary(Op):
         return lhs
 
 
-@op("neg")
+def row(
+    name: str,
+    kinds: Kinds,
+    definition: Callable[..., Any] | None = None,
+    *,
+    ulps: float = 0.0,
+    smooth: tuple[float, float, float] | None = None,
+    functional: str | None = "",
+    commutative: bool = False,
+) -> Callable[[RowType], RowType]:
+    """Class decorator: register a `Unary` or `Binary` op; what each fact means, `Row` says.
+
+    The functional has the name of the op unless `functional` gives another, or None for none.
+    """
+
+    def register(cls: RowType) -> RowType:
+        cls.kinds, cls.ulps, cls.smooth, cls.commutative = kinds, ulps, smooth, commutative
+        cls.definition = None if definition is None else staticmethod(definition)
+        cls.functional = name if functional == "" else functional
+        return op(name)(cls)
+
+    return register
+
+
+@row("neg", NUMBER, operator.neg)
 class Neg(Unary):
     """`-x`; integers wrap, so the least signed integer is its own negative."""
 
-    kinds = NUMBER
 
-
-@op("abs")
+@row("abs", REAL, abs)
 class Abs(Unary):
     """`|x|`; integers wrap, so the least signed integer is its own absolute value."""
 
-    kinds = REAL
 
-
-@op("sign")
+@row("sign", REAL, definitions.sign)
 class Sign(Unary):
     """-1, 0 or 1 with the sign of `x`; keeps -0.0 and NaN."""
 
-    kinds = REAL
 
-
-@op("exp")
+@row("exp", INEXACT, definitions.exp, ulps=4, smooth=(2.0, 8.0, 8.0))
 class Exp(Unary):
     """`e^x`."""
 
-    kinds = FLOATING
 
-
-@op("expm1")
+@row(
+    "expm1",
+    INEXACT,
+    definitions.expm1,
+    ulps=4,
+    smooth=(2.0, 8.0, 8.0),
+)
 class Expm1(Unary):
     """`e^x - 1`, accurate near 0."""
 
-    kinds = FLOATING
 
-
-@op("log")
+@row("log", INEXACT, definitions.log, ulps=4)
 class Log(Unary):
     """The natural logarithm; -inf at 0, NaN below (complex: the principal branch)."""
 
-    kinds = FLOATING
 
-
-@op("log1p")
+@row("log1p", INEXACT, definitions.log1p, ulps=4)
 class Log1p(Unary):
     """`log(1 + x)`, accurate near 0; -inf at -1, NaN below."""
 
-    kinds = FLOATING
 
-
-@op("sqrt")
+@row("sqrt", INEXACT, definitions.sqrt, ulps=1)
 class Sqrt(Unary):
     """The square root; NaN below 0, -0.0 at -0.0."""
 
-    kinds = FLOATING
 
-
-@op("rsqrt")
+@row("rsqrt", INEXACT, definitions.rsqrt, ulps=3)
 class Rsqrt(Unary):
     """`1 / sqrt(x)`; inf at 0.0, -inf at -0.0, NaN below."""
 
-    kinds = FLOATING
 
-
-@op("reciprocal")
+@row("reciprocal", INEXACT, definitions.reciprocal, ulps=1)
 class Reciprocal(Unary):
     """`1 / x`; inf with the sign of `x` at zeros."""
 
-    kinds = FLOATING
 
-
-@op("sin")
+@row("sin", INEXACT, definitions.sin, ulps=4, smooth=(64.0, 1.0, 1.0))
 class Sin(Unary):
     """The sine of `x` radians; NaN at infinities."""
 
-    kinds = FLOATING
 
-
-@op("cos")
+@row("cos", INEXACT, definitions.cos, ulps=4, smooth=(64.0, 1.0, 1.0))
 class Cos(Unary):
     """The cosine of `x` radians; NaN at infinities."""
 
-    kinds = FLOATING
 
-
-@op("tanh")
+@row("tanh", INEXACT, definitions.tanh, ulps=5, smooth=(4.0, 1.0, 1.0))
 class Tanh(Unary):
     """The hyperbolic tangent."""
 
-    kinds = FLOATING
 
-
-@op("logistic")
+@row("logistic", FLOAT, definitions.logistic, ulps=5, smooth=(4.0, 0.25, 1.0), functional="sigmoid")
 class Logistic(Unary):
     """`1 / (1 + e^-x)`, computed so that no intermediate overflows."""
 
-    kinds = ("float",)
 
-
-@op("erf")
+@row("erf", FLOAT, math.erf, ulps=5, smooth=(4.0, 1.25, 1.0))
 class Erf(Unary):
     """The error function, `2/sqrt(pi) * integral of e^(-t^2) from 0 to x`."""
 
-    kinds = ("float",)
 
-
-@op("floor")
+@row("floor", FLOAT, definitions.floor)
 class Floor(Unary):
     """The largest integral value not above `x`."""
 
-    kinds = ("float",)
 
-
-@op("ceil")
+@row("ceil", FLOAT, definitions.ceil)
 class Ceil(Unary):
     """The smallest integral value not below `x`."""
 
-    kinds = ("float",)
 
-
-@op("round_nearest_even")
+@row("round_nearest_even", FLOAT, definitions.round_nearest_even, functional="round")
 class RoundNearestEven(Unary):
     """The nearest integral value, halves to the even one."""
 
-    kinds = ("float",)
 
-
-@op("not")
+@row("not", BITS, definitions.complement, functional="bitwise_not")
 class Not(Unary):
     """Logical negation of `i1`, bitwise complement of integers."""
-
-    kinds = BITS
 
 
 @op("is_finite")
@@ -178,130 +194,97 @@ class IsFinite(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         """`i1` of the shape of `x`."""
-        self.require_kind(x, *FLOATING)
+        self.require_kind(x, *INEXACT)
         return x.with_dtype(dtypes.i1)
 
 
-@op("add")
+@row("add", NUMBER, operator.add, commutative=True)
 class Add(Binary):
     """`lhs + rhs`; integers wrap."""
 
-    kinds = NUMBER
-    commutative = True
 
-
-@op("sub")
+@row("sub", NUMBER, operator.sub)
 class Sub(Binary):
     """`lhs - rhs`; integers wrap."""
 
-    kinds = NUMBER
 
-
-@op("mul")
+@row("mul", NUMBER, operator.mul, commutative=True)
 class Mul(Binary):
     """`lhs * rhs`; integers wrap."""
 
-    kinds = NUMBER
-    commutative = True
 
-
-@op("div")
+@row("div", NUMBER, definitions.divide, ulps=1)
 class Div(Binary):
     """`lhs / rhs`; integers truncate toward zero, their division by zero is an error.
 
     The least signed integer divided by -1 wraps to itself.
     """
 
-    kinds = NUMBER
 
-
-@op("rem")
+@row("rem", REAL, definitions.remainder, functional="fmod")
 class Rem(Binary):
     """`lhs - rhs * trunc(lhs / rhs)`: the sign of `lhs`; integer `rhs` of zero is an error."""
 
-    kinds = REAL
 
-
-@op("pow")
+@row("pow", INEXACT, definitions.power, ulps=8, functional=None)
 class Pow(Binary):
     """`lhs ^ rhs` as IEEE 754 `pow`: 1 at `x^0` and `1^y` for any x, y (NaN too)."""
 
-    kinds = FLOATING
 
-
-@op("maximum")
+@row("maximum", ("bool", *REAL), definitions.maximum)
 class Maximum(Binary):
     """The larger operand; NaN if either is NaN; of `i1` the logical or.
 
     Of two zeros with different signs either may come out.
     """
 
-    kinds = ("bool", *REAL)
 
-
-@op("minimum")
+@row("minimum", ("bool", *REAL), definitions.minimum)
 class Minimum(Binary):
     """The smaller operand; NaN if either is NaN; of `i1` the logical and.
 
     Of two zeros with different signs either may come out.
     """
 
-    kinds = ("bool", *REAL)
 
-
-@op("and")
+@row("and", BITS, definitions.bit_and, commutative=True, functional="bitwise_and")
 class And(Binary):
     """Logical and of `i1`, bitwise and of integers."""
 
-    kinds = BITS
-    commutative = True
 
-
-@op("or")
+@row("or", BITS, definitions.bit_or, commutative=True, functional="bitwise_or")
 class Or(Binary):
     """Logical or of `i1`, bitwise or of integers."""
 
-    kinds = BITS
-    commutative = True
 
-
-@op("xor")
+@row("xor", BITS, definitions.bit_xor, commutative=True, functional="bitwise_xor")
 class Xor(Binary):
     """Logical exclusive or of `i1`, bitwise of integers."""
 
-    kinds = BITS
-    commutative = True
 
-
-@op("shift_left")
+@row("shift_left", INTEGER, functional="left_shift")
 class ShiftLeft(Binary):
     """`lhs` shifted up by `rhs` bits, zeros enter; 0 when `rhs` is negative or >= the width."""
 
-    kinds = INTEGER
 
-
-@op("shift_right_arithmetic")
+@row("shift_right_arithmetic", INTEGER, functional="right_shift")
 class ShiftRightArithmetic(Binary):
     """`lhs` shifted down by `rhs` bits, the top bit repeated if the type is signed, zeros if not.
 
     A negative `rhs` or one >= the width counts as the width: every bit is then the entering one.
     """
 
-    kinds = INTEGER
 
-
-@op("shift_right_logical")
+@row("shift_right_logical", INTEGER, functional=None)
 class ShiftRightLogical(Binary):
     """`lhs` shifted down by `rhs` bits, zeros enter; 0 when `rhs` is negative or >= the width."""
-
-    kinds = INTEGER
 
 
 @op("compare")
 class Compare(Op):
     """`i1`: `lhs direction rhs`; with a NaN only `ne` is true; complex takes `eq` and `ne` only."""
 
-    direction: Literal["lt", "le", "eq", "ge", "gt", "ne"]
+    direction: Direction
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
         """`i1` of the common shape."""
