@@ -46,13 +46,16 @@ def _uses(op: type[Row]) -> list[Use]:
     def torch(torch, *operands):  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
         return getattr(torch, name)(*operands)
 
-    def use(label: str, *inputs: np.ndarray, torch=torch) -> Use:  # pyright: ignore[reportMissingParameterType]
+    def use(label: str, *inputs: np.ndarray, torch=torch) -> Use:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
         return Use(name, inputs, call, expected, label, torch=torch)
 
     takes_floats, takes_integers = "float" in op.kinds, "signed" in op.kinds
     if not issubclass(op, Unary):
         uses = [use("broadcast", UNEVEN, DIVISORS)] if takes_floats else []
-        return uses + ([use("broadcast integers", WHOLE, BY)] if takes_integers else [])
+        # torch divides integers to floats
+        of_torch = None if name == "div" else torch
+        whole = [use("broadcast integers", WHOLE, BY, torch=of_torch)] if takes_integers else []
+        return uses + whole
     uses = [use("integers", COUNTS)] if takes_integers else []
     if takes_floats:
         x = X if np.isfinite(expected(X.astype(np.float64))).all() else POSITIVE
