@@ -71,7 +71,7 @@ def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     flat_x = F.reshape(x, [math.prod(lead), *x.shape[batch:]])
     places = indices.shape[batch:-1]
     flat = F.reshape(indices, [math.prod(lead), math.prod(places), depth])
-    rows = _flat_places(flat, flat_x.shape[1 : 1 + depth])
+    rows = _flat_indices(flat, flat_x.shape[1 : 1 + depth])
     if batch:
         inside = math.prod(flat_x.shape[1 : 1 + depth])
         rows = rows + F.expand_dims(
@@ -83,7 +83,7 @@ def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     return F.reshape(found, [*lead, *places, *rest])
 
 
-def _flat_places(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _flat_indices(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return places of several axes, the last of `indices`, as numbers in row-major order."""
     total: Tensor | None = None
     for axis, size in enumerate(shape):
@@ -109,7 +109,7 @@ def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
     depth = indices.shape[-1]
     rest = x.shape[depth:]
     count, width = math.prod(indices.shape[:-1]), math.prod(rest)
-    rows = _flat_places(F.reshape(indices, [count, depth]), x.shape[:depth])
+    rows = _flat_indices(F.reshape(indices, [count, depth]), x.shape[:depth])
     table = F.reshape(x, [math.prod(x.shape[:depth]), width])
     places = F.broadcast_to(F.expand_dims(rows, 1), [count, width])
     written = F.scatter(table, places, F.reshape(updates, [count, width]), 0, _kind(node))

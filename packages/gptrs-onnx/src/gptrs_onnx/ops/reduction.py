@@ -54,7 +54,7 @@ def _length(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 
 
 @converts("ArgMax", "ArgMin")
-def extreme_place(node: Node, x: Tensor) -> Tensor:
+def argmax_or_argmin(node: Node, x: Tensor) -> Tensor:
     """Return the place of the first, or last, largest or smallest element along an axis."""
     function = F.argmax if node.op_type == "ArgMax" else F.argmin
     axis, keep = node.integer("axis", 0) % x.rank, node.flag("keepdims", 1)

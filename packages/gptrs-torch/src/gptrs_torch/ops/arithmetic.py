@@ -96,7 +96,7 @@ def _wide(dtype: DType) -> DType:
 
 
 @converts("exp2")
-def power_of_two(node: Node, x: Tensor) -> Tensor:
+def exp2(node: Node, x: Tensor) -> Tensor:
     """Return `2 ** x`."""
     return F.pow(scalar(2.0, node.dtype), converted(x, node.dtype))
 

@@ -21,7 +21,7 @@ def product(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 @converts("addmm", "baddbmm")
-def added_product(
+def addmm(
     node: Node, bias: Tensor, x: Tensor, y: Tensor, *, beta: Number = 1, alpha: Number = 1
 ) -> Tensor:
     """Return `beta * bias + alpha * x y`."""
@@ -47,7 +47,7 @@ def distances(node: Node, x: Tensor, y: Tensor, p: float, compute_mode: int | No
 
 
 @converts("_pdist_forward")
-def distances_of_pairs(node: Node, x: Tensor, p: float = 2.0) -> Tensor:
+def pdist(node: Node, x: Tensor, p: float = 2.0) -> Tensor:
     """Return the p-norms of the differences of all pairs of rows of x [rows, width]."""
     if not is_number(x.shape[0]):
         node.refuse("has a free count of rows")

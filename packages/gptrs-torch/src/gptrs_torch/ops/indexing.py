@@ -41,14 +41,14 @@ def counted_from_start(indices: Tensor, size: int) -> Tensor:
 def _bounds(x: Tensor, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Return where a slice begins and how many elements it spans, of sizes that may be free."""
     size = x.shape[axis]
-    low = _place(0 if start is None else start, size)
-    high = size if end is None or (is_number(end) and end >= _END) else _place(end, size)
+    low = _clamped_bound(0 if start is None else start, size)
+    high = size if end is None or (is_number(end) and end >= _END) else _clamped_bound(end, size)
     if is_number(low) and is_number(high) and high < low:
         return low, 0
     return low, high - low
 
 
-def _place(bound: int, size: int) -> int:
+def _clamped_bound(bound: int, size: int) -> int:
     if is_number(bound) and bound < 0:
         bound = size + bound
         return max(bound, 0) if is_number(bound) else bound
@@ -222,7 +222,7 @@ def _neutral(node: Node, kind: ScatterKind, x: Tensor) -> Tensor:
     return operand(1 if kind == "mul" else 0, x.dtype)
 
 
-def _flat_places(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
+def _flat_indices(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
     """Return places of several axes as numbers in row-major order, broadcast together."""
     total: Tensor | None = None
     for axis, each in zip(axes, indices, strict=True):
@@ -252,7 +252,7 @@ def index(node: Node, x: Tensor, indices: list[Tensor | None]) -> Tensor:
         return F.take(x, counted_from_start(given[0], x.shape[axes[0]]), axes[0])
     rest = [axis for axis in range(x.rank) if axis not in axes]
     turned = F.transpose(x, [*axes, *rest])
-    places = _flat_places(x, given, axes)
+    places = _flat_indices(x, given, axes)
     sizes = [x.shape[axis] for axis in rest]
     table = F.reshape(turned, [math.prod(x.shape[axis] for axis in axes), *sizes])
     found = F.take(table, places, 0)
@@ -278,7 +278,7 @@ def index_put(
     rest = [axis for axis in range(x.rank) if axis not in axes]
     order = [*axes, *rest]
     turned = F.transpose(x, order)
-    places = _flat_places(x, [cast("Tensor", indices[axis]) for axis in axes], axes)
+    places = _flat_indices(x, [cast("Tensor", indices[axis]) for axis in axes], axes)
     sizes = [x.shape[axis] for axis in rest]
     first, width = math.prod(x.shape[axis] for axis in axes), math.prod(sizes)
     count = math.prod(places.shape)

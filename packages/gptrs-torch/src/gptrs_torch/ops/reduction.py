@@ -92,7 +92,7 @@ def _extreme_of_all(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("max.dim", "min.dim")
-def extreme_with_place(
+def extreme_with_index(
     node: Node, x: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the largest or smallest elements along an axis, and where they are."""
@@ -107,7 +107,7 @@ def extreme_with_place(
 
 
 @converts("argmax", "argmin")
-def place_of_extreme(
+def argmax_or_argmin(
     node: Node, x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
     """Return where the largest or smallest element is."""

@@ -29,6 +29,6 @@ def trigonometric(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("atan2")
-def two_argument_arc_tangent(node: Node, y: Tensor, x: Tensor) -> Tensor:
+def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
     """Return the angle of the point (x, y), from -pi to pi."""
     return converted(F.atan2(operand(y, dtypes.f64), operand(x, dtypes.f64)), node.dtype)

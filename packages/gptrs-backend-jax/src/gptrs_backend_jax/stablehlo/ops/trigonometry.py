@@ -15,7 +15,7 @@ def tangent(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("atan2", elementwise=True)
-def two_argument_arc_tangent(node: Node, y: Tensor, x: Tensor) -> Tensor:
+def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
     """Return the angle of the point (x, y), from -pi to pi."""
     return F.atan2(_real(node, y), _real(node, x))
 
