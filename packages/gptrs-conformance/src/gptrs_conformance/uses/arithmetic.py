@@ -38,7 +38,6 @@ USES = (
     Use("div", (X, POSITIVE), F.div, lambda x, y: x / y, torch=lambda torch, x, y: x / y),
     Use("div", (WHOLE, BY), F.div, lambda x, y: np.trunc(x / y).astype(int), "integers",
         torch=lambda torch, x, y: torch.div(x, y, rounding_mode="trunc")),
-    Use("neg", (X,), F.neg, lambda x: -x, torch=lambda torch, x: -x),
     Use("fmod", (UNEVEN, DIVISORS), F.fmod, np.fmod,
         torch=lambda torch, x, y: torch.fmod(x, y)),
     Use("fmod", (WHOLE, BY), F.fmod, np.fmod, "integers",
