@@ -11,8 +11,13 @@ import gptrs
 from capture.made_keys import made_key
 from gptrs.capture import execute, primitives
 from gptrs.capture.caching import program_key
-from gptrs.capture.caching.program_cache import DEFAULT_BUDGET, VARIABLE, Lookup, ProgramCache
-from gptrs.capture.caching.program_store import BYTES_PER_INSTRUCTION
+from gptrs.capture.caching.program_cache import (
+    BYTES_PER_INSTRUCTION,
+    DEFAULT_BUDGET,
+    VARIABLE,
+    Lookup,
+    ProgramCache,
+)
 from gptrs.errors import UsageError
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from capture.made_keys import made_key
-from gptrs.capture.caching.program_cache import Lookup, ProgramCache
-from gptrs.capture.caching.program_store import BYTES_PER_INSTRUCTION
+from gptrs.capture.caching.program_cache import BYTES_PER_INSTRUCTION, Lookup, ProgramCache
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}
 
