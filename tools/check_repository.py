@@ -27,6 +27,8 @@ NEUTRAL_SOURCES = (
     PurePosixPath("packages/gptrs-runtime/src/gptrs_runtime"),
     PurePosixPath("packages/gptrs-cli/src/gptrs_cli"),
 )
+# Names of kinds in other formats (GGUF, timm), which the descriptions of kinds do not have yet.
+FORMAT_SOURCES = PurePosixPath("packages/gptrs-runtime/src/gptrs_runtime/sources")
 PLUGIN_GROUPS = ("gptrs.backends", "gptrs.models")
 _PROSE = frozenset({tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)})
 
@@ -142,7 +144,8 @@ def plugin_names_in_neutral_sources(root: Path, files: list[PurePosixPath]) -> I
         return
     word = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, names))})(?![A-Za-z0-9])", re.I)
     for path in files:
-        if path.suffix == ".py" and any(path.is_relative_to(part) for part in NEUTRAL_SOURCES):
+        neutral = any(path.is_relative_to(part) for part in NEUTRAL_SOURCES)
+        if path.suffix == ".py" and neutral and not path.is_relative_to(FORMAT_SOURCES):
             source = (root / path).read_text(encoding="utf-8")
             for line, text in prose(source):
                 for match in word.finditer(text):

@@ -12,6 +12,7 @@ MAX_FUNCTION_LINES = 50
 MAX_PARAMETERS = 12
 MAX_STRING_LINES = 5
 MIN_MODULE_LINES = 40
+CORE = PurePosixPath("packages/gptrs-core/src/gptrs")
 COMMANDS = PurePosixPath("packages/gptrs-cli/src/gptrs_cli/commands")
 # These lists may only shrink: an entry that is no longer needed is a problem as well.
 LONG_FUNCTIONS: frozenset[str] = frozenset()
@@ -54,6 +55,39 @@ def source_problems(trees: Mapping[PurePosixPath, ast.Module]) -> Iterator[str]:
     yield from excepted(long_functions(trees), LONG_FUNCTIONS, "LONG_FUNCTIONS")
     yield from excepted(crowded_commands(trees), MANY_PARAMETERS, "MANY_PARAMETERS")
     yield from excepted(programs_in_strings(trees), SOURCE_STRINGS, "SOURCE_STRINGS")
+    yield from hidden_imports(trees)
+
+
+def hidden_imports(trees: Mapping[PurePosixPath, ast.Module]) -> Iterator[str]:
+    """Yield the imports of core that no layer contract sees: by a string, without one to read.
+
+    `lazy_module("gptrs.x")` stands beside the same import for type checkers; what a layer needs of
+    a higher one goes through a port, which `gptrs.wiring` fills.
+    """
+    for path, tree in trees.items():
+        if not path.is_relative_to(CORE):
+            continue
+        imported = {name for node in ast.walk(tree) for name in _modules_of(node)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name, function = str(node.args[0].value), ast.unparse(node.func).split(".")[-1]
+                if not name.startswith("gptrs"):
+                    continue
+                if function == "import_module" or (
+                    function == "lazy_module" and name not in imported
+                ):
+                    yield (
+                        f"{path}:{node.lineno}: imports `{name}` by a string; import it, or"
+                        " declare a port (`gptrs.ports`) that `gptrs.wiring` fills"
+                    )
+
+
+def _modules_of(node: ast.AST) -> Iterator[str]:
+    """Yield the modules that an import statement may name."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def excepted(found: Iterable[tuple[str, str]], known: Set[str], name: str) -> Iterator[str]:

@@ -113,3 +113,24 @@ def test_the_rules_know_the_folders_of_this_repository():
     root = Path(check_repository.__file__).parents[1]
     for path in (source_rules.COMMANDS, *source_rules.EMITTERS):
         assert (root / path).exists(), path
+
+
+PORTS = "packages/gptrs-core/src/gptrs/ir/program.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('import_module("gptrs.ir.printer").text()', 1),
+        ('importlib.import_module("gptrs_observe.svg")', 1),
+        ('svg = lazy_module("gptrs_observe.svg")', 1),
+        ('from gptrs_observe import svg\nsvg = lazy_module("gptrs_observe.svg")', 0),
+        ('import gptrs.ir\nir = lazy_module("gptrs.ir")', 0),
+        ('import_module("numpy")', 0),
+        ("import_module(name)", 0),
+    ],
+)
+def test_core_imports_nothing_of_ours_by_a_string_alone(source: str, found: int):
+    problems = list(source_rules.hidden_imports(trees(**{PORTS: source})))
+    assert len(problems) == found
+    assert list(source_rules.hidden_imports(trees(**{KERNEL: source}))) == []
