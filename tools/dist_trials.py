@@ -54,7 +54,12 @@ def script(name: str, *arguments: str) -> Step:
 
 _GENERATE = "generate --prompt-ids 1,2,3 --max-tokens 4 --greedy --json"
 TRIALS = (
-    Trial("core alone", ("gptrs-core",), (script("core_alone"),), ("gptrs-cli", "numba", "scipy")),
+    Trial(
+        "core alone",
+        ("gptrs-core",),
+        (script("core_alone"),),
+        ("gptrs-cli", "gptrs-runtime", "numba", "scipy"),
+    ),
     Trial(
         "the reference backend alone",
         ("gptrs-backend-ref",),
@@ -79,7 +84,12 @@ TRIALS = (
         ),
         ("gptrs-models", "numba", "scipy", "torch"),
     ),
-    Trial("models alone", ("gptrs-models",), (script("models_alone"),), ("gptrs-cli", "scipy")),
+    Trial(
+        "models and the runtime alone",
+        ("gptrs-models", "gptrs-runtime"),
+        (script("models_alone"),),
+        ("gptrs-cli", "gptrs-observe", "scipy"),
+    ),
     Trial(
         "the conformance kit and a backend",
         ("gptrs-conformance", "gptrs-backend-ref"),

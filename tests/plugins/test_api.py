@@ -80,6 +80,19 @@ def test_an_unknown_name_is_an_attribute_error():
         exec("from gptrs.api import Tensr", {})
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("load_model", "gptrs_runtime"), ("dumping", "gptrs_observe")]
+)
+def test_a_name_of_a_package_that_is_not_installed_says_what_to_install(name: str, package: str):
+    code = f"import sys; sys.modules[{package!r}] = None; import gptrs; gptrs.{name}"
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert run.returncode == 1
+    last = run.stderr.splitlines()[-1]
+    distribution = package.replace("_", "-")
+    assert f"`gptrs.{name}` is part of {distribution}, which is not installed; run `" in last
+    assert last.count(distribution) == 2
+
+
 @pytest.mark.parametrize("name", ["Scalar", "FunctionName"])
 def test_new_types_document_themselves(name: str):
     found = getattr(gptrs.api, name)

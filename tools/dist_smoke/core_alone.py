@@ -17,3 +17,12 @@ except gptrs.errors.BackendError as error:
     assert "gptrs-backend-numba" in str(error), error
 else:
     raise SystemExit("there is a backend")
+
+for name, package in (("load_model", "gptrs-runtime"), ("dumping", "gptrs-observe")):
+    try:
+        getattr(gptrs, name)
+    except gptrs.errors.MissingLibraryError as error:
+        assert f"`gptrs.{name}` is part of {package}" in str(error), error
+        assert package in (error.hint or ""), error.hint
+    else:
+        raise SystemExit(f"{package} is there")
