@@ -91,6 +91,12 @@ TRIALS = (
         ("gptrs-cli", "gptrs-observe", "scipy"),
     ),
     Trial(
+        "what is observed, from Python",
+        ("gptrs-observe", "gptrs-backend-ref"),
+        (script("observes"),),
+        ("gptrs-cli", "gptrs-models", "numba"),
+    ),
+    Trial(
         "the conformance kit and a backend",
         ("gptrs-conformance", "gptrs-backend-ref"),
         (script("conforms", "ref"),),

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gptrs.checkpoint.files import atomic_folder
 from gptrs.errors import GptrsError
+from gptrs_runtime.converting import atomic_folder
 from gptrs_runtime.converting.convert import convert
 
 CALLS = (

@@ -21,7 +21,7 @@ def test_the_layers_are_those_of_the_import_linter():
     settings = configparser.ConfigParser()
     settings.read(ROOT / ".importlinter")
     wanted = settings["importlinter:contract:core"]["layers"].split("\n")
-    (block,) = re.findall(r"^```text\n(api .*?)^```", TEXT, re.M | re.S)
+    (block,) = re.findall(r"^```text\n(wiring .*?)^```", TEXT, re.M | re.S)
     layers = [re.split(r"  +", line)[0].strip() for line in block.splitlines()]
     assert layers == [line.strip() for line in wanted if line.strip()]
 

@@ -84,7 +84,16 @@ def test_an_unknown_name_is_an_attribute_error():
     ("name", "package"), [("load_model", "gptrs_runtime"), ("dumping", "gptrs_observe")]
 )
 def test_a_name_of_a_package_that_is_not_installed_says_what_to_install(name: str, package: str):
-    code = f"import sys; sys.modules[{package!r}] = None; import gptrs; gptrs.{name}"
+    code = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == {package!r}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Missing())
+import gptrs
+gptrs.{name}
+"""
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from gptrs import wiring as _wiring  # noqa: F401  # fills the ports
+from gptrs import wiring as wiring  # fills the ports
 from gptrs.lazy_names import attach
 
 if sys.platform == "win32":

@@ -12,7 +12,19 @@ from gptrs.quick_dataclass import dataclass
 OWN = frozenset(
     f"gptrs-{name}"
     for name in (
-        *("core", "cli", "models", "conformance", "new", "serve", "onnx", "ray", "torch"),
+        *(
+            "core",
+            "runtime",
+            "observe",
+            "cli",
+            "models",
+            "conformance",
+            "new",
+            "serve",
+            "onnx",
+            "ray",
+            "torch",
+        ),
         *("backend-ref", "backend-numba", "backend-jax"),
     )
 )
