@@ -18,14 +18,14 @@ from gptrs_runtime.sources.hf_directory import HfDirectory
 
 AUDITED_LOAD = """
 import json, sys
-import gptrs.checkpoint
+from gptrs_runtime.sources.hf_directory import HfDirectory
 import gptrs_runtime.sources.byte_bpe_files, gptrs_runtime.sources.byte_tokens
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 try:
-    directory = gptrs.checkpoint.HfDirectory.open(sys.argv[1])
+    directory = HfDirectory.open(sys.argv[1])
     directory.read_bytes("tokenizer.json")
     directory.read_json("tokenizer_config.json")
     weights = directory.weights

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -277,6 +277,9 @@ def test_places_in_any_bytes_stay_within_the_text(family, data):
 @example(text=" für <日本>  <|x|> 😀👩‍👩‍👧‍👦 n't  fox.")
 def test_places_in_a_text_that_is_given_are_those_in_one_that_is_made(trims, text):
     """Between special tokens, and where the library leaves spaces out of its offsets."""
+    assume(
+        "\ufffd" not in text
+    )  # a decoder holds it back, as it stands for bytes that are no UTF-8
     family = f"trims: {trims}"
     if family not in _made:
         made = of_bytes_with_added()
