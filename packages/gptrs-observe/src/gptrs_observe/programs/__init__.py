@@ -1,1 +1,1 @@
-"""PTIR programs by themselves: read a `file`, find `inputs`, `run`, and `report` on the work."""
+"""What programs are made of: `report` on the work, `diagram`, times of kernels."""

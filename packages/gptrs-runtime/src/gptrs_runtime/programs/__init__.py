@@ -1,0 +1,1 @@
+"""PTIR programs by themselves: read from a file, given inputs, run."""
