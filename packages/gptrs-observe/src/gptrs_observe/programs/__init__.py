@@ -1,1 +1,1 @@
-"""What programs are made of: `report` on the work, `diagram`, times of kernels."""
+"""Report on the work of a program: its ops, its diagram, the times of its kernels."""
