@@ -41,7 +41,7 @@ origin_of: Port[[Backend], str] = Port()
 optimize: Port[
     [Program, Backend, Sequence[bool] | None, bool, Callable[[PassRun], None] | None], Split
 ] = Port()
-"""What `gptrs.capture.optimization.optimize` makes of a program."""
+"""Optimize a program, as `gptrs.capture.optimization.optimize` does."""
 get_backend: Port[[str | None], Backend] = Port()
 """The backend of that name; for None that of `GPTRS_BACKEND`, else the best that works."""
 plugin_implementations: Port[[], ImplementationSource] = Port()

@@ -34,7 +34,7 @@ class Row(Op):
     kinds: ClassVar[Kinds]
     """The kinds of element types that the op takes."""
     definition: ClassVar[Callable[..., Any] | None]
-    """What it computes of Python numbers; None if that depends on the width of the type."""
+    """Computes the op on Python numbers; None if the result depends on the width of the type."""
     ulps: ClassVar[float]
     """Units in the last place that an f32 or f64 result may be off; 0: correctly rounded."""
     smooth: ClassVar[tuple[float, float, float] | None]
