@@ -275,6 +275,7 @@ def test_places_in_any_bytes_stay_within_the_text(family, data):
 @settings(max_examples=40, deadline=None)
 @given(text=st.text(st.sampled_from("fox The.é日😀\u200d👧\n ü'n<x|>")) | st.text(max_size=12))
 @example(text=" für <日本>  <|x|> 😀👩‍👩‍👧‍👦 n't  fox.")
+@example(text=" ")
 def test_places_in_a_text_that_is_given_are_those_in_one_that_is_made(trims, text):
     """Between special tokens, and where the library leaves spaces out of its offsets."""
     assume(

@@ -179,8 +179,12 @@ class TextTokenizer:
         ):
             own = self.token_bytes(token) or b""
             spaces = len(own) - len(own.lstrip(b" "))  # which some tokenizers leave out of offsets
-            places.append(end if special else min(start, max(end, start - spaces)))
-            end = max(places[-1], end if special else stop)
+            at = end if special else min(start, max(end, start - spaces))
+            places.append(at)
+            if not special:
+                # A token of spaces alone at the beginning of a text has the offsets (0, 0).
+                shown = text[at : at + spaces]
+                end = max(at + len(shown) - len(shown.lstrip(" ")), stop)
         return places
 
     def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
