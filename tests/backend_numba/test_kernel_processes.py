@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
-from gptrs_backend_numba.codegen.kernel_inventory import versions_in
-from gptrs_backend_numba.codegen.kernel_store import open_store
+from gptrs_backend_numba.codegen.kernel_store import KERNELS, open_store
 
 
 @pytest.fixture
@@ -166,13 +164,13 @@ def test_a_process_survives_a_cache_that_was_tampered_with(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert finish(start(root))[0] == 4
-    (version,) = versions_in(root / "numba", "")
+    (version,) = open_store("another").report().parts
     entries = [path for path in (root / "numba").iterdir() if path.name != ".lock"]
     damages = [
         lambda whole: whole[:47] + pickle.dumps(Payload()),
         lambda whole: whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:],
         lambda whole: whole[: len(whole) // 2],
-        lambda whole: encoded(entries[-1].name, Entry(version.name, b"whole, made by nobody")),
+        lambda whole: KERNELS.encode(entries[-1].name, version.name, b"whole, made by nobody"),
     ]
     for path, damaged in zip(entries, damages, strict=True):
         path.write_bytes(damaged(path.read_bytes()))
@@ -199,9 +197,9 @@ def test_a_kernel_sealed_under_the_name_of_another_one_is_not_linked(root: Path)
     """The seal is no signature: the name of the function is compared, too."""
     assert finish(start(root))[0] == 4
     entries = sorted(path for path in (root / "numba").iterdir() if path.name != ".lock")
-    read = [read_entry(path) for path in entries]
+    read = [KERNELS.decode(path.name, path.read_bytes()) for path in entries]
     for path, entry in zip(entries, read[1:] + read[:1], strict=True):
-        path.write_bytes(encoded(path.name, entry))
+        path.write_bytes(KERNELS.encode(path.name, *entry))
     compiled, found, said = finish(start(root))
     assert (compiled, found) == (4, ["42", "43", "44", "45"])
     assert "it is the code of another function" in said

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.cache_files import keep_within
+from gptrs.disk_cache import keep_within
 from gptrs.errors import UsageError
-from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded
-from gptrs_backend_numba.codegen.kernel_inventory import NAMES, clear, versions_in
-from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
+from gptrs_backend_numba.codegen.kernel_store import KERNELS, KernelStore, open_store
 
 
 @pytest.fixture
@@ -133,7 +131,7 @@ def swap(one: Path, other: Path) -> None:
 
 def test_every_flipped_bit_is_noticed(root: Path) -> None:
     store = open_store("made by a test")
-    whole = encoded(A, Entry("made by a test", b"code"))
+    whole = KERNELS.encode(A, "made by a test", b"code")
     for position in range(8 * len(whole)):
         damaged = bytearray(whole)
         damaged[position // 8] ^= 1 << position % 8
@@ -193,7 +191,7 @@ def test_a_disk_that_is_full_is_tried_once(
 
 
 def test_entries_unused_for_longest_make_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(encoded(A, Entry("made by a test", bytes(1000))))
+    size = len(KERNELS.encode(A, "made by a test", bytes(1000)))
     monkeypatch.setenv("GPTRS_CACHE_BYTES", str(2 * size))
     store = open_store("made by a test")
     for age, key in ((200, A), (100, B)):
@@ -215,7 +213,7 @@ def test_the_folder_is_not_listed_for_every_entry(
         listed.append(free)
         return free
 
-    monkeypatch.setattr("gptrs_backend_numba.codegen.kernel_store.keep_within", listing)
+    monkeypatch.setattr("gptrs.disk_cache.keep_within", listing)
     monkeypatch.setenv("GPTRS_CACHE_BYTES", str(1 << 20))
     store = open_store("made by a test")
     for number in range(200):
@@ -246,9 +244,9 @@ def test_what_a_killed_writer_left_goes_and_what_is_not_ours_stays(root: Path) -
     for name, age in ((".new-old", 7200), (".new-young", 0), ("notes.txt", 7200)):
         (folder / name).write_text("")
         os.utime(folder / name, (time.time() - age,) * 2)
-    keep_within(folder, NAMES, 1 << 20)
+    keep_within(folder, KERNELS.names, 1 << 20)
     assert {path.name for path in folder.iterdir()} == {A, ".new-young", "notes.txt"}
-    assert clear(folder, None).count == 1
+    assert store.clear().count == 1
     assert {path.name for path in folder.iterdir()} == {".new-young", "notes.txt"}
 
 
@@ -257,9 +255,10 @@ def test_entries_know_which_version_made_them(root: Path) -> None:
     open_store("new").save(B, b"code")
     (root / "numba" / C).write_bytes(b"gptrs kernel 1\n" + bytes(100))
     folder = root / "numba"
-    versions = {version.name: version for version in versions_in(folder, "new")}
+    store = open_store("new")
+    versions = {version.name: version for version in store.report().parts}
     assert versions["new"].current
     assert [version.current for version in versions.values()] == [True, False, False]
     assert versions["old"].entries.count == 1
-    assert clear(folder, keep="new").count == 2
+    assert store.clear(stale_only=True).count == 2
     assert [path.name for path in folder.iterdir()] == [B]

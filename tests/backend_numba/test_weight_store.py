@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
-from gptrs.cache_files import Entries
 from gptrs.capture.caching.optimized_programs import optimized_programs
+from gptrs.disk_cache import Entries
 from gptrs_backend_numba.codegen.kernel_store import open_store
 from gptrs_backend_numba.kept_weights import checked_files, weight_file, weight_store
 from gptrs_backend_numba.kept_weights.checked_files import CHECKED

@@ -11,6 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.backend.protocol import InputRole
+from gptrs.capture.caching import optimized_programs
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.ir import dtypes
@@ -19,7 +20,6 @@ from gptrs.ir.printer import print_program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.optimizer.split import Recipe, Split
-from gptrs.private_files import sealed
 
 SYMBOLIC = parse_program("""ptir.v0.5
 func @main(%x: f32[?0, 3], %w: bf16[3]) -> f32[?0, 3] {
@@ -108,7 +108,7 @@ def test_a_file_makes_no_other_objects(folder, tmp_path, split):
     OptimizedPrograms(folder).keep("key", split, None)
     (file,) = folder.iterdir()
     body = pickle.dumps(Harmful(tmp_path / "harm"))
-    file.write_bytes(sealed(file.name, body))
+    file.write_bytes(optimized_programs.FORMAT.encode(file.name, "", body))
     assert OptimizedPrograms(folder).find("key", None) is None
     assert not (tmp_path / "harm").exists()
 

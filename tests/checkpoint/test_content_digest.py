@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from gptrs.backend import weight_identity
 from gptrs.checkpoint.param_source import FileSource
+from gptrs.disk_cache import DiskCache
 from gptrs.errors import CheckpointError
 from gptrs_runtime import content_digest
 from gptrs_runtime.content_digest import weights_digest
@@ -162,7 +163,8 @@ def test_without_a_private_folder_digests_are_made_each_time(path, kept):
 def test_a_forked_child_digests_without_the_workers_of_its_parent(tmp_path, monkeypatch):
     path = tmp_path / "large.safetensors"
     save_file({"w": np.ones(1 << 20, np.float32)}, path)
-    monkeypatch.setattr(content_digest, "_path", lambda name: None)  # nothing is kept
+    nothing = DiskCache(None, content_digest.FORMAT, 0)
+    monkeypatch.setattr(content_digest, "kept_digests", lambda: nothing)
     expected = digest(path)  # starts workers
     child = os.fork()
     if child == 0:

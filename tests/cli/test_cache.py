@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.test_terminal import on_a_terminal
-from gptrs.backend.cache_report import CachePart, CacheReport
-from gptrs.cache_files import Entries
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.disk_cache import CachePart, CacheReport, Entries
 from gptrs.plugins.manager import manager
 from gptrs_runtime import content_digest
 from runtime.tiny_gpt2 import save_tiny_gpt2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.cache_files import Entries, files_in, keep_within, make_room, remove
+from gptrs.disk_cache import Entries, files_in, keep_within, make_room, remove
 from gptrs.errors import ExecutionError
 from gptrs.private_files import read_own, whole_file, write_all
 

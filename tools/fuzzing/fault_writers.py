@@ -19,8 +19,7 @@ from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
 from gptrs.optimizer.split import Split
-from gptrs.private_files import whole_file, write_all
-from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
+from gptrs_backend_numba.codegen.kernel_store import KernelStore
 from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
 from gptrs_cli.generate.result_lines import ResultLines
 from gptrs_observe.profile import Profile
@@ -77,15 +76,16 @@ def _archive(suffix: str) -> Writer:
 
 
 def _write_kernel(folder: Path, number: int) -> None:
-    entry = Entry("1", bytes([number]) * SIZE)
-    with whole_file(folder / "kernel") as descriptor:
-        write_all(descriptor, encoded("kernel", entry))
+    if not KernelStore(folder, "1", 1 << 30).save("kernel", bytes([number]) * SIZE):
+        raise OSError("the kernel was not kept")
 
 
 def _read_kernel(folder: Path) -> int | None:
-    if not (folder / "kernel").exists():
+    body = KernelStore(folder, "1", 1 << 30).load("kernel")
+    if body is None:
+        assert not (folder / "kernel").exists(), "a damaged entry"
         return None
-    return _which(np.frombuffer(read_entry(folder / "kernel").body, np.uint8))
+    return _which(np.frombuffer(body, np.uint8))
 
 
 def _write_weight(folder: Path, number: int) -> None:

@@ -15,17 +15,13 @@ from fuzzing import byte_mutations
 from fuzzing.file_formats import FileFormat
 from gptrs.backend.protocol import Backend
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.disk_cache import DamagedEntryError
 from gptrs.errors import CheckpointError
 from gptrs.ir.parser import parse_program
 from gptrs.optimizer.split import Split
 from gptrs.plugins.entry_points import installed_in
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
-from gptrs_backend_numba.codegen.kernel_entry import (
-    DamagedEntryError,
-    Entry,
-    decoded,
-    encoded,
-)
+from gptrs_backend_numba.codegen.kernel_store import KERNELS
 from gptrs_backend_numba.kept_weights.weight_file import (
     UnusableFileError,
     map_weight,
@@ -46,10 +42,12 @@ _JINJA_WORDS = (
     b"{% for m in messages %}", b"{% endfor %}", b"{{ 'a' * 10**9 }}", b"namespace", b".__init__",
     b"{% set x = x ~ x %}", b"lipsum.__globals__", b"{% include '/etc/passwd' %}", b"cycler", b"**",
 )  # fmt: skip
-_KERNELS = {"kernel_a": Entry("1 x86", b"\x90" * 300), "kernel_b": Entry("1 x86", b"\xc3" * 200)}
+_KERNELS = {"kernel_a": ("1 x86", b"\x90" * 300), "kernel_b": ("1 x86", b"\xc3" * 200)}
 _WEIGHT = np.arange(3000, dtype=np.float32)
 _others: list[bytes] = []
 """Sound contents of other files of the format that is being tried."""
+_names: list[str] = []
+"""The names of the files of programs, the one that is tried first."""
 _PROGRAM = """ptir.v0.5
 func @main(%x: f32[2]) -> f32[2] {
   %0 = tanh %x : f32[2]
@@ -142,8 +140,8 @@ def _read_template(path: Path, dice: Dice) -> None:
 
 
 def _prepare_kernels(folder: Path, backend: Backend) -> Sequence[bytes]:
-    _others[:] = [encoded("kernel_b", _KERNELS["kernel_b"])]
-    return [encoded("kernel_a", _KERNELS["kernel_a"])]
+    _others[:] = [KERNELS.encode("kernel_b", *_KERNELS["kernel_b"])]
+    return [KERNELS.encode("kernel_a", *_KERNELS["kernel_a"])]
 
 
 def _mutate_own(dice: Dice, data: bytes, other: bytes) -> bytes:
@@ -156,7 +154,7 @@ def _mutate_own(dice: Dice, data: bytes, other: bytes) -> bytes:
 
 def _read_kernel(path: Path, dice: Dice) -> None:
     try:
-        found = decoded("kernel_a", path.read_bytes())
+        found = KERNELS.decode("kernel_a", path.read_bytes())
     except DamagedEntryError as error:
         raise CheckpointError(str(error)) from error
     assert found == _KERNELS["kernel_a"], "a damaged entry, or that of another kernel, was taken"
@@ -168,16 +166,17 @@ def _prepare_programs(folder: Path, backend: Backend) -> Sequence[bytes]:
     kept.mkdir(mode=0o700)
     for key in ("one", "two"):
         OptimizedPrograms(kept).keep(key, Split(parse_program(_PROGRAM), (0,)), None)
-    one, two = (path.read_bytes() for path in sorted(kept.iterdir()))
+    _names[:] = sorted(path.name for path in kept.iterdir())
+    one, two = ((kept / name).read_bytes() for name in _names)
     _others[:] = [two]
     return [one]
 
 
 def _read_program(path: Path, dice: Dice) -> None:
     kept = path.parent / "kept"
-    (place,) = (each for each in kept.iterdir() if each.name.startswith("one"))
-    place.write_bytes(path.read_bytes())
-    place.chmod(0o600)
+    file = kept / _names[0]
+    file.write_bytes(path.read_bytes())
+    file.chmod(0o600)
     found = OptimizedPrograms(kept).find("one", None)
     if found is None:
         raise CheckpointError("it counts as absent")

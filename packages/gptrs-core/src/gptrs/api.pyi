@@ -4,8 +4,6 @@ from gptrs import functionals as functionals
 from gptrs import nn as nn
 from gptrs.backend.bound_inputs import BindingExecutable as BindingExecutable
 from gptrs.backend.bound_inputs import BoundInputs as BoundInputs
-from gptrs.backend.cache_report import CachePart as CachePart
-from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.device_memory import DeviceMemory as DeviceMemory
 from gptrs.backend.following import FollowingBackend as FollowingBackend
 from gptrs.backend.following import LeadingBackend as LeadingBackend
@@ -53,7 +51,9 @@ from gptrs.backend.weight_cache import WeightCache as WeightCache
 from gptrs.backend.weight_identity import WeightFile as WeightFile
 from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
-from gptrs.cache_files import Entries as Entries
+from gptrs.disk_cache import CachePart as CachePart
+from gptrs.disk_cache import CacheReport as CacheReport
+from gptrs.disk_cache import Entries as Entries
 from gptrs.capture import primitives as primitives
 from gptrs.capture.events.trace import CompileEnd as CompileEnd
 from gptrs.capture.events.trace import CompileStart as CompileStart

@@ -8,29 +8,20 @@ size, and the times of the last change of content and inode. No program can set 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from blake3 import blake3
 
-from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.backend.weight_identity import WeightFile
-from gptrs.cache_files import Entries, Found, files_in, keep_within, remove
 from gptrs.checkpoint.param_source import FileSource, ParamSource
+from gptrs.disk_cache import DiskCache, EntryFormat
 from gptrs.errors import CheckpointError
-from gptrs.private_files import (
-    SEAL_BYTES,
-    private_folder,
-    read_own,
-    sealed,
-    unsealed,
-    whole_file,
-    write_all,
-)
+from gptrs.private_files import private_folder
 from gptrs.quoting import quoted
 
 FOLDER: Final = "identities"
@@ -38,7 +29,9 @@ SIZE: Final = 32
 """Bytes of a digest."""
 _VERSION: Final = b"gptrs weights 1\n"
 """Changes with the way in which digests are made."""
-_NAMES: Final = re.compile(r"[0-9a-f]{32}")
+FORMAT: Final = EntryFormat(
+    "digest", "computed", 1, re.compile(r"[0-9a-f]{32}"), SIZE, logging.DEBUG
+)
 _BUDGET: Final = 1 << 20
 """Bytes of all kept digests: some 16,000 models."""
 _threads: Final = [blake3.AUTO]
@@ -57,34 +50,22 @@ def weights_digest(weights: ParamSource) -> bytes:
         return _digest(weights)
     _require_unchanged(files)
     key = hashlib.blake2b(b"".join([_VERSION, *(file.digest for file in files)]), digest_size=16)
-    path = _path(key.hexdigest())
-    kept = None if path is None else _read(path)
-    if kept is not None:
-        return kept
+    kept, name = kept_digests(), key.hexdigest()
+    found = kept.load(name)
+    if found is not None:
+        return found
     made = _digest(weights)
     _require_unchanged(files)
-    if path is not None:
-        _write(path, made)
+    kept.save(name, made)
     return made
 
 
-class KeptDigests:
-    """The digests on disk, as `gptrs cache` shows and clears them."""
-
-    def report(self) -> CacheReport:
-        """Return what is kept; changes nothing."""
-        folder = _folder()
-        held = (Entries(1, found.nbytes) for found in self._entries())
-        # Names are digests: they do not tell whose files were changed since.
-        return CacheReport(folder, _BUDGET, [CachePart("", True, sum(held, Entries()))])
-
-    def clear(self, *, stale_only: bool = False) -> Entries:
-        """Remove all digests, none if `stale_only`; ExecutionError if one cannot be removed."""
-        return Entries() if stale_only else remove(self._entries())
-
-    def _entries(self) -> list[Found]:
-        folder = _folder()
-        return [] if folder is None else list(files_in(folder, _NAMES))
+def kept_digests() -> DiskCache:
+    """Return the digests on disk; their names do not tell whose files were changed since."""
+    try:
+        return DiskCache(private_folder(FOLDER), FORMAT, _BUDGET)
+    except OSError:
+        return DiskCache(None, FORMAT, _BUDGET)
 
 
 def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
@@ -130,34 +111,3 @@ def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
         yield from weights.parts(name)
     else:
         yield weights.load(name)
-
-
-def _folder() -> Path | None:
-    """Return where digests are kept, None where the folder cannot be private."""
-    try:
-        return private_folder(FOLDER)
-    except OSError:
-        return None
-
-
-def _path(name: str) -> Path | None:
-    folder = _folder()
-    return None if folder is None else folder / name
-
-
-def _read(path: Path) -> bytes | None:
-    """Return the digest in a file, None if it is missing, damaged, or that of other weights."""
-    try:
-        data = read_own(path, SEAL_BYTES + SIZE)
-    except OSError:
-        return None
-    return None if data is None else unsealed(path.name, data)
-
-
-def _write(path: Path, digest: bytes) -> None:
-    try:
-        with whole_file(path) as descriptor:
-            write_all(descriptor, sealed(path.name, digest))
-        keep_within(path.parent, _NAMES, _BUDGET)
-    except OSError:  # it is computed again next time
-        return

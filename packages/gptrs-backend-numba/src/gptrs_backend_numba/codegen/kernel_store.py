@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: a private directory, entries checked before they are trusted."""
+"""Compiled kernels on disk, each compiled by one process while the others wait for it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gptrs.cache_files import keep_within
-from gptrs.private_files import ELSEWHERE, private_folder, whole_file, write_all
-from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_entry
-from gptrs_backend_numba.codegen.kernel_inventory import NAMES, budget_bytes
+from gptrs.disk_cache import DiskCache, EntryFormat, budget_bytes
+from gptrs.private_files import ELSEWHERE, private_folder
 
 _LOG = logging.getLogger("gptrs")
 _LOCK_FILE = ".lock"
@@ -23,71 +22,15 @@ _WAIT_S = 120.0
 _LOOK_S = 0.02
 
 
-class KernelStore:
-    """Entries of bytes by key in `folder`; without a folder nothing is found or kept.
+KERNELS = EntryFormat("kernel", "compiled", 3, re.compile(r"[0-9a-f]{40}"), 64 << 20)
+"""Kernels take some 10 to 200 KiB."""
 
-    An entry is code for this process, so `folder` must belong to the user and be closed to others
-    (see `open_store`). One that is damaged, or that somebody else may have written, counts as
-    absent; the log says so once in a process, as it does of the first entry that cannot be kept,
-    after which no more are. `version` is what entries are made by and for, `budget` the most bytes
-    that they may take together.
-    """
+
+class KernelStore(DiskCache):
+    """The cache of machine code by key, with locks between the processes that compile it."""
 
     def __init__(self, folder: Path | None, version: str, budget: int) -> None:
-        self.folder = folder
-        self.version = version
-        self.budget = budget
-        self.keeps = folder is not None and budget > 0
-        """False without a folder or a budget, and once saving has failed."""
-        self._unseen = 0
-        """Bytes that may be saved before the folder is looked at again, which takes long."""
-        self._warned: set[str] = set()
-
-    def load(self, key: str) -> bytes | None:
-        """Return the entry stored under `key`, None if there is none that can be trusted."""
-        if self.folder is None:
-            return None
-        path = self.folder / key
-        try:
-            return read_entry(path).body
-        except FileNotFoundError:
-            return None
-        except DamagedEntryError as error:
-            self.discard(key, str(error))
-        except OSError as error:
-            self._warn("refused", f"cached kernel `{path}` is not used: {error.strerror}")
-        return None
-
-    def has(self, key: str) -> bool:
-        """Return whether there is an entry under `key`, which nobody has looked at."""
-        return self.folder is not None and (self.folder / key).exists()
-
-    def discard(self, key: str, reason: str) -> None:
-        """Remove the entry under `key`, which turned out to be of no use."""
-        assert self.folder is not None, "nothing was loaded"
-        path = self.folder / key
-        self._warn("damaged", f"cached kernel `{path}` is compiled again: {reason}")
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:  # a directory, or one that is read-only: the next process looks again
-            return
-
-    def save(self, key: str, body: bytes) -> None:
-        """Store `body` under `key` atomically; a full or read-only disk is only logged, once."""
-        if self.folder is None or not self.keeps:
-            return
-        try:
-            with whole_file(self.folder / key) as descriptor:
-                write_all(descriptor, encoded(key, Entry(self.version, body)))
-            self._unseen -= len(body)
-            if self._unseen <= 0:
-                free = keep_within(self.folder, NAMES, self.budget)
-                # Other processes save as well.
-                self._unseen = max(free // 4, self.budget // 64)
-        except OSError as error:
-            self.keeps = False
-            problem = f"kernels cannot be cached in `{self.folder}`: {error.strerror}"
-            self._warn("full", f"{problem}; {ELSEWHERE}")
+        super().__init__(folder, KERNELS, budget, version)
 
     @contextmanager
     def alone(self, key: str) -> Generator[None]:
@@ -127,11 +70,6 @@ class KernelStore:
             return os.open(self.folder / _LOCK_FILE, flags, 0o600)
         except OSError:  # saving will fail as well, and say why
             return None
-
-    def _warn(self, kind: str, text: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _LOG.warning("%s", text)
 
 
 def open_store(version: str) -> KernelStore:

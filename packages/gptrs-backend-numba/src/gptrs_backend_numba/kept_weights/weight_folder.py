@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gptrs.backend.cache_report import CachePart
 from gptrs.backend.weight_identity import file_digest
-from gptrs.cache_files import Entries, Found, files_in, make_room, remove
+from gptrs.disk_cache import CachePart, Entries, Found, files_in, make_room, remove
 from gptrs.private_files import remove_abandoned
 from gptrs_backend_numba.kept_weights.checked_files import CHECKED
 

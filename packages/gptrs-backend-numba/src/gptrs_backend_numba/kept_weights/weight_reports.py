@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.backend.cache_report import CacheReport
 from gptrs.backend.weight_identity import WeightIdentity
-from gptrs.cache_files import Entries
+from gptrs.disk_cache import CacheReport, Entries
 from gptrs_backend_numba.kept_weights.weight_folder import clear, kept_in
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.backend.weight_identity import WeightIdentity
-from gptrs.cache_files import Entries
+from gptrs.disk_cache import Entries, bytes_setting
 from gptrs.private_files import ELSEWHERE, make_private, private_folder
 from gptrs_backend_numba.codegen.compiled import kernel_store
-from gptrs_backend_numba.codegen.kernel_inventory import bytes_setting
 from gptrs_backend_numba.codegen.read_faults import handle_read_faults
 from gptrs_backend_numba.kept_weights.weight_file import (
     TRAILER,

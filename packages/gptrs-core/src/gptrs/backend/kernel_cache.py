@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from gptrs.backend.cache_report import CacheReport
-from gptrs.cache_files import Entries
+from gptrs.disk_cache import CacheReport, Entries
 
 Compiling = Callable[[int, int | None], None]
 """Told before a kernel is compiled: which one it is, from 1, and of how many, None if unknown."""

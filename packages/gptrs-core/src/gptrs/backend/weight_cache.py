@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from gptrs.backend.cache_report import CacheReport
-from gptrs.cache_files import Entries
+from gptrs.disk_cache import CacheReport, Entries
 
 
 @runtime_checkable

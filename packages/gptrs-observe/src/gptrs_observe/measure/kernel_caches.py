@@ -8,19 +8,20 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import CodeCache, Compiling, KernelCache
 from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_cache import WeightCache
-from gptrs.cache_files import Entries as Entries
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
+from gptrs.disk_cache import CacheReport as CacheReport
+from gptrs.disk_cache import DiskCache
+from gptrs.disk_cache import Entries as Entries
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.compilations import compilations_told
-from gptrs_runtime.content_digest import KeptDigests
+from gptrs_runtime.content_digest import kept_digests
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling import Sampling
 from gptrs_runtime.generation.stream import TextStream
@@ -58,9 +59,9 @@ def program_cache() -> OptimizedPrograms:
     return optimized_programs()
 
 
-def digest_cache() -> KeptDigests:
+def digest_cache() -> DiskCache:
     """Return the digests of all weights."""
-    return KeptDigests()
+    return kept_digests()
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,15 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from gptrs.backend.cache_report import CachePart, CacheReport
-from gptrs.cache_files import Entries, files_in, keep_within, remove
 from gptrs.capture.caching.source_identity import Names, Sources
 from gptrs.capture.events.trace import ImplementationChoice
+from gptrs.disk_cache import CacheReport, DiskCache, Entries, EntryFormat
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.split import Split
-from gptrs.private_files import (
-    SEAL_BYTES,
-    private_folder,
-    read_own,
-    remove_abandoned,
-    sealed,
-    unsealed,
-    whole_file,
-    write_all,
-)
+from gptrs.private_files import private_folder
 from gptrs.quick_dataclass import dataclass
 
 FOLDER = "programs"
@@ -43,10 +33,12 @@ BUDGET = 64 << 20
 """Bytes of all files; a program of 12 layers takes some 40 kB."""
 SMALLEST_KEPT = 100
 """Instructions of a captured program from which keeping it pays: less is optimized in 10 ms."""
-_LARGEST = 4 << 20
-"""Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
-_NAMES = re.compile(r"[^.]+\.[0-9a-f]{8}")
-"""A key, and a digest of the sizes that are served."""
+FORMAT = EntryFormat(
+    "optimized program", "optimized", 1, re.compile(r"[^.]+\.[0-9a-f]{8}"), 4 << 20, logging.DEBUG
+)
+"""Names are a key, and a digest of the sizes that are served. A larger program has large literals,
+which cost more to read than to fold anew. Backends, whose caches save more time, warn of a folder
+that takes nothing."""
 _CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
 
@@ -86,21 +78,24 @@ class OptimizedPrograms:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self.written = Entries()
-        """The files that this process has written."""
+        self._cache = DiskCache(folder, FORMAT, BUDGET)
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder."""
-        return self._folder is not None
+        """Whether programs can be kept."""
+        return self._cache.keeps
+
+    @property
+    def written(self) -> Entries:
+        """The files that this process has written."""
+        return self._cache.written
 
     def find(self, key: str, guards: SizeGuards | None) -> tuple[str, Split] | None:
         """Return what was kept under `key` for the example sizes of `guards`, and its file.
 
         None for nothing. What was decided then becomes a part of `guards`.
         """
-        for name in self._names(key):
+        for name in self._cache.names(key):
             found = self._read(name)
             if isinstance(found, Optimized) and _serves(found.guards, guards):
                 return name, found.split
@@ -110,7 +105,7 @@ class OptimizedPrograms:
         self, key: str, guards: SizeGuards | None, holds: Callable[[KeptCapture], bool]
     ) -> tuple[KeptCapture, Split] | None:
         """Return a capture that was kept under `key` and still `holds`, and what it became."""
-        for name in self._names(key):
+        for name in self._cache.names(key):
             kept = self._read(name)
             if not isinstance(kept, KeptCapture) or not holds(kept):
                 continue
@@ -134,7 +129,7 @@ class OptimizedPrograms:
 
     def find_choice(self, key: str) -> ImplementationChoice | None:
         """Return the choice that was kept under `key`."""
-        found = [self._read(name) for name in self._names(f"{_CHOICE}{key}")]
+        found = [self._read(name) for name in self._cache.names(f"{_CHOICE}{key}")]
         return next((each for each in found if isinstance(each, ImplementationChoice)), None)
 
     def keep_choice(self, key: str, choice: ImplementationChoice) -> None:
@@ -143,7 +138,7 @@ class OptimizedPrograms:
 
     def choices(self) -> list[ImplementationChoice]:
         """Return all choices that are kept."""
-        found = [self._read(name) for name in self._names(_CHOICE)]
+        found = [self._read(name) for name in self._cache.names(_CHOICE)]
         return [each for each in found if isinstance(each, ImplementationChoice)]
 
     def _write(
@@ -152,51 +147,33 @@ class OptimizedPrograms:
         guards: tuple[int, ...],
         content: Optimized | KeptCapture | ImplementationChoice,
     ) -> str | None:
-        if self._folder is None:
-            return None
-        body = pickle.dumps(content, protocol=5)
-        if len(body) > _LARGEST:
-            return None
         name = f"{key}.{hashlib.blake2b(repr(guards).encode(), digest_size=4).hexdigest()}"
-        try:
-            with whole_file(self._folder / name) as descriptor:
-                write_all(descriptor, sealed(name, body))
-            self.written += Entries(1, SEAL_BYTES + len(body))
-            keep_within(self._folder, _NAMES, BUDGET)
-        except OSError as error:
-            # Backends, whose caches save more time, warn of the folder.
-            reason = error.strerror
-            _LOG.debug("optimized programs cannot be kept in `%s`: %s", self._folder, reason)
-            self._folder = None
-            return None
-        return name
+        return name if self._cache.save(name, pickle.dumps(content, protocol=5)) else None
 
     def report(self) -> CacheReport:
         """Return what is kept; changes nothing."""
-        if self._folder is None:
-            return CacheReport(None, BUDGET, [])
-        held = (Entries(1, found.nbytes) for found in files_in(self._folder, _NAMES))
-        # Names are digests: they do not tell by what version a program was optimized.
-        return CacheReport(self._folder, BUDGET, [CachePart("", True, sum(held, Entries()))])
+        return self._cache.report()
 
     def clear(self, *, stale_only: bool = False) -> Entries:
         """Remove all programs, none if `stale_only`; ExecutionError if one cannot be removed."""
-        if self._folder is None or stale_only:
-            return Entries()
-        removed = remove(files_in(self._folder, _NAMES))
-        remove_abandoned(self._folder)
-        return removed
-
-    def _names(self, key: str) -> list[str]:
-        if self._folder is None:
-            return []
-        try:
-            return sorted(name for name in os.listdir(self._folder) if name.startswith(key))
-        except OSError:
-            return []
+        return self._cache.clear(stale_only=stale_only)
 
     def _read(self, name: str) -> object:
-        return None if self._folder is None else _read(self._folder / name)
+        """Return the record in a file that only this user can have written, None without one."""
+        body = self._cache.load(name)
+        if body is None:
+            return None
+        try:
+            return _ProgramReader(io.BytesIO(body)).load()
+        except (
+            pickle.UnpicklingError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            GptrsError,
+            EOFError,
+        ):
+            return None
 
 
 def _serves(decided: tuple[int, ...], guards: SizeGuards | None) -> bool:
@@ -222,6 +199,9 @@ def optimized_programs() -> OptimizedPrograms:
 _RECORDS = (__name__, ImplementationChoice.__module__)
 
 
+_NOT_LOADED = (pickle.UnpicklingError, EOFError, GptrsError)
+
+
 class _ProgramReader(pickle.Unpickler):
     """Makes objects of PTIR, and no others."""
 
@@ -233,18 +213,3 @@ class _ProgramReader(pickle.Unpickler):
         if not isinstance(found, type) or found.__module__ != module:
             raise pickle.UnpicklingError(f"`{module}.{name}` is no part of a program")
         return found
-
-
-def _read(path: Path) -> object:
-    """Return the content of a file that only this user can have written, None if it has none."""
-    try:
-        data = read_own(path, _LARGEST + SEAL_BYTES) or b""
-    except OSError:
-        return None
-    body = unsealed(path.name, data)
-    if body is None:
-        return None
-    try:
-        return _ProgramReader(io.BytesIO(body)).load()
-    except (pickle.UnpicklingError, AttributeError, TypeError, ValueError, GptrsError, EOFError):
-        return None

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from gptrs.capture.caching.miss_reasons import REASONS, MissReasons, Reason
 from gptrs.capture.caching.program_key import ProgramKey
 from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.disk_cache import bytes_setting
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 
@@ -226,12 +227,6 @@ class ProgramCache(Generic[T]):
 
 
 def _budget_of_environment() -> int:
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return DEFAULT_BUDGET
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise UsageError(
-            f"`{VARIABLE}` must be a number of bytes, got `{text}`",
-            hint=f"unset it to keep compiled programs of {DEFAULT_BUDGET} bytes",
-        )
-    return int(text)
+    hint = f"unset it to keep compiled programs of {DEFAULT_BUDGET} bytes"
+    stated = bytes_setting(VARIABLE, hint)
+    return DEFAULT_BUDGET if stated is None else stated
