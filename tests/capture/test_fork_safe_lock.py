@@ -13,7 +13,7 @@ from gptrs.capture.caching.program_cache import ProgramCache
 
 cache = ProgramCache()
 kept, pending = made_key(literal=1), made_key(literal=2)
-cache.find_or_compile(kept, lambda reason: "kept")
+cache.find_or_make(kept, lambda reason: "kept")
 started, go_on, stop = threading.Event(), threading.Event(), threading.Event()
 
 def compile_slowly(reason):
@@ -25,11 +25,11 @@ def keep_busy():
     number = 0
     while not stop.is_set():
         number += 1
-        cache.find_or_compile(made_key(shape=number % 3000), lambda reason: number)
+        cache.find_or_make(made_key(shape=number % 3000), lambda reason: number)
 
 threads = [threading.Thread(target=keep_busy) for _ in range(3)]
 threads.append(threading.Thread(
-    target=lambda: cache.find_or_compile(pending, compile_slowly)))
+    target=lambda: cache.find_or_make(pending, compile_slowly)))
 for thread in threads:
     thread.start()
 started.wait()
@@ -39,8 +39,8 @@ for _ in range(20):
     if not child:
         statistics = cache.statistics
         in_order = (
-            cache.find_or_compile(pending, lambda reason: "by the child").value == "by the child"
-            and cache.find_or_compile(pending, lambda reason: "again").value == "by the child"
+            cache.find_or_make(pending, lambda reason: "by the child").value == "by the child"
+            and cache.find_or_make(pending, lambda reason: "again").value == "by the child"
             and statistics.bytes == 1024 * statistics.entries
         )
         os._exit(0 if in_order else 1)
@@ -50,7 +50,7 @@ stop.set()
 for thread in threads:
     thread.join()
 assert statuses == [0] * 20, statuses
-assert cache.find_or_compile(pending, lambda reason: "again").value == "by the parent"
+assert cache.find_or_make(pending, lambda reason: "again").value == "by the parent"
 """
 
 

@@ -15,10 +15,10 @@ from gptrs.capture.caching.program_cache import (
     BYTES_PER_INSTRUCTION,
     DEFAULT_BUDGET,
     VARIABLE,
-    Lookup,
     ProgramCache,
 )
 from gptrs.errors import UsageError
+from gptrs.memory_cache import Lookup
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}
 
@@ -33,22 +33,22 @@ class Compiled:
 
 def _served(cache: ProgramCache[str], names: str) -> str:
     """The programs, by name, that had to be compiled to serve all of `names`."""
-    return "".join(name for name in names if not cache.find_or_compile(KEYS[name], str).hit)
+    return "".join(name for name in names if not cache.find_or_make(KEYS[name], str).hit)
 
 
 def test_a_program_is_compiled_once():
     cache = ProgramCache[object]()
     value = object()
-    missed = cache.find_or_compile(KEYS["a"], lambda reason: value)
-    hit = cache.find_or_compile(made_key(literal="a"), lambda reason: object())
+    missed = cache.find_or_make(KEYS["a"], lambda reason: value)
+    hit = cache.find_or_make(made_key(literal="a"), lambda reason: object())
     assert missed == Lookup(value, False, "first")
     assert hit == Lookup(value, True, None)
 
 
 def test_compile_is_told_the_reason():
     cache = ProgramCache[str]()
-    assert cache.find_or_compile(KEYS["a"], str).value == "first"
-    assert cache.find_or_compile(KEYS["b"], str).value == "literal"
+    assert cache.find_or_make(KEYS["a"], str).value == "first"
+    assert cache.find_or_make(KEYS["b"], str).value == "literal"
 
 
 def test_least_recently_used_is_dropped():
@@ -65,37 +65,37 @@ def test_the_budget_holds():
     assert cache.statistics.bytes == 3 * BYTES_PER_INSTRUCTION
     assert _served(cache, "dbca") == "da"
     assert cache.statistics.bytes == 3 * BYTES_PER_INSTRUCTION
-    cache.find_or_compile(made_key(instructions=2), str)
+    cache.find_or_make(made_key(instructions=2), str)
     assert (cache.statistics.entries, cache.statistics.evictions) == (2, 4)
 
 
 def test_an_entry_counts_with_instructions_literals_and_what_it_reports():
     cache = ProgramCache[Compiled]()
     key = made_key(instructions=3, literal_bytes=50)
-    cache.find_or_compile(key, lambda reason: Compiled(nbytes=7))
+    cache.find_or_make(key, lambda reason: Compiled(nbytes=7))
     assert cache.statistics.bytes == 3 * BYTES_PER_INSTRUCTION + 57
 
 
 @pytest.mark.parametrize("nbytes", [None, "many", -5, 1.5])
 def test_a_senseless_report_counts_as_nothing(nbytes):
     cache = ProgramCache[Compiled]()
-    cache.find_or_compile(made_key(), lambda reason: Compiled(nbytes))
+    cache.find_or_make(made_key(), lambda reason: Compiled(nbytes))
     assert cache.statistics.bytes == BYTES_PER_INSTRUCTION
 
 
 def test_what_is_over_the_budget_alone_is_returned_and_not_kept():
     cache = ProgramCache[Compiled](budget_bytes=2 * BYTES_PER_INSTRUCTION)
     small, large = made_key(), made_key(literal=1)
-    cache.find_or_compile(small, lambda reason: Compiled())
+    cache.find_or_make(small, lambda reason: Compiled())
     lookups = [
-        cache.find_or_compile(large, lambda reason: Compiled(2 * BYTES_PER_INSTRUCTION))
+        cache.find_or_make(large, lambda reason: Compiled(2 * BYTES_PER_INSTRUCTION))
         for _ in range(2)
     ]
     assert [(lookup.hit, lookup.reason) for lookup in lookups] == [
         (False, "literal"),
         (False, "evicted"),
     ]
-    assert cache.find_or_compile(small, lambda reason: Compiled()).hit
+    assert cache.find_or_make(small, lambda reason: Compiled()).hit
     statistics = cache.statistics
     assert (statistics.refused, statistics.evictions, statistics.entries) == (2, 0, 1)
 
@@ -108,7 +108,7 @@ def test_clear_forgets_programs_and_counts():
     assert (statistics.hits, statistics.misses, statistics.entries) == (0, 0, 0)
     assert (statistics.bytes, statistics.evictions) == (0, 0)
     assert set(statistics.misses_by_reason.values()) == {0}
-    assert cache.find_or_compile(KEYS["a"], str) == Lookup("first", False, "first")
+    assert cache.find_or_make(KEYS["a"], str) == Lookup("first", False, "first")
 
 
 def test_dropped_programs_are_freed():
@@ -120,8 +120,8 @@ def test_dropped_programs_are_freed():
         made.append(weakref.ref(compiled))
         return compiled
 
-    cache.find_or_compile(KEYS["a"], compile_it)
-    cache.find_or_compile(KEYS["b"], compile_it)
+    cache.find_or_make(KEYS["a"], compile_it)
+    cache.find_or_make(KEYS["b"], compile_it)
     gc.collect()
     assert [reference() is None for reference in made] == [True, False]
     cache.clear()
@@ -136,8 +136,8 @@ def test_a_compilation_that_fails_leaves_nothing():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        cache.find_or_compile(KEYS["a"], fail)
-    assert cache.find_or_compile(KEYS["a"], str) == Lookup("first", False, "first")
+        cache.find_or_make(KEYS["a"], fail)
+    assert cache.find_or_make(KEYS["a"], str) == Lookup("first", False, "first")
     assert cache.statistics.misses == 2
 
 
@@ -168,7 +168,7 @@ def test_a_bad_budget_is_an_error_before_anything_is_compiled(monkeypatch, text)
     monkeypatch.setenv(VARIABLE, text)
     cache, compiled = ProgramCache[str](), []
     with pytest.raises(UsageError, match=f"`{VARIABLE}` must be a number of bytes, got `{text}`"):
-        cache.find_or_compile(KEYS["a"], compiled.append)
+        cache.find_or_make(KEYS["a"], compiled.append)
     assert compiled == []
 
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from capture.made_keys import made_key
-from gptrs.capture.caching.program_cache import BYTES_PER_INSTRUCTION, Lookup, ProgramCache
+from gptrs.capture.caching.program_cache import BYTES_PER_INSTRUCTION, ProgramCache
+from gptrs.memory_cache import Lookup
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}
 
@@ -27,7 +28,7 @@ def test_threads_that_miss_a_key_at_once_share_one_compilation():
     def serve(_: int) -> list[object]:
         barrier.wait()
         return [
-            cache.find_or_compile(KEYS[name], lambda _, name=name: compile_it(name)).value
+            cache.find_or_make(KEYS[name], lambda _, name=name: compile_it(name)).value
             for name in "abcdef"
         ]
 
@@ -50,16 +51,16 @@ def test_those_who_wait_get_a_program_that_is_not_kept():
         _until(lambda: _waiting(cache) == len(others))
         return object()
 
-    lookups: list[Lookup[object]] = []
+    lookups: list[Lookup[object, str]] = []
     others += [
         threading.Thread(
             target=lambda: lookups.append(
-                cache.find_or_compile(KEYS["a"], lambda reason: pytest.fail("compiled twice"))
+                cache.find_or_make(KEYS["a"], lambda reason: pytest.fail("compiled twice"))
             )
         )
         for _ in range(3)
     ]
-    mine = cache.find_or_compile(KEYS["a"], compile_it)
+    mine = cache.find_or_make(KEYS["a"], compile_it)
     for thread in others:
         thread.join()
     assert [(lookup.value, lookup.hit) for lookup in lookups] == [(mine.value, True)] * 3
@@ -78,7 +79,7 @@ def test_an_error_goes_to_the_thread_that_compiled_and_the_next_tries_itself():
     def serve(_: int) -> str:
         barrier.wait()
         try:
-            return cache.find_or_compile(KEYS["a"], compile_it).value
+            return cache.find_or_make(KEYS["a"], compile_it).value
         except ValueError:
             return "failed"
 
@@ -96,7 +97,7 @@ def test_different_keys_are_compiled_in_parallel():
         return "made"
 
     with ThreadPoolExecutor(2) as pool:
-        lookups = list(pool.map(lambda name: cache.find_or_compile(KEYS[name], compile_it), "ab"))
+        lookups = list(pool.map(lambda name: cache.find_or_make(KEYS[name], compile_it), "ab"))
     assert [lookup.value for lookup in lookups] == ["made", "made"]
 
 
@@ -104,9 +105,9 @@ def test_a_thread_does_not_wait_for_itself():
     cache = ProgramCache[str]()
 
     def outer(reason: str) -> str:
-        return "outer of " + cache.find_or_compile(KEYS["a"], lambda _: "inner").value
+        return "outer of " + cache.find_or_make(KEYS["a"], lambda _: "inner").value
 
-    assert cache.find_or_compile(KEYS["a"], outer).value == "outer of inner"
+    assert cache.find_or_make(KEYS["a"], outer).value == "outer of inner"
     assert cache.statistics.entries == 1
     assert cache.statistics.bytes == BYTES_PER_INSTRUCTION
 
@@ -118,13 +119,13 @@ def test_what_was_being_compiled_when_the_cache_was_cleared_is_not_kept():
         cache.clear()
         return "made"
 
-    assert cache.find_or_compile(KEYS["a"], compile_it).value == "made"
+    assert cache.find_or_make(KEYS["a"], compile_it).value == "made"
     assert (cache.statistics.entries, cache.statistics.bytes) == (0, 0)
 
 
 def _waiting(cache: ProgramCache[object]) -> int:
     """How many threads wait for compilations now."""
-    compilations = list(cache._compiling.values())
+    compilations = list(cache._making.values())
     conditions = [vars(each.done)["_cond"] for each in compilations]
     return sum(len(condition._waiters) for condition in conditions)
 

@@ -25,8 +25,8 @@ from gptrs.capture.events.trace import (
     install,
     uninstall,
 )
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import GptrsError, UsageError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_observe.dump_files import DumpFolder

@@ -23,7 +23,7 @@ from gptrs.capture.events.trace import (
     install,
     uninstall,
 )
-from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 from gptrs.spans import Span, spans_told

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.fork_safe_lock import ForkSafeLock
 
 T = TypeVar("T")
 

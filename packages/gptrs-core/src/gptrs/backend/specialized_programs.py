@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -13,6 +11,7 @@ from gptrs.backend.protocol import Buffer, Executable
 from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import specialize, symbol_places
+from gptrs.memory_cache import MemoryCache
 
 MOST_SIZES = 256
 """Executables that are kept: those used last."""
@@ -30,8 +29,7 @@ class SpecializedPrograms:
         self._program = program
         self._compile = compile_
         self._places = symbol_places(program.main.body.params)
-        self._made = OrderedDict[tuple[int, ...], tuple[int, Executable]]()
-        self._lock = threading.RLock()
+        self._made = MemoryCache[tuple[int, ...], tuple[int, Executable]](MOST_SIZES)
 
     @property
     def nbytes(self) -> int:
@@ -68,16 +66,11 @@ class SpecializedPrograms:
     def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
         """Return the program for the sizes of `inputs`: its number, and whether it was there."""
         sizes = tuple([inputs[position].shape[axis] for position, axis in self._places.values()])
-        with self._lock:
-            found = self._made.get(sizes)
-            if found is not None:
-                self._made.move_to_end(sizes)
-                return *found, True
-            values = dict(zip(self._places, sizes, strict=True))
-            made = self._made[sizes] = self._compile(specialize(self._program, values))
-            if len(self._made) > MOST_SIZES:
-                self._made.popitem(last=False)
-            return *made, False
+        values = dict(zip(self._places, sizes, strict=True))
+        found = self._made.find_or_make(
+            sizes, lambda _: self._compile(specialize(self._program, values))
+        )
+        return *found.value, found.hit
 
     def _at(self, inputs: Sequence[Buffer]) -> Executable:
         return self.at(inputs)[1]

@@ -115,7 +115,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
     backend = home or chosen_backend()
     roles = [role_of(leaf) for leaf in graph.leaves]
     streaming = streaming_of(graph.leaves)
-    lookup = program_cache.find_or_compile(
+    lookup = program_cache.find_or_make(
         graph.key(graph.leaves, roles, backend, (settings_for(backend), streaming)),
         lambda reason: prepare(
             graph.lower(graph.leaves), backend, roles, "flush", reason, streaming

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import MissingLibraryError, ModelError, NoTokenError, UsageError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, counted
 from gptrs_runtime.deep_stack import on_deep_stack

@@ -13,8 +13,8 @@ import numpy as np
 
 from gptrs.backend.looping import steps_at_once
 from gptrs.backend.protocol import Backend
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import CacheBudgetError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.greedy_steps import Chosen, greedy_steps

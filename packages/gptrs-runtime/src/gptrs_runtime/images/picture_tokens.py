@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import UsageError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.plugins.capabilities import ImageLM
 
 FIRST_PICTURE: Final = 1 << 40

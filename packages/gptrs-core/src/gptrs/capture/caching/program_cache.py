@@ -1,19 +1,19 @@
-"""Compiled programs by structure, compiled once however many threads ask for them."""
+"""Compiled programs by structure, with a budget of bytes and the reasons for misses."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from typing_extensions import override
 
 from gptrs.capture.caching.miss_reasons import REASONS, MissReasons, Reason
 from gptrs.capture.caching.program_key import ProgramKey
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.disk_cache import bytes_setting
 from gptrs.errors import UsageError
+from gptrs.memory_cache import MemoryCache
 from gptrs.quick_dataclass import dataclass
 
 T = TypeVar("T")
@@ -45,68 +45,16 @@ class CacheStatistics:
     """Misses by reason, all reasons listed; see `MissReasons.explain`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup(Generic[T]):
-    """The answer of a cache."""
-
-    value: T
-    """The compiled program."""
-    hit: bool
-    """Whether it was cached, or another thread was just compiling it."""
-    reason: Reason | None
-    """Why it had to be compiled; None on a hit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[T]):
-    answer: Lookup[T]
-    """The answer to every hit, made once."""
-    nbytes: int
-    """The memory that it is estimated to take."""
-
-
-def _measured(key: ProgramKey, value: T) -> _Entry[T]:
-    """Return an entry with its size: literals, an estimate per instruction, and `value.nbytes`.
-
-    `nbytes` is optional; anything but a positive int counts as 0.
-    """
-    reported: object = getattr(value, "nbytes", 0)
-    own = reported if isinstance(reported, int) and reported > 0 else 0
-    size = key.literal_bytes + key.instructions * BYTES_PER_INSTRUCTION + own
-    return _Entry(Lookup(value, True, None), size)
-
-
-class _Compilation(Generic[T]):
-    """A program that a thread is compiling; others wait until it is `done`."""
-
-    def __init__(self, reason: Reason) -> None:
-        self.reason: Reason = reason
-        self.done = threading.Event()
-        self.made: _Entry[T] | None = None
-        """None while it lasts, and if it failed."""
-        self._thread = os.getpid(), threading.get_ident()
-
-    @property
-    def by_others(self) -> bool:
-        """Whether another living thread compiles it: not this one, nor one lost in a fork."""
-        process, thread = self._thread
-        return process == os.getpid() and thread != threading.get_ident()
-
-
-class ProgramCache(Generic[T]):
-    """Maps the structure of a program to what it was compiled to. Safe between threads.
+class ProgramCache(MemoryCache[ProgramKey, T, Reason]):
+    """Maps the structure of a program to what it was compiled to.
 
     The key is the structure itself, which is compared in full before the cache answers: two
     different programs never share an executable, whatever their digests are.
 
-    The entries take at most `budget_bytes` (default: `GPTRS_PROGRAM_CACHE_BYTES`, else 512 MiB),
-    and there are at most `capacity` of them; the least recently used go first. An entry counts with
-    its literals, an estimate for each instruction, and the attribute `nbytes` of what is kept,
-    where it has one: an int, the bytes that the executable holds of its own, such as packed
-    weights. It is read once, after the compilation. What alone is over the budget is not kept.
-
-    After a fork the child has the entries of its parent, and compiles anew what another thread of
-    the parent was about to compile.
+    The entries take at most `budget_bytes` (default: `GPTRS_PROGRAM_CACHE_BYTES`, else 512 MiB).
+    An entry counts with its literals, an estimate for each instruction, and the attribute `nbytes`
+    of what is kept, where it has one: an int, the bytes that the executable holds of its own, such
+    as packed weights. It is read once, after the compilation.
     """
 
     def __init__(self, budget_bytes: int | None = None, capacity: int = 1024) -> None:
@@ -116,60 +64,44 @@ class ProgramCache(Generic[T]):
                 f" got {capacity} and {budget_bytes}"
             )
         self._budget = budget_bytes
-        self._capacity = capacity
-        self._lock = ForkSafeLock()
-        self._reset()
+        super().__init__(capacity)
 
+    @override
     def _reset(self) -> None:
-        self._entries = OrderedDict[ProgramKey, _Entry[T]]()
-        self._compiling = dict[ProgramKey, _Compilation[T]]()
+        super()._reset()
         self._reasons = MissReasons()
-        self._bytes = self._hits = self._evictions = self._refused = 0
         self._misses = Counter[Reason]()
 
     @property
+    @override
     def budget_bytes(self) -> int:
         """The most bytes that the entries may take; UsageError for a bad environment variable."""
         if self._budget is None:
             self._budget = _budget_of_environment()
         return self._budget
 
-    def find_or_compile(self, key: ProgramKey, compile: Callable[[Reason], T]) -> Lookup[T]:
-        """Return the program under `key`, else the result of `compile(reason of the miss)`.
+    @override
+    def size_of(self, key: ProgramKey, value: T) -> int:
+        reported: object = getattr(value, "nbytes", 0)
+        own = reported if isinstance(reported, int) and reported > 0 else 0
+        return key.literal_bytes + key.instructions * BYTES_PER_INSTRUCTION + own
 
-        Of several threads that miss one key at once, the first compiles and the others wait for
-        it. If that fails, the error goes to the first alone, and the next one tries itself.
-        Different keys are compiled in parallel.
-        """
-        budget = self.budget_bytes
-        while True:
-            with self._lock.inner:  # every flush comes by here: no Python call for the lock
-                found = self._entries.get(key)
-                if found is not None:
-                    self._entries.move_to_end(key)
-                    self._hits += 1
-                    return found.answer
-                compilation = self._compiling.get(key)
-                # A thread that needs the program while it compiles it must not wait for itself.
-                if compilation is None or not compilation.by_others:
-                    mine = _Compilation[T](self._reasons.explain(key))
-                    self._misses[mine.reason] += 1
-                    self._compiling[key] = mine
-                    break
-            compilation.done.wait()
-            with self._lock:
-                if compilation.made is not None:
-                    self._hits += 1
-                    return compilation.made.answer
-        return Lookup(self._compile(key, compile, mine, budget), False, mine.reason)
+    @override
+    def reason_of(self, key: ProgramKey) -> Reason:
+        reason = self._reasons.explain(key)
+        self._misses[reason] += 1
+        return reason
 
-    def clear(self) -> None:
-        """Forget every program and start counting anew."""
-        with self._lock:
-            # What is being compiled now goes to those who wait for it, and is not kept.
-            old = self._entries
-            self._reset()
-        del old  # outside of the lock, since an executable may do anything when it goes
+    @override
+    def added(self, key: ProgramKey) -> None:
+        self._reasons.add(key)
+
+    @override
+    def dropped(self, key: ProgramKey, *, refused: bool) -> None:
+        if refused:
+            self._reasons.refuse(key)
+        else:
+            self._reasons.drop(key)
 
     @property
     def statistics(self) -> CacheStatistics:
@@ -184,46 +116,6 @@ class ProgramCache(Generic[T]):
                 refused=self._refused,
                 misses_by_reason=MappingProxyType({each: self._misses[each] for each in REASONS}),
             )
-
-    def _compile(
-        self,
-        key: ProgramKey,
-        compile: Callable[[Reason], T],
-        mine: _Compilation[T],
-        budget: int,
-    ) -> T:
-        dropped: list[_Entry[T]] = []
-        try:
-            made = _measured(key, compile(mine.reason))
-            with self._lock:
-                mine.made = made
-                if self._compiling.get(key) is mine:  # else the cache was cleared meanwhile
-                    dropped = self._keep(key, made, budget)
-        finally:
-            with self._lock:
-                if self._compiling.get(key) is mine:
-                    del self._compiling[key]
-            mine.done.set()
-        dropped.clear()  # outside of the lock, as in `clear`
-        return made.answer.value
-
-    def _keep(self, key: ProgramKey, entry: _Entry[T], budget: int) -> list[_Entry[T]]:
-        """Add an entry, unless it alone is over `budget`; return what had to go to make room."""
-        if entry.nbytes > budget:
-            self._refused += 1
-            self._reasons.refuse(key)
-            return []
-        self._entries[key] = entry
-        self._reasons.add(key)
-        self._bytes += entry.nbytes
-        dropped: list[_Entry[T]] = []
-        while self._bytes > budget or len(self._entries) > self._capacity:
-            oldest, gone = self._entries.popitem(last=False)
-            self._reasons.drop(oldest)
-            self._bytes -= gone.nbytes
-            self._evictions += 1
-            dropped.append(gone)
-        return dropped
 
 
 def _budget_of_environment() -> int:

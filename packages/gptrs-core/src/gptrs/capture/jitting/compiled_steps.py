@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from gptrs.backend.protocol import Backend
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.capture.jitting.dynamic_axes import AxisPlan
 from gptrs.capture.jitting.pytree import Structure, show
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass

@@ -16,7 +16,6 @@ from typing import TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.capture.jitting.pytree_nodes import (
     DictNode,
     PytreeNode,
@@ -29,6 +28,7 @@ from gptrs.capture.jitting.pytree_nodes import (
 )
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ProgramError, UsageError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 

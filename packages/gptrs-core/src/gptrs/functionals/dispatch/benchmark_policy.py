@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
 from typing import cast
 
 from gptrs.backend.precision import precision_of
@@ -34,7 +31,7 @@ from gptrs.functionals.dispatch.registry import (
 )
 from gptrs.ir.size_guards import example_sizes
 from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError, evaluated
-from gptrs.quick_dataclass import dataclass
+from gptrs.memory_cache import MemoryCache
 from gptrs.spans import span
 
 _LOG = logging.getLogger("gptrs")
@@ -43,37 +40,8 @@ _SIZES = (2, 17, 257)
 long one. Each is a guard of the program that is captured."""
 
 
-@dataclass()
-class _Decisions:
-    """The fastest implementation by kind of call, least recently used first; for all threads."""
-
-    _kept: OrderedDict[Hashable, ImplementationChoice] = field(
-        default_factory=OrderedDict[Hashable, ImplementationChoice]
-    )
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def find(self, kind: Hashable) -> ImplementationChoice | None:
-        with self._lock:
-            if kind in self._kept:
-                self._kept.move_to_end(kind)
-            return self._kept.get(kind)
-
-    def keep(
-        self, kind: Hashable, fastest: ImplementationChoice, entries: int
-    ) -> ImplementationChoice:
-        """Remember a decision; one that another thread came to meanwhile stands."""
-        with self._lock:
-            fastest = self._kept.setdefault(kind, fastest)
-            while len(self._kept) > entries:
-                self._kept.popitem(last=False)
-            return fastest
-
-    def all(self) -> list[ImplementationChoice]:
-        with self._lock:
-            return list(self._kept.values())
-
-
-_decisions: dict[str, _Decisions] = {}
+_decisions: dict[str, MemoryCache[Hashable, ImplementationChoice]] = {}
+"""The fastest implementation by functional and kind of call."""
 _said: set[str] = set()
 """Functionals for which it was logged that a call could not be timed."""
 
@@ -109,7 +77,7 @@ def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords
 
 def choices() -> list[ImplementationChoice]:
     """Return all decisions that are remembered, of this process and on disk."""
-    made = [choice for each in _decisions.values() for choice in each.all()]
+    made = [choice for each in _decisions.values() for choice in each.values()]
     found = {(each.functional, each.operands, each.backend): each for each in made}
     for each in optimized_programs().choices():
         found.setdefault((each.functional, each.operands, each.backend), each)
@@ -156,7 +124,10 @@ def _fastest(
     if not rivals:
         return portable
     kind = (structure, types, call.abstract, call.engine, names)
-    decisions = _decisions.setdefault(call.functional, _Decisions())
+    decisions = _decisions.get(call.functional)
+    if decisions is None:
+        decisions = _decisions.setdefault(call.functional, MemoryCache(entries))
+    decisions.capacity = entries
     known = decisions.find(kind)
     if known is None:
         key = _key(call, structure, types, names)
@@ -177,7 +148,7 @@ def _fastest(
             )
             if key is not None:
                 optimized_programs().keep_choice(key, known)
-        known = decisions.keep(kind, known, entries)
+        known = decisions.keep(kind, known)
         _tell(known)
     elif any(call.abstract):
         _tell(known)

@@ -1,0 +1,194 @@
+"""A cache in memory: values that are slow to make, made once however many threads ask for them."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, cast
+
+from typing_extensions import TypeVar
+
+from gptrs.fork_safe_lock import ForkSafeLock
+from gptrs.quick_dataclass import dataclass
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+R = TypeVar("R", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Generic[V, R]):
+    """The answer of a cache."""
+
+    value: V
+    hit: bool
+    """Whether it was cached, or another thread was just making it."""
+    reason: R | None
+    """Why it had to be made, see `MemoryCache.reason_of`; None on a hit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[V, R]):
+    answer: Lookup[V, R]
+    """The answer to every hit, made once."""
+    nbytes: int
+
+
+class _Making(Generic[V, R]):
+    """A value that a thread is making; others wait until it is `done`."""
+
+    def __init__(self, reason: R, budget: float) -> None:
+        self.reason = reason
+        self.budget = budget
+        self.done = threading.Event()
+        self.made: _Entry[V, R] | None = None
+        """None while it lasts, and if it failed."""
+        self._thread = os.getpid(), threading.get_ident()
+
+    @property
+    def by_others(self) -> bool:
+        """Whether another living thread makes it: not this one, nor one lost in a fork."""
+        process, thread = self._thread
+        return process == os.getpid() and thread != threading.get_ident()
+
+
+class MemoryCache(Generic[K, V, R]):
+    """Maps keys to what was made for them. Safe between threads.
+
+    There are at most `capacity` entries; the least recently used go first. A subclass may set a
+    budget of bytes, say why a value is missing (`R`, None here), and watch entries come and go:
+    those methods run while the lock is held, and must neither take another lock nor fail, except
+    `budget_bytes`.
+
+    After a fork the child has the entries of its parent, and makes anew what another thread of the
+    parent was about to make.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._lock = ForkSafeLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._entries = OrderedDict[K, _Entry[V, R]]()
+        self._making = dict[K, _Making[V, R]]()
+        self._bytes = self._hits = self._evictions = self._refused = 0
+
+    @property
+    def budget_bytes(self) -> float:
+        """The most bytes that the entries may take."""
+        return math.inf
+
+    def size_of(self, key: K, value: V) -> int:
+        """Return the bytes that an entry is estimated to take."""
+        return 0
+
+    def reason_of(self, key: K) -> R:
+        """Return why there is no entry for a key that was asked for."""
+        return cast("R", None)
+
+    def added(self, key: K) -> None:
+        """Hear of an entry."""
+
+    def dropped(self, key: K, *, refused: bool) -> None:
+        """Hear that an entry made room for others, or was `refused` as it is over the budget."""
+
+    def find_or_make(self, key: K, make: Callable[[R], V]) -> Lookup[V, R]:
+        """Return the value under `key`, else the result of `make(reason of the miss)`.
+
+        Of several threads that miss one key at once, the first makes it and the others wait. If
+        that fails, the error goes to the first alone, and the next one tries itself. Different
+        keys are made in parallel. What alone is over the budget is not kept.
+        """
+        while True:
+            with self._lock.inner:  # every flush comes by here: no Python call for the lock
+                found = self._entries.get(key)
+                if found is not None:
+                    self._entries.move_to_end(key)
+                    self._hits += 1
+                    return found.answer
+                making = self._making.get(key)
+                # A thread that needs the value while it makes it must not wait for itself.
+                if making is None or not making.by_others:
+                    budget = self.budget_bytes
+                    mine = _Making[V, R](self.reason_of(key), budget)
+                    self._making[key] = mine
+                    break
+            making.done.wait()
+            with self._lock:
+                if making.made is not None:
+                    self._hits += 1
+                    return making.made.answer
+        return Lookup(self._make(key, make, mine), False, mine.reason)
+
+    def find(self, key: K) -> V | None:
+        """Return the value under `key`, None if there is none."""
+        with self._lock.inner:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            self._entries.move_to_end(key)
+            self._hits += 1
+            return found.answer.value
+
+    def keep(self, key: K, value: V) -> V:
+        """Keep a value and return it; one that another thread kept meanwhile stands."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                return found.answer.value
+            entry = _Entry(Lookup[V, R](value, True, None), self.size_of(key, value))
+            dropped = self._add(key, entry, self.budget_bytes)
+        dropped.clear()  # outside of the lock, as in `clear`
+        return value
+
+    def values(self) -> list[V]:
+        """Return all values, the least recently used first."""
+        with self._lock:
+            return [entry.answer.value for entry in self._entries.values()]
+
+    def clear(self) -> None:
+        """Forget every entry and start counting anew."""
+        with self._lock:
+            # What is being made now goes to those who wait for it, and is not kept.
+            old = self._entries
+            self._reset()
+        del old  # outside of the lock, since an executable may do anything when it goes
+
+    def _make(self, key: K, make: Callable[[R], V], mine: _Making[V, R]) -> V:
+        dropped: list[_Entry[V, R]] = []
+        try:
+            value = make(mine.reason)
+            made = _Entry(Lookup[V, R](value, True, None), self.size_of(key, value))
+            with self._lock:
+                mine.made = made
+                if self._making.get(key) is mine:  # else the cache was cleared meanwhile
+                    dropped = self._add(key, made, mine.budget)
+        finally:
+            with self._lock:
+                if self._making.get(key) is mine:
+                    del self._making[key]
+            mine.done.set()
+        dropped.clear()  # outside of the lock, as in `clear`
+        return value
+
+    def _add(self, key: K, entry: _Entry[V, R], budget: float) -> list[_Entry[V, R]]:
+        """Add an entry, unless it alone is over `budget`; return what had to go to make room."""
+        if entry.nbytes > budget:
+            self._refused += 1
+            self.dropped(key, refused=True)
+            return []
+        self._entries[key] = entry
+        self.added(key)
+        self._bytes += entry.nbytes
+        dropped: list[_Entry[V, R]] = []
+        while self._bytes > budget or len(self._entries) > self.capacity:
+            oldest, gone = self._entries.popitem(last=False)
+            self.dropped(oldest, refused=False)
+            self._bytes -= gone.nbytes
+            self._evictions += 1
+            dropped.append(gone)
+        return dropped
