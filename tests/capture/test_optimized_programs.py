@@ -12,7 +12,7 @@ import pytest
 import gptrs
 from gptrs.backend.protocol import InputRole
 from gptrs.capture.caching import optimized_programs
-from gptrs.capture.caching.optimization_key import optimization_key
+from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.ir import dtypes
 from gptrs.ir.parser import parse_program

@@ -27,7 +27,7 @@ from gptrs.capture.backend_calls import (
     to_host,
     without_exit,
 )
-from gptrs.capture.caching.optimization_key import optimization_key
+from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced

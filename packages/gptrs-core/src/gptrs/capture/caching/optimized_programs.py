@@ -1,8 +1,7 @@
 """Optimized programs on disk, captures that led to them, and choices made, for later processes.
 
-Optimizing a program takes several times as long as capturing it. See `optimization_key` for what
-decides the result, and `capture_key` for what decides a capture: all of that is in the name of a
-file, so that none is ever stale.
+Optimizing a program takes several times as long as capturing it. All that decides a record is in
+the name of its file, see `entry_key`: none is ever stale.
 """
 
 from __future__ import annotations

@@ -7,21 +7,18 @@ are imported, settings, machine. The author of the closure promises that nothing
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
 from collections.abc import Sequence
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute, ports
 from gptrs.capture.backend_choice import chosen_backend
-from gptrs.capture.caching.optimization_key import machine
+from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
 from gptrs.capture.caching.source_identity import (
     foreign_names,
     other_sources,
     package_of,
-    packages_digest,
     same_names,
     unchanged,
 )
@@ -100,14 +97,10 @@ class CaptureRecord:
         if closure is None:
             return None
         backend = common_backend([*inputs, *closure.leaves], name) or chosen_backend()
-        kind = type(backend)
-        packages = closure.packages | {"gptrs", package_of(kind.__module__)}
-        code = packages_digest(packages)
+        packages = closure.packages | {"gptrs", package_of(type(backend).__module__)}
         try:
             arguments = list(map(plain_structure, call.structures))
         except NotPlainError:
-            return None
-        if code is None or "<locals>" in kind.__qualname__:
             return None
         known = (
             "capture",
@@ -118,13 +111,13 @@ class CaptureRecord:
             sorted(call.donated()),
             list(map(str, types)),
             [None if leaf.backend is None else leaf.backend.name for leaf in inputs],
-            (kind.__module__, kind.__qualname__, backend.name),
             settings_for(backend),
             execute.streaming_of(closure.leaves),
-            (code, sys.flags.optimize, machine()),
             sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES)),
         )
-        key = hashlib.blake2b(repr(known).encode(), digest_size=20).hexdigest()
+        key = entry_key(known, backend, packages)
+        if key is None:
+            return None
         return cls(key, closure, backend, packages, name, execute.values_read())
 
     def find(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import cast
 
 from gptrs.backend.precision import precision_of
 from gptrs.capture.backend_choice import chosen_backend
-from gptrs.capture.caching.optimization_key import machine
+from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import optimized_programs
-from gptrs.capture.caching.source_identity import package_of, packages_digest
+from gptrs.capture.caching.source_identity import package_of
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.events import trace
 from gptrs.capture.events.trace import ImplementationChoice
@@ -166,21 +165,17 @@ def _key(
     call: FunctionalCall, structure: Structure, types: tuple[str, ...], names: tuple[str, ...]
 ) -> str | None:
     """Return the name of a decision on disk; None where all that decides it is not known."""
-    engine = type(call.engine)
     try:
         functions = [find_implementation(call.functional, name).function for name in names]
         plain = plain_structure(structure)
     except (NotPlainError, GptrsError):  # one that is broken is left out, and told of, by the race
         return None
-    modules = {engine.__module__, *(str(getattr(each, "__module__", "")) for each in functions)}
-    code = packages_digest({"gptrs", *map(package_of, modules)})
-    if code is None:
-        return None
+    packages = {package_of(str(getattr(each, "__module__", ""))) for each in functions}
     threads: object = getattr(call.engine, "threads", None)
-    backend = (call.engine.name, engine.__qualname__, precision_of(call.engine), threads)
+    engine = (precision_of(call.engine), threads)
     settings = settings_for(call.engine)
-    known = (call.functional, plain, types, call.abstract, backend, settings, names, code)
-    return hashlib.blake2b(repr((known, machine())).encode(), digest_size=20).hexdigest()
+    known = (call.functional, plain, types, call.abstract, engine, settings, names)
+    return entry_key(known, call.engine, packages)
 
 
 def _say_once(functional: str, reason: str) -> None:
