@@ -13,6 +13,7 @@ import pytest
 import gptrs
 from checkpoint.model_folders import sharded
 from gptrs.errors import CheckpointError
+from gptrs_runtime.running_model import RunningModel
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from runtime.tiny_gpt2 import save_tiny_gpt2, train_tokenizer
 
@@ -56,6 +57,30 @@ def test_a_file_that_is_replaced_by_renaming_does_no_harm(tmp_path) -> None:
     new.write_bytes(b"another")
     new.rename(path)
     assert model.forward(np.array([[1, 2]])).tobytes() == before.tobytes()
+
+
+class Changed:
+    """Weights whose file was written to."""
+
+    def require_unchanged(self) -> None:
+        raise CheckpointError("it was changed")
+
+
+class Anything:
+    """A module that has each method of each capability."""
+
+    def __getattr__(self, name: str) -> object:
+        return lambda: name
+
+
+@pytest.mark.parametrize(
+    "method", ["step", "greedy_steps", "embed_images", "embed_texts", "scale_and_bias", "write"]
+)
+def test_methods_that_compute_are_refused(method: str) -> None:
+    running = RunningModel(Anything(), "gpt2", Changed(), {})
+    with pytest.raises(CheckpointError, match="it was changed"):
+        getattr(running, method)()
+    assert running.new_buffers() == "new_buffers", "it reads no weight"
 
 
 def replace_folder(folder: Path) -> None:

@@ -28,8 +28,8 @@ from gptrs_conformance.samples import sample
 from gptrs_conformance.tolerance import EXACT, Tolerance
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.generation.generate import generate
-from gptrs_runtime.guarded_model import model_factory
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model
 
 _PROMPT = [1, 2, 3]

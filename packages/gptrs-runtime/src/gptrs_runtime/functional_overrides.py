@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,25 +63,3 @@ def command_line_overrides(items: Sequence[str]) -> Generator[None]:
     """
     with entered(resolved(parse_choices(items, "`--override`"), Origin.COMMAND_LINE)):
         yield
-
-
-class OverriddenModel:
-    """A model whose methods run with overrides; everything else is as the model has it."""
-
-    def __init__(self, model: object, choices: Mapping[str, Choice]) -> None:
-        self._model = model
-        self._choices = choices
-
-    def __getattr__(self, name: str) -> object:
-        """Return attribute `name` of the model; methods run with the overrides."""
-        with entered(self._choices):
-            found: object = getattr(self._model, name)
-        if not callable(found):
-            return found
-
-        @functools.wraps(found)
-        def call(*args: object, **kwargs: object) -> object:
-            with entered(self._choices):
-                return found(*args, **kwargs)
-
-        return call

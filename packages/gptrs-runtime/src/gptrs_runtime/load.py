@@ -29,8 +29,8 @@ from gptrs.quoting import quoted
 from gptrs.spans import span
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.functional_overrides import model_choices
-from gptrs_runtime.guarded_model import model_factory
 from gptrs_runtime.loaded_model import LoadedModel, require_adapted
+from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.unread import unread_of

@@ -34,16 +34,14 @@ from gptrs.spans import span
 from gptrs_runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
-from gptrs_runtime.functional_overrides import OverriddenModel
-from gptrs_runtime.guarded_model import guarded, model_factory
 from gptrs_runtime.images.picture_tokens import PicturedTokens
 from gptrs_runtime.input_checks import require_images, require_known_tokens
 from gptrs_runtime.prompts import Prompt, checked_prompt
+from gptrs_runtime.running_model import RunningModel, model_factory
 from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
 from gptrs_runtime.sources.module_folders import ends_in_logits
 from gptrs_runtime.sources.sentence_transformers import MODULES
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
-from gptrs_runtime.watched_model import WatchedModel
 
 if TYPE_CHECKING:
     from gptrs.capture.streaming.mru_streamer import MruStreamer
@@ -165,11 +163,8 @@ class LoadedModel(CapableModel):
         with entered(self.overrides):
             return model_factory(self.kind)(self.config, params)
 
-    def _running(self, module: object) -> WatchedModel:
-        """Return a module that is guarded and watched, and runs with the overrides."""
-        module = guarded(module, self.kind)
-        module = OverriddenModel(module, self.overrides) if self.overrides else module
-        return WatchedModel(module, self.files.weights)
+    def _running(self, module: object) -> RunningModel:
+        return RunningModel(module, self.kind, self.files.weights, self.overrides)
 
     @property
     def precision(self) -> Precision:

@@ -13,7 +13,7 @@ from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs_runtime.guarded_model import model_factory
+from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
 
 _logger = logging.getLogger("gptrs")

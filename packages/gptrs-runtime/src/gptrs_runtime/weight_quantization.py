@@ -9,10 +9,10 @@ from gptrs.checkpoint.params import Params, WeightUse
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted
-from gptrs_runtime.guarded_model import model_factory
 from gptrs_runtime.quantizing.plan import planned, require_some
 from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
 from gptrs_runtime.quantizing.weight_types import LOADED_TYPES, weight_type
+from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.model_source import ModelSource
 
 
