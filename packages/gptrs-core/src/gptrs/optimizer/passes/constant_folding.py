@@ -14,6 +14,7 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, Evaluator, cut, definitions, known_instructions
+from gptrs.optimizer.exact_values import exact_values
 from gptrs.optimizer.pass_base import change_regions
 from gptrs.quick_dataclass import dataclass
 
@@ -56,12 +57,17 @@ class ConstantFolding:
     def _values(self, wanted: Sequence[Value], region: Region) -> dict[Value, np.ndarray]:
         """Evaluate each of `wanted`; leave out those that fail."""
         defined = definitions(region)
+        exact = exact_values(cut(wanted, (), defined).main.body.instructions)
+        found = {value: exact[value] for value in wanted if value in exact}
+        others = [value for value in wanted if value not in exact]
+        if not others:
+            return found
         try:
-            return dict(zip(wanted, self.evaluate(cut(wanted, (), defined)), strict=True))
+            made = self.evaluate(cut(others, (), defined))
+            return found | dict(zip(others, made, strict=True))
         except GptrsError:
             pass
-        found: dict[Value, np.ndarray] = {}
-        for value in wanted:
+        for value in others:
             try:
                 (found[value],) = self.evaluate(cut([value], (), defined))
             except GptrsError:

@@ -1,0 +1,109 @@
+"""Constants that NumPy computes as every backend does: moves of elements, and integers.
+
+The first program of a process would otherwise wait for kernels that run once: with an empty cache,
+`numba` compiled for 4 s to fold the positions `iota * 1` of the demo model. The reference backend
+remains the definition: a test holds each function equal to it on all types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gptrs.ir.op import Op
+from gptrs.ir.ops import creation, elementwise, layout
+from gptrs.ir.program import Instruction, Value
+
+_Arrays = Sequence[np.ndarray]
+_Move = Callable[[Any, _Arrays], np.ndarray]
+_Function = Callable[..., np.ndarray]
+
+
+def _iota(op: creation.Iota, _: _Arrays) -> np.ndarray:
+    count = op.shape[op.axis]
+    aligned = [count if axis == op.axis else 1 for axis in range(len(op.shape))]
+    indices = np.arange(count, dtype=np.int64).astype(op.dtype.numpy)
+    return np.broadcast_to(indices.reshape(aligned), op.shape)
+
+
+def _slice(op: layout.Slice, x: _Arrays) -> np.ndarray:
+    # NumPy clips an end past the axis; `op.infer` has checked the reads.
+    spans = zip(op.starts, op.sizes, op.steps(x[0].ndim), strict=True)
+    return x[0][tuple([slice(start, start + size * step, step) for start, size, step in spans])]
+
+
+MOVES: Mapping[type[Op], _Move] = {
+    creation.Constant: lambda op, _: op.value.array,
+    creation.Iota: _iota,
+    layout.Reshape: lambda op, x: x[0].reshape(op.shape),
+    layout.Transpose: lambda op, x: x[0].transpose(op.permutation),
+    layout.BroadcastTo: lambda op, x: np.broadcast_to(x[0], op.shape),
+    layout.Slice: _slice,
+    layout.Concat: lambda op, x: np.concatenate(x, axis=op.axis),
+    layout.Tile: lambda op, x: np.tile(x[0], op.repeats),
+    layout.Reverse: lambda op, x: np.flip(x[0], op.axes),
+    elementwise.Select: lambda _, x: np.where(*x),
+}
+"""Ops whose elements are those of operands or of an attribute, of any type."""
+
+ARITHMETIC: Mapping[type[Op], _Function] = {
+    elementwise.Neg: np.negative,
+    elementwise.Add: np.add,
+    elementwise.Sub: np.subtract,
+    elementwise.Mul: np.multiply,
+    elementwise.Maximum: np.maximum,
+    elementwise.Minimum: np.minimum,
+}
+"""Ops that wrap, of integers of 8 bits or more: those of 4 lie in bytes. Floats are left to the
+backend, which may flush the smallest ones to zero."""
+
+LOGIC: Mapping[type[Op], _Function] = {
+    elementwise.Not: np.invert,
+    elementwise.And: np.bitwise_and,
+    elementwise.Or: np.bitwise_or,
+    elementwise.Xor: np.bitwise_xor,
+}
+"""Ops of such integers or of bool."""
+
+COMPARISONS: Mapping[str, _Function] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "ne": np.not_equal,
+}
+"""The directions of `compare`, of the same types."""
+
+
+def exact_values(instructions: Iterable[Instruction]) -> dict[Value, np.ndarray]:
+    """Return the results of those instructions, given in order, that NumPy computes exactly.
+
+    They depend on each other alone.
+    """
+    known: dict[Value, np.ndarray] = {}
+    with np.errstate(all="ignore"):  # PTIR defines what overflow gives
+        for instruction in instructions:
+            compute = _function_of(instruction)
+            if compute is None or not all(value in known for value in instruction.operands):
+                continue
+            (result,) = instruction.results
+            known[result] = np.asarray(compute(*[known[value] for value in instruction.operands]))
+    return known
+
+
+def _function_of(instruction: Instruction) -> _Function | None:
+    """Return what computes an instruction of its operands; None where NumPy may do otherwise."""
+    op = instruction.op
+    kind = type(op)
+    if kind in MOVES:
+        return lambda *operands: MOVES[kind](op, operands)
+    dtypes = [value.type.dtype for value in instruction.operands]
+    integers = all(dtype.is_integer and dtype.bits >= 8 for dtype in dtypes)
+    if integers or all(dtype.is_bool for dtype in dtypes):
+        if isinstance(op, elementwise.Compare):
+            return COMPARISONS[op.direction]
+        return (ARITHMETIC.get(kind) if integers else None) or LOGIC.get(kind)
+    return None
