@@ -112,6 +112,26 @@ def test_an_adapted_layer_makes_another_function(backend):
     require_same(blocks, backend)
 
 
+class Hidden(Block):
+    """A block with an attribute that its `__dict__` does not show."""
+
+    __slots__ = ("hidden",)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.hidden = seed
+
+    @captured_once
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x * float(self.hidden)
+
+
+def test_blocks_with_slots_are_captured_in_place(backend):
+    blocks = [Hidden(2), Hidden(3)]
+    assert calls_of(blocks) == []
+    require_same(blocks, backend)
+
+
 def test_other_types_of_weights_make_other_functions():
     blocks = [Block(0), Block(1)]
     blocks[1].layer.bias = F.cast(blocks[1].layer.bias, dtypes.f32) * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Hashable, Iterator
@@ -15,7 +14,7 @@ from gptrs.capture.jitting.repeated_calls import repeated_calls
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
-from gptrs.nn.module import WATCHER, Module
+from gptrs.nn.module import WATCHER, Module, parts_of
 
 Layer = TypeVar("Layer", bound=Module)
 Parameters = ParamSpec("Parameters")
@@ -112,22 +111,10 @@ def _split(value: object, tensors: list[Tensor]) -> Hashable:
         return Tensor
     if isinstance(value, _STATIC):
         return Static(cast("Hashable", value))
-    parts = _parts(value)
+    parts = parts_of(value, _OWNERS)
+    if parts is None:
+        raise _NotShared
     return kind, tuple(parts), tuple([_split(part, tensors) for part in parts.values()])
-
-
-def _parts(value: object) -> dict[Hashable, object]:
-    """Return the parts of a container by name or position."""
-    kind = type(value)
-    if isinstance(value, _OWNERS):
-        return cast("dict[Hashable, object]", vars(value))
-    if kind is dict:
-        return cast("dict[Hashable, object]", value)
-    if kind in (tuple, list) or hasattr(kind, "_make"):
-        return dict(enumerate(cast("tuple[object, ...]", value)))
-    if dataclasses.is_dataclass(kind):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
-    raise _NotShared
 
 
 def _join(structure: Hashable, tensors: Iterator[Tensor]) -> object:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 from typing import cast
@@ -17,7 +16,7 @@ from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
-from gptrs.nn.module import Module
+from gptrs.nn.module import Module, parts_of
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -77,7 +76,9 @@ class _Description:
             self._container(value)
 
     def _container(self, value: object) -> None:
-        parts = _parts(value)
+        parts = parts_of(value)
+        if parts is None:
+            raise _UnknownError
         self.parts.append(f"{self._name(type(value))} {len(parts)}")
         for name, part in parts.items():
             self.add(name)
@@ -156,25 +157,3 @@ def _found(value: object) -> object:
     names = str(getattr(value, "__qualname__", "")).split(".")
     module = cast("object", sys.modules.get(_module_of(value)))
     return reduce(lambda found, name: cast("object", getattr(found, name, None)), names, module)
-
-
-def _parts(value: object) -> Mapping[Hashable, object]:
-    """Return the parts of a container by name or position; raise _UnknownError for others."""
-    kind = type(value)
-    if kind is dict:
-        return cast("dict[Hashable, object]", value)
-    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_make")):
-        return dict(enumerate(cast("tuple[object, ...]", value)))
-    if isinstance(value, Module) and not any("__slots__" in vars(base) for base in kind.__mro__):
-        return cast("dict[Hashable, object]", vars(value))
-    if dataclasses.is_dataclass(kind):
-        return _fields(cast("object", value), dataclasses.fields(kind))
-    raise _UnknownError
-
-
-def _fields(
-    value: object, fields: Sequence[dataclasses.Field[object]]
-) -> Mapping[Hashable, object]:
-    """Return the fields of a dataclass, and other attributes that somebody gave it."""
-    found = {field.name: cast("object", getattr(value, field.name)) for field in fields}
-    return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol, cast
 
@@ -87,3 +88,29 @@ def _watched(call: Callable[..., object]) -> Callable[..., object]:
         return watcher.call(self, call, args, kwargs)
 
     return watched
+
+
+def parts_of(
+    value: object, owners: tuple[type, ...] = (Module,)
+) -> Mapping[Hashable, object] | None:
+    """Return the parts of a container by name or position, None for what is none.
+
+    Containers are dicts, lists, tuples, dataclasses, and objects of `owners`, which consist of
+    their attributes.
+    """
+    kind = type(value)
+    if kind is dict:
+        return cast("dict[Hashable, object]", value)
+    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_make")):
+        return dict(enumerate(cast("tuple[object, ...]", value)))
+    if isinstance(value, owners):
+        has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+        return None if has_slots else cast("dict[Hashable, object]", vars(value))
+    return _fields(cast("object", value), kind) if dataclasses.is_dataclass(kind) else None
+
+
+def _fields(value: object, kind: type) -> Mapping[Hashable, object]:
+    """Return the fields of a dataclass, and other attributes that somebody gave it."""
+    names = (field.name for field in dataclasses.fields(kind))
+    found = {name: cast("object", getattr(value, name)) for name in names}
+    return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}
