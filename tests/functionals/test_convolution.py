@@ -96,6 +96,48 @@ REFUSALS = [
         " with padding",
     ),
     (
+        lambda: F.conv(zeros(5, 6), zeros(5, 6)),
+        "`conv` needs `x` [N, spatial.., C] and `weight` of its rank, got `f32[5, 6]` and"
+        " `f32[5, 6]`",
+    ),
+    (
+        lambda: F.conv(X, W, padding=((1, -1), "2")),
+        '`conv` takes as `padding` "same", "valid", an integer, or 2 entries, one a spatial axis,'
+        " each an integer or a pair (low, high); got ((1, -1), '2')",
+    ),
+    (
+        lambda: F.conv(X, W, padding=-3),
+        "`pad` of `f32[1, 5, 6, 4]` trims axis 1 by 6",
+    ),
+    (
+        lambda: F.conv(zeros(1, 5, 6, 4, 2), zeros(3, 2, 2, 2, 2), groups=2),
+        "`conv` needs `groups` that divide the 2 channels of `x` and the 3 of the result, got 2",
+    ),
+    (
+        lambda: F.conv_transpose(X, zeros(4, 2, 3, 3, dtype="f8")),
+        "`conv_transpose` needs tensors of one element type, got `f32[1, 5, 6, 4]`,"
+        " `f64[4, 2, 3, 3]`",
+    ),
+    (
+        lambda: F.conv_transpose(X, zeros(4, 2, 3, 3), groups=3),
+        "`conv_transpose` of `f32[1, 5, 6, 4]` with groups=3 needs a `weight` [C, O / groups,"
+        " kernel..] with `groups` that divide C, got `f32[4, 2, 3, 3]`",
+    ),
+    (
+        lambda: F.conv_transpose(X, zeros(4, 2, 3, 3), output_padding=-1),
+        "`conv_transpose` takes as `output_padding` an integer >= 0, or 2 of them, one a spatial"
+        " axis; got -1",
+    ),
+    (
+        lambda: F.conv_transpose(X, zeros(4, 2, 3, 3), padding="same"),
+        "`conv_transpose` takes as `padding` an integer, or 2 entries, one a spatial axis, each an"
+        " integer or a pair (low, high); got 'same'",
+    ),
+    (
+        lambda: F.conv_transpose(X, zeros(4, 2, 2, 2), zeros(3), 2),
+        "`conv_transpose` needs `bias` of shape [2], got `f32[3]`",
+    ),
+    (
         lambda: F.depthwise_conv2d(X, W),
         "`depthwise_conv2d` of `f32[1, 5, 6, 4]` needs a `weight` [C * M, 1, KH, KW] for its 4"
         " channels, got `f32[8, 4, 3, 3]`",

@@ -171,7 +171,84 @@ def _torch_depthwise(torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     return out.permute(0, 2, 3, 1)
 
 
+def spread(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | float,
+    stride: Sequence[int],
+    padding: Pairs,
+    more: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> np.ndarray:
+    """Each element of x times the kernel [C, O / groups, spatial..], added where it falls."""
+    size, inputs, outputs = weight.shape[2:], weight.shape[0] // groups, weight.shape[1]
+    dims = [
+        (n - 1) * s + (k - 1) * d + 1 + m
+        for n, s, k, d, m in zip(x.shape[1:-1], stride, size, dilation, more, strict=True)
+    ]
+    out = np.zeros((x.shape[0], *dims, groups * outputs))
+    for place in np.ndindex(*x.shape[1:-1]):
+        for offset in np.ndindex(*size):
+            at = tuple(
+                p * s + k * d for p, s, k, d in zip(place, stride, offset, dilation, strict=True)
+            )
+            for g in range(groups):
+                seen = x[(slice(None), *place, slice(g * inputs, (g + 1) * inputs))]
+                kernel = weight[(slice(g * inputs, (g + 1) * inputs), slice(None), *offset)]
+                out[(slice(None), *at, slice(g * outputs, (g + 1) * outputs))] += seen @ kernel
+    lows = [max(-low, 0) for low, _ in padding], [max(-high, 0) for _, high in padding]
+    out = np.pad(out, ((0, 0), *zip(*lows, strict=True), (0, 0)))
+    ends = [slice(max(low, 0), dim - max(high, 0)) for dim, (low, high) in
+            zip(out.shape[1:-1], padding, strict=True)]  # fmt: skip
+    return out[(slice(None), *ends)] + bias
+
+
+def _torch_spread(torch: Any, x: Any, weight: Any, bias: Any, *moves: Any) -> Any:
+    """Stride, padding, output padding, groups, dilation by torch, channels last."""
+    name = f"conv_transpose{x.ndim - 2}d"
+    first = x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))
+    out = getattr(torch.nn.functional, name)(first, weight, bias, *moves)
+    return out.permute(0, *range(2, x.ndim), 1)
+
+
+def _transposed() -> list[Use]:
+    """Ranks, strides, paddings and groups of transposed convolutions."""
+    rows: list[tuple[str, tuple[int, ...], tuple[int, ...], int, int, int, int, int, bool]] = [
+        ("1 axis", (2, 7, 4), (4, 3, 5), 2, 1, 1, 1, 1, True),
+        ("2 axes", (2, 4, 5, 4), (4, 3, 3, 2), 2, 1, 0, 1, 1, True),
+        ("3 axes", (1, 3, 2, 4, 4), (4, 2, 2, 3, 2), 2, 0, 1, 1, 1, False),
+        ("dilation", (1, 4, 5, 4), (4, 3, 3, 2), 1, 2, 0, 2, 1, True),
+        ("groups", (2, 4, 5, 4), (4, 3, 3, 2), 2, 0, 0, 1, 2, True),
+        ("as many groups as channels", (2, 4, 5, 4), (4, 1, 3, 3), 3, 1, 2, 1, 4, False),
+        ("side by side", (2, 4, 5, 4), (4, 3, 2, 2), 2, 0, 0, 1, 1, True),
+        ("padding beyond the kernel", (1, 6, 4), (4, 3, 2), 2, 3, 0, 1, 1, False),
+    ]
+
+    def use(
+        label: str, x: tuple[int, ...], weight: tuple[int, ...],
+        stride: int, padding: int, more: int, dilation: int, groups: int, with_bias: bool,
+    ) -> Use:  # fmt: skip
+        count = len(x) - 2
+        arrays = (normal(1, *x), normal(2, *weight) / 3)
+        arrays = (*arrays, normal(3, weight[1] * groups)) if with_bias else arrays
+        pairs = ((padding, padding),) * count
+        lists = [[each] * count for each in (stride, more, dilation)]
+        return Use(
+            "conv_transpose", arrays,
+            lambda x, w, b=None: F.conv_transpose(
+                x, w, b, stride, padding, more, dilation, groups),
+            lambda x, w, b=0.0: spread(x, w, b, lists[0], pairs, lists[1], lists[2], groups),
+            label, small_floats=label == "2 axes",
+            torch=lambda torch, x, w, b=None: _torch_spread(
+                torch, x, w, b, stride, padding, more, groups, dilation),
+        )  # fmt: skip
+
+    return [use(*row) for row in rows]
+
+
 IMAGES = normal(1, 2, 7, 6, 3)
+VOLUMES = normal(1, 2, 5, 4, 6, 4)
 SEQUENCES = normal(1, 2, 11, 4)
 
 USES = (
@@ -208,4 +285,30 @@ USES = (
     Use("conv1d", (SEQUENCES, normal(2, 3, 4, 6) / 3),
         lambda x, w: F.conv1d(x, w, layout="wio"),
         lambda x, w: convolve(x, w.transpose(2, 1, 0), 0.0, (1,), ((0, 0),), (1,), 1), "wio"),
+    Use("conv", (VOLUMES, normal(2, 6, 4, 3, 2, 3) / 5, normal(3, 6)),
+        lambda x, w, b: F.conv(x, w, b, (2, 1, 1), ((1, 1), (0, 1), (1, 1)), (1, 2, 1)),
+        lambda x, w, b: convolve(
+            x, w, b, (2, 1, 1), ((1, 1), (0, 1), (1, 1)), (1, 2, 1), 1), "3 axes",
+        small_floats=True,
+        torch=lambda torch, x, w, b: torch.nn.functional.conv3d(
+            torch.nn.functional.pad(x.permute(0, 4, 1, 2, 3), (1, 1, 0, 1, 1, 1)), w, b,
+            (2, 1, 1), 0, (1, 2, 1)).permute(0, 2, 3, 4, 1)),
+    Use("conv", (VOLUMES, normal(2, 8, 2, 2, 2, 2) / 3),
+        lambda x, w: F.conv(x, w, groups=2, padding="same"),
+        lambda x, w: convolve(x, w, 0.0, (1, 1, 1), ((0, 1),) * 3, (1, 1, 1), 2), "3 axes, groups",
+        torch=lambda torch, x, w: torch.nn.functional.conv3d(
+            torch.nn.functional.pad(x.permute(0, 4, 1, 2, 3), (0, 1) * 3), w,
+            groups=2).permute(0, 2, 3, 4, 1)),
+    Use("conv", (IMAGES, normal(2, 4, 3, 3, 2) / 3),
+        lambda x, w: F.conv(x, w, padding=((-2, 1), (0, -1))),
+        lambda x, w: convolve(x[:, 2:, :-1], w, 0.0, (1, 1), ((0, 1), (0, 0)), (1, 1), 1),
+        "negative padding"),
+    Use("conv", (np.arange(56).reshape(2, 7, 4) % 11 - 5, np.arange(48).reshape(4, 4, 3) - 9),
+        lambda x, w: F.conv(x, w, None, 2, 1),
+        lambda x, w: convolve(x, w, 0, (2,), ((1, 1),), (1,), 1).astype(np.int64), "integers"),
+    *_transposed(),
+    Use("conv_transpose", (IMAGES, normal(2, 3, 2, 3, 2) / 3),
+        lambda x, w: F.conv_transpose(x, w, None, 2, ((-1, 1), (2, -2)), (1, 0)),
+        lambda x, w: spread(x, w, 0.0, (2, 2), ((-1, 1), (2, -2)), (1, 0), (1, 1), 1),
+        "negative padding"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolution over one or two spatial axes, channels last."""
+"""Convolution over any number of spatial axes and its transpose, channels last."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.layout import flip
 from gptrs.functionals.matching.examples import pattern_examples
 from gptrs.functionals.operands import (
+    NUMBERS,
     expand,
+    require_dtype,
     require_float,
     require_one_of,
     require_same_dtype,
     require_shape,
 )
-from gptrs.functionals.windows import Extents, Padding, Windows, require_fit, windows_of
+from gptrs.functionals.padding import pad
+from gptrs.functionals.windows import (
+    Extents,
+    Padding,
+    Windows,
+    extents,
+    require_fit,
+    sides_of,
+    windows_of,
+)
 
 _GEOMETRIES = (
     {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1)},
@@ -146,6 +158,133 @@ def conv1d(
     return _convolved(x, arranged, bias, windows, groups)
 
 
+@functional
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Extents = 1,
+    padding: Padding = 0,
+    dilation: Extents = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation over any number of spatial axes, of numbers of any type.
+
+    x [N, spatial.., C], weight [O, C / groups, kernel..], bias [O] -> [N, positions.., O]; sums of
+    integers wrap. Floats over one and two axes are `conv1d` and `conv2d`, which have the formula,
+    the parameters and the errors. Here, a negative padding takes elements away.
+    """
+    count = _require_numbers("conv", x, weight)
+    if padding != "same":
+        sides = sides_of("conv", padding, count, trims=True)
+        if any(low < 0 or high < 0 for low, high in sides):
+            x = pad(x, [(0, 0), *((min(low, 0), min(high, 0)) for low, high in sides), (0, 0)])
+        padding = [(max(low, 0), max(high, 0)) for low, high in sides]
+    if count <= 2 and x.dtype.is_float:
+        function = conv1d if count == 1 else conv2d
+        return function(x, weight, bias, stride, padding, dilation, groups)
+    kernel = (*weight.shape[2:], weight.shape[1], weight.shape[0])
+    _require_channels("conv", x, weight, bias, groups, kernel)
+    windows = windows_of("conv", x, kernel[:-2], stride, padding, dilation)
+    require_fit("conv", x, windows)
+    return _convolved(x, _outputs_last(weight), bias, windows, groups)
+
+
+@functional
+def conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Extents = 1,
+    padding: Padding = 0,
+    output_padding: Extents = 0,
+    dilation: Extents = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The transpose of `conv`, its gradient by `x`, as torch's `conv_transpose2d`.
+
+    `out[n, i * stride - low + k * dilation, .., o]` is `bias[o]` plus the sum over all such i and k
+    of `x[n, i, .., c] * weight[c, o, k, ..]` (Dumoulin, Visin 2016).
+
+    x [N, spatial.., C], weight [C, O / groups, kernel..] as in torch's checkpoints, bias [O] ->
+    [N, out.., O] of one type of numbers, `out = (size - 1) * stride - low - high +
+    (kernel - 1) * dilation + output_padding + 1`. `padding` takes that many elements off the
+    result, and adds zeros where it is negative; `output_padding` lengthens the high side.
+
+    UsageError for other ranks, element types that differ, channels that do not match or divide,
+    and a result without elements.
+    """
+    count = _require_transposable(x, weight, bias, groups)
+    kernel = weight.shape[2:]
+    strides = extents("conv_transpose", "stride", stride, count)
+    dilations = extents("conv_transpose", "dilation", dilation, count)
+    extra = extents("conv_transpose", "output_padding", output_padding, count, least=0)
+    cut = sides_of("conv_transpose", padding, count, names="", trims=True)
+    reaches = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    apart = kernel == strides == reaches and not any(map(any, [extra, *cut]))
+    if groups == 1 and apart:
+        return _with_bias(_side_by_side(x, weight), bias)
+    if any(step > 1 for step in strides):
+        none = [0] * x.rank
+        x = primitives.pad(x, none, none, [0, *(step - 1 for step in strides), 0])
+    weight = _turned(weight, groups)
+    sides = [
+        (reach - 1 - low, reach - 1 - high + more)
+        for reach, (low, high), more in zip(reaches, cut, extra, strict=True)
+    ]
+    return conv(x, weight, bias, 1, sides, dilations, groups)
+
+
+def _require_numbers(name: str, x: Tensor, weight: Tensor) -> int:
+    """Return the number of spatial axes of operands that have one type and rank."""
+    require_dtype(name, NUMBERS, x=x, weight=weight)
+    require_same_dtype(name, x, weight)
+    if x.rank < 3 or x.rank != weight.rank:
+        raise UsageError(
+            f"`{name}` needs `x` [N, spatial.., C] and `weight` of its rank, got `{x.type}` and"
+            f" `{weight.type}`"
+        )
+    return x.rank - 2
+
+
+def _turned(weight: Tensor, groups: int) -> Tensor:
+    """Return [C, O / groups, kernel..] as [O, C / groups, kernel..], its windows reversed."""
+    channels, outputs, *kernel = weight.shape
+    split = primitives.reshape(weight, (groups, channels // groups, outputs, *kernel))
+    order = (0, 2, 1, *range(3, split.rank))
+    turned = flip(primitives.transpose(split, order), list(range(3, split.rank)))
+    return primitives.reshape(turned, (groups * outputs, channels // groups, *kernel))
+
+
+def _require_transposable(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> int:
+    """Return the number of spatial axes of operands that `conv_transpose` takes."""
+    count = _require_numbers("conv_transpose", x, weight)
+    channels, outputs = weight.shape[:2]
+    if groups < 1 or x.shape[-1] != channels or channels % groups:
+        raise UsageError(
+            f"`conv_transpose` of `{x.type}` with groups={groups} needs a `weight`"
+            f" [C, O / groups, kernel..] with `groups` that divide C, got `{weight.type}`"
+        )
+    if bias is not None:
+        require_same_dtype("conv_transpose", x, bias)
+        require_shape("conv_transpose", "bias", bias, (groups * outputs,))
+    return count
+
+
+def _side_by_side(x: Tensor, weight: Tensor) -> Tensor:
+    """Return a transposed convolution whose windows do not overlap: one product, rearranged."""
+    inputs, outputs, *kernel = weight.shape
+    count, sizes = len(kernel), x.shape[1:-1]
+    turned = primitives.transpose(weight, (0, *range(2, weight.rank), 1))
+    matrix = primitives.reshape(turned, (inputs, math.prod(kernel) * outputs))
+    made = primitives.dot_general(x, matrix, ([-1], [0]))
+    split = primitives.reshape(made, (x.shape[0], *sizes, *kernel, outputs))
+    pairs = [axis for i in range(1, count + 1) for axis in (i, i + count)]
+    apart = primitives.transpose(split, (0, *pairs, 2 * count + 1))
+    dims = [size * step for size, step in zip(sizes, kernel, strict=True)]
+    return primitives.reshape(apart, (x.shape[0], *dims, outputs))
+
+
 def _kernel_shape(
     name: str, x: Tensor, weight: Tensor, layout: str, spatial_first: str
 ) -> tuple[int, ...]:
@@ -193,6 +332,11 @@ def _spatial_first(weight: Tensor, layout: str, spatial_first: str) -> Tensor:
     if layout == spatial_first:
         return weight
     return primitives.transpose(weight, [layout.index(axis) for axis in spatial_first])
+
+
+def _outputs_last(weight: Tensor) -> Tensor:
+    """Return the weight [O, I, spatial..] as [spatial.., I, O]."""
+    return primitives.transpose(weight, (*range(2, weight.rank), 1, 0))
 
 
 def _convolved(

@@ -71,7 +71,7 @@ def windows_of(
     ]
     bare = [AxisWindows(*entries) for entries in zip(dims, *columns, strict=True)]
     sides = (
-        [_same(axis) for axis in bare] if padding == "same" else _sides(name, padding, len(bare))
+        [_same(axis) for axis in bare] if padding == "same" else sides_of(name, padding, len(bare))
     )
     return tuple(
         AxisWindows(axis.dim, axis.size, axis.stride, axis.dilation, low, high)
@@ -89,14 +89,14 @@ def require_fit(name: str, x: Tensor, windows: Windows) -> None:
             )
 
 
-def extents(name: str, label: str, value: Extents, count: int) -> tuple[int, ...]:
-    """`value` for each of `count` axes; UsageError unless these are integers >= 1."""
+def extents(name: str, label: str, value: Extents, count: int, least: int = 1) -> tuple[int, ...]:
+    """`value` for each of `count` axes; UsageError unless these are integers >= `least`."""
     entries = tuple(value) if isinstance(value, Sequence) else (value,) * count
-    if len(entries) == count and all(_is_count(entry, least=1) for entry in entries):
+    if len(entries) == count and all(_is_count(entry, least) for entry in entries):
         return entries
     raise UsageError(
-        f"`{name}` takes as `{label}` an integer >= 1, or {count} of them, one a spatial axis;"
-        f" got {value!r}"
+        f"`{name}` takes as `{label}` an integer >= {least}, or {count} of them, one a spatial"
+        f" axis; got {value!r}"
     )
 
 
@@ -106,29 +106,44 @@ def _same(axis: AxisWindows) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _sides(name: str, padding: Padding, count: int) -> list[tuple[int, int]]:
-    if padding == "valid":
+def sides_of(
+    name: str,
+    padding: Padding,
+    count: int,
+    *,
+    names: str = '"same", "valid", ',
+    trims: bool = False,
+) -> list[tuple[int, int]]:
+    """Return `padding` as (low, high) of each of `count` axes; UsageError unless it is one.
+
+    With `trims`, sides may be negative. `names` lists the words that the functional takes.
+    """
+    if padding == "valid" and names:
         return [(0, 0)] * count
     entries = tuple(padding) if isinstance(padding, Sequence) else (padding,) * count
-    sides = [pair for pair in map(_side_pair, entries) if pair is not None]
+    sides = [pair for pair in (_side_pair(entry, trims) for entry in entries) if pair is not None]
     if len(sides) == len(entries) == count:
         return sides
+    integer = "an integer" if trims else "an integer >= 0"
     raise UsageError(
-        f'`{name}` takes as `padding` "same", "valid", an integer >= 0, or {count} entries, one a'
+        f"`{name}` takes as `padding` {names}{integer}, or {count} entries, one a"
         f" spatial axis, each an integer or a pair (low, high); got {padding!r}"
     )
 
 
-def _side_pair(entry: object) -> tuple[int, int] | None:
+def _side_pair(entry: object, trims: bool) -> tuple[int, int] | None:
     """Return an entry of a padding as (low, high), None if it is not one."""
+    least = None if trims else 0
     match entry:
-        case [int(low), int(high)] if _is_count(low, least=0) and _is_count(high, least=0):
+        case [int(low), int(high)] if _is_count(low, least) and _is_count(high, least):
             return low, high
-        case int() if _is_count(entry, least=0):
+        case int() if _is_count(entry, least):
             return entry, entry
         case _:
             return None
 
 
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_count(value: object, least: int | None) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return least is None or value >= least

@@ -7,7 +7,7 @@ from gptrs.api import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.casts import converted
 from gptrs_onnx.ops.contraction import product
-from gptrs_onnx.ops.convolution import integer_convolved
+from gptrs_onnx.ops.convolution import convolved
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import scalar
 
@@ -128,7 +128,7 @@ def quantized_conv(
     right = F.cast(weight, dtypes.si32) - (
         F.reshape(point, ends) if point.size > 1 else F.reshape(point, [])
     )
-    sums = integer_convolved(node, left, right)
+    sums = convolved(node, left, right)
     if bias is not None:
         sums = sums + F.reshape(bias, ends[:-1])
     spread = F.reshape(weight_scale, ends[:-1] if weight_scale.size > 1 else [])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from gptrs.api import Tensor, primitives
 from gptrs.api import functionals as F
 from gptrs_backend_jax.stablehlo.conversion import Node
-from gptrs_backend_jax.stablehlo.ops.contraction import product
 from gptrs_backend_jax.stablehlo.ops.conversion_of_types import converted
 from gptrs_backend_jax.stablehlo.ops.layout import static_shape
 from gptrs_backend_jax.stablehlo.registry import converts
 from gptrs_backend_jax.stablehlo.values import scalar
-
-Pads = Sequence[tuple[int, int]]
 
 
 @converts("convolution")
@@ -39,9 +35,15 @@ def convolution(node: Node, x: Tensor, kernel: Tensor) -> Tensor:
         arranged, groups = _batches_as_groups(node, arranged, batches, groups), batches
     flat = node.integers("padding", [0, 0] * spatial)
     pads = list(zip(flat[::2], flat[1::2], strict=True))
-    arranged, pads = _trimmed(arranged, pads, node.integers("lhs_dilation", ones))
+    interior = [0, *(gap - 1 for gap in node.integers("lhs_dilation", ones)), 0]
+    if any(interior):
+        none = [0] * arranged.rank
+        arranged = primitives.pad(arranged, none, none, interior)
     steps, gaps = node.integers("window_strides", ones), node.integers("rhs_dilation", ones)
-    made = _convolved(node, arranged, weight, steps, pads, gaps, groups)
+    if 0 in (node.type.shape or ()):
+        made = _empty(node, arranged, weight)
+    else:
+        made = F.conv(arranged, weight, None, steps, pads, gaps, groups)
     places = [
         *numbers["output_batch_dimension"],
         *numbers["output_spatial_dimensions"],
@@ -69,65 +71,9 @@ def _batches_as_groups(node: Node, x: Tensor, batches: int, groups: int) -> Tens
     return primitives.reshape(primitives.transpose(parts, order), [*lead, batches * channels])
 
 
-def _trimmed(x: Tensor, pads: Pads, gaps: Sequence[int]) -> tuple[Tensor, Pads]:
-    """Return x with zeros between its elements, trimmed where padding is negative, and the rest."""
-    low = [0, *(min(first, 0) for first, _ in pads), 0]
-    high = [0, *(min(last, 0) for _, last in pads), 0]
-    interior = [0, *(gap - 1 for gap in gaps), 0]
-    if any(low) or any(high) or any(interior):
-        x = primitives.pad(x, low, high, interior)
-    return x, [(max(first, 0), max(last, 0)) for first, last in pads]
-
-
-def _convolved(
-    node: Node,
-    x: Tensor,
-    weight: Tensor,
-    steps: Sequence[int],
-    pads: Pads,
-    gaps: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Return the convolution of x [N, spatial.., C] by weight [O, C / groups, kernel..]."""
-    spatial = x.rank - 2
-    if 0 in (node.type.shape or ()):
-        return _empty(node, x, weight)
-    if spatial in (1, 2) and x.dtype.is_float:
-        function = F.conv1d if spatial == 1 else F.conv2d
-        sides, strides, dilation = tuple(pads), tuple(steps), tuple(gaps)
-        if spatial == 1:
-            return F.conv1d(x, weight, None, strides[0], sides, dilation[0], groups)
-        return function(x, weight, None, strides, sides, dilation, groups)
-    return _by_patches(x, weight, steps, pads, gaps, groups)
-
-
 def _empty(node: Node, x: Tensor, weight: Tensor) -> Tensor:
     numbers = node.numbers("dimension_numbers")
     shape = static_shape(node)
     sizes = [shape[axis] for axis in numbers["output_spatial_dimensions"]]
     dims = [x.shape[0], *sizes, weight.shape[0]]
     return primitives.broadcast_to(scalar(0, x.dtype), dims)
-
-
-def _by_patches(
-    x: Tensor,
-    weight: Tensor,
-    steps: Sequence[int],
-    pads: Pads,
-    gaps: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Return windows of x side by side, times the weight as a matrix."""
-    window = weight.shape[2:]
-    patches = primitives.extract_patches(x, window, steps, pads, gaps)
-    outputs, inputs = weight.shape[:2]
-    size, last = math.prod(window), patches.rank - 1
-    turned = primitives.transpose(weight, [*range(2, weight.rank), 1, 0])
-    if groups == 1:
-        matrix = primitives.reshape(turned, [size * inputs, outputs])
-        return product(patches, matrix, ([last], [0]), ([], []), x.dtype)
-    lead = patches.shape[:-1]
-    boxes = primitives.reshape(patches, [math.prod(lead), size, groups, inputs])
-    matrices = primitives.reshape(turned, [size, inputs, groups, outputs // groups])
-    products = product(boxes, matrices, ([1, 3], [0, 1]), ([2], [2]), x.dtype)
-    return primitives.reshape(primitives.transpose(products, [1, 0, 2]), [*lead, outputs])
