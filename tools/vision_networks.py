@@ -177,7 +177,7 @@ class FunctionalLayers(Generic[Image]):
 
     def max_pool(self, x: Tensor) -> Tensor:
         """See `Layers`."""
-        return F.max_pool2d(x, 3, 2, 1)
+        return F.max_pool(x, 3, 2, 1)
 
     def classify(self, x: Tensor, channels: int) -> Tensor:
         """See `Layers`."""

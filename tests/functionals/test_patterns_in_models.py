@@ -59,7 +59,7 @@ def small_resnet(images: str) -> tuple[Program, int]:
     stem = {key: weights[f"stem.{key}"] for key in "wmvgb"}
     x = F.conv2d(x, stem["w"], stride=2, padding=3)
     x = F.relu(F.batch_norm(x, stem["m"], stem["v"], stem["g"], stem["b"]))
-    x = F.max_pool2d(x, 3, stride=2, padding=1)
+    x = F.max_pool(x, 3, stride=2, padding=1)
     for name, stride in blocks:
         x = residual_block(x, weights, name, stride)
     head = leaf(parse_type("f32[10, 128]")), leaf(parse_type("f32[10]"))

@@ -275,11 +275,11 @@ IMAGES, ROWS_OF_SIX = ("n", 8, 8, 4), ("n", 6)
 FUNCTIONALS: dict[str, tuple[Callable[..., Any], list[tuple[int | str, ...]]]] = {
     "conv2d": (lambda x, k: F.conv2d(x, k, stride=(2, 2)), [IMAGES, (3, 4, 3, 3)]),
     "depthwise_conv2d": (F.depthwise_conv2d, [IMAGES, (4, 1, 3, 3)]),
-    "max_pool2d": (lambda x: F.max_pool2d(x, (2, 2)), [IMAGES]),
-    "average_pool2d": (
-        lambda x: F.average_pool2d(x, (3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), [IMAGES],
+    "max_pool": (lambda x: F.max_pool(x, (2, 2)), [IMAGES]),
+    "average_pool": (
+        lambda x: F.average_pool(x, (3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), [IMAGES],
     ),
-    "average_pool2d of all": (lambda x: F.average_pool2d(x, (8, 8)), [IMAGES]),
+    "average_pool of all": (lambda x: F.average_pool(x, (8, 8)), [IMAGES]),
     "softmax": (lambda x: F.softmax(x, 0), [ROWS_OF_SIX]),
     "layer_norm without bias": (F.layer_norm, [ROWS_OF_SIX, (6,)]),
     "group_norm": (lambda x: F.group_norm(x, 2), [IMAGES]),

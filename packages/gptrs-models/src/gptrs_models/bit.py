@@ -180,7 +180,7 @@ class Stem(Module):
             x = self.norm(x)
         if self._dynamic:
             x = F.pad(x, ((0, 0), _ends(x.shape[1]), _ends(x.shape[2]), (0, 0)))
-        return F.max_pool2d(x, 3, stride=2)
+        return F.max_pool(x, 3, stride=2)
 
 
 def _ends(size: int) -> tuple[int, int]:

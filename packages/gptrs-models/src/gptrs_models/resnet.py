@@ -174,7 +174,7 @@ class ResNet(ImageClassifierModule):
 
     @override
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = F.max_pool2d(self.embedder(x), 3, stride=2, padding=1)
+        x = F.max_pool(self.embedder(x), 3, stride=2, padding=1)
         yield "embeddings", x
         for number, stage in enumerate(self.stages):
             x = stage(x)

@@ -1,9 +1,10 @@
-"""Pooling of images, channels last."""
+"""Pooling over any number of spatial axes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,16 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.operands import expand, require_float, splat
+from gptrs.functionals.operands import (
+    REALS,
+    axes_of,
+    broadcast,
+    converted,
+    expand,
+    require_dtype,
+    require_float,
+    splat,
+)
 from gptrs.functionals.windows import (
     AxisWindows,
     Extents,
@@ -26,93 +36,148 @@ from gptrs.ir.dtypes import DType
 
 
 @functional
-def max_pool2d(
+def max_pool(
     x: Tensor,
     kernel: Extents,
     stride: Extents | None = None,
     padding: Padding = 0,
     dilation: Extents = 1,
     ceil_mode: bool = False,
+    axes: Sequence[int] | None = None,
 ) -> Tensor:
     """The largest element under each position of a window; NaN wins. As torch's `max_pool2d`.
 
-    float x [N, H, W, C] -> [N, OH, OW, C], `OH = floor((H + top + bottom - reach) / stride) + 1`
+    Reals [N, spatial.., C] -> [N, positions.., C]; `axes` names the spatial axes where they are not
+    all but the first and the last. Each becomes `floor((dim + low + high - reach) / stride) + 1`
     with `reach = (kernel - 1) * dilation + 1`. `stride` is `kernel` unless given; `kernel`,
-    `stride` and `dilation` are an integer or (vertical, horizontal), `padding` is as in `conv2d`.
-    With `ceil_mode` OH is rounded up, and a last window may hang over, but not start in the
-    bottom padding.
+    `stride` and `dilation` are an integer or one for each axis, `padding` is as in `conv2d`. With
+    `ceil_mode` sizes are rounded up, and a last window may hang over, but not start in the high
+    padding.
 
-    UsageError for another rank, types that are not floats, a kernel larger than the padded image,
-    and padding so wide that a window meets no element.
+    UsageError for tensors without spatial axes, other types, a kernel larger than a padded axis
+    that is not empty, and padding so wide that a window meets no element.
     """
-    windows = _pool_windows("max_pool2d", x, kernel, stride, padding, dilation)
-    return _reduced("max", x, _standing("max_pool2d", x, windows, ceil_mode))
+    require_dtype("max_pool", REALS, x=x)
+    windows = _windows("max_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)[1]
+    return _reduced("max", x, windows)
 
 
 @functional
-def average_pool2d(
+def max_pool_with_indices(
+    x: Tensor,
+    kernel: Extents,
+    stride: Extents | None = None,
+    padding: Padding = 0,
+    dilation: Extents = 1,
+    ceil_mode: bool = False,
+    axes: Sequence[int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`max_pool`, and where its elements are, as torch's `max_pool2d(return_indices=True)`.
+
+    An index, si64, counts the elements of the spatial axes in row-major order. It is that of the
+    first largest element, or of the last NaN. Parameters and errors are those of `max_pool`.
+    """
+    best = max_pool(x, kernel, stride, padding, dilation, ceil_mode, axes)
+    windows = _windows("max_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)[1]
+    inner = [axis.axis for axis in windows]
+    order = [*(axis for axis in range(x.rank) if axis not in inner), *inner]
+    lead = x.rank - len(inner)
+    shape = [best.shape[axis] for axis in order]
+    planes = (math.prod(shape[:lead]), *(axis.dim for axis in windows), 1)
+    values = _boxes(primitives.reshape(primitives.transpose(x, order), planes), windows, None)
+    numbers = np.arange(math.prod(planes[1:])).reshape(1, *planes[1:])
+    where = expand(_boxes(primitives.constant(numbers), windows, -1), values.shape)
+    top = primitives.reshape(primitives.transpose(best, order), (*values.shape[:-1], 1))
+    top = expand(top, values.shape)
+    inside = primitives.compare(where, splat(0, where.dtype, where.shape), "ge")
+    is_best = primitives.bit_and(primitives.compare(values, top, "eq"), inside)
+    beyond = splat(int(numbers.size), where.dtype, where.shape)
+    found = primitives.reduce(primitives.select(is_best, where, beyond), "min", [-1])
+    if x.dtype.is_float:
+        is_nan = primitives.compare(values, values, "ne")
+        nowhere = splat(-1, where.dtype, where.shape)
+        last = primitives.reduce(primitives.select(is_nan, where, nowhere), "max", [-1])
+        zero = splat(0, last.dtype, last.shape)
+        found = primitives.select(primitives.compare(last, zero, "ge"), last, found)
+    found = primitives.reshape(found, tuple(shape))
+    return best, primitives.transpose(found, [order.index(axis) for axis in range(x.rank)])
+
+
+@functional
+def average_pool(
     x: Tensor,
     kernel: Extents,
     stride: Extents | None = None,
     padding: Padding = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    dilation: Extents = 1,
+    axes: Sequence[int] | None = None,
 ) -> Tensor:
-    """The mean under each position of a window, as torch's `avg_pool2d`.
+    """The mean of floats under each position of a window, as torch's `avg_pool2d`.
 
     Zeros of the padding count as elements unless `count_include_pad` is false; what hangs over
-    the padding with `ceil_mode` never counts. 8- and 16-bit floats are summed and divided in f32.
-    Shapes, the other parameters and errors are those of `max_pool2d`.
+    the padding with `ceil_mode` never counts. Sums are divided by `divisor_override` where it is
+    given. 8- and 16-bit floats are summed and divided in f32. Shapes, the other parameters and
+    errors are those of `max_pool`.
     """
-    windows = _pool_windows("average_pool2d", x, kernel, stride, padding, 1)
-    standing = _standing("average_pool2d", x, windows, ceil_mode)
-    sums = _reduced("sum", x, standing, x.dtype.accumulator)
-    highs = [axis.high if count_include_pad else 0 for axis in windows]
-    counts = [
-        _counts(axis, -axis.low if count_include_pad else 0, axis.dim + high)
-        for axis, high in zip(standing, highs, strict=True)
-    ]
-    return _mean(sums, counts, x.dtype)
+    require_float("average_pool", x=x)
+    plain, windows = _windows("average_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)
+    sums = _reduced("sum", x, windows, x.dtype.accumulator)
+    if divisor_override is not None:
+        counts = [np.array([divisor_override])]
+    elif any(axis.low or axis.high for axis in windows):
+        sides = [(axis.low, axis.high) if count_include_pad else (0, 0) for axis in plain]
+        counts = [
+            _counts(axis, -low, axis.dim + high)
+            for axis, (low, high) in zip(windows, sides, strict=True)
+        ]
+    else:
+        counts = [np.array([axis.size]) for axis in windows]
+    return _mean(sums, counts, [axis.axis for axis in windows], x.dtype)
 
 
 @functional
-def adaptive_average_pool2d(x: Tensor, output_size: Extents) -> Tensor:
+def adaptive_average_pool(
+    x: Tensor, output_size: Extents, axes: Sequence[int] | None = None
+) -> Tensor:
     """The means of a grid of `output_size` bins, as torch's `adaptive_avg_pool2d`.
 
-    float x [N, H, W, C] -> [N, OH, OW, C] with `output_size` an integer or (OH, OW). Bin i of OH
-    holds the rows from `floor(i * H / OH)` to before `ceil((i + 1) * H / OH)`: bins may overlap,
-    and OH may exceed H. 8- and 16-bit floats are summed and divided in f32.
+    Floats [N, spatial.., C] -> [N, output_size.., C], with `axes` as in `max_pool`. Bin i of n
+    holds the elements from `floor(i * dim / n)` to before `ceil((i + 1) * dim / n)` of an axis:
+    bins may overlap, and n may exceed the dim. 8- and 16-bit floats are summed and divided in f32.
 
-    UsageError for another rank, types that are not floats, sizes below 1, and an empty image.
+    UsageError for tensors without spatial axes, other types, sizes below 1, and an empty axis.
     """
-    sizes = _bin_counts("adaptive_average_pool2d", x, output_size)
-    if sizes == (1, 1):
+    grid = _grid("adaptive_average_pool", x, output_size, axes)
+    if axes is None and set(grid.values()) == {1}:
         return global_average_pool(x, keepdims=True)
-    kernel = _equal_bins(x, sizes)
+    kernel = _equal_bins(x, grid)
     if kernel is not None:
-        return average_pool2d(x, kernel)
+        return average_pool(x, kernel, axes=axes)
     wide = x.dtype.accumulator
-    sums = x if wide is x.dtype else primitives.cast(x, wide)
-    for axis, size in zip((1, 2), sizes, strict=True):
+    sums = converted(x, wide)
+    for axis, size in grid.items():
         sums = _binned("sum", sums, axis, size)
-    spans = [_spans(dim, size) for dim, size in zip(x.shape[1:3], sizes, strict=True)]
-    return _mean(sums, [stops - starts for starts, stops in spans], x.dtype)
+    spans = [_spans(x.shape[axis], size) for axis, size in grid.items()]
+    return _mean(sums, [stops - starts for starts, stops in spans], list(grid), x.dtype)
 
 
 @functional
-def adaptive_max_pool2d(x: Tensor, output_size: Extents) -> Tensor:
+def adaptive_max_pool(x: Tensor, output_size: Extents, axes: Sequence[int] | None = None) -> Tensor:
     """The largest elements of a grid of `output_size` bins; NaN wins.
 
     As torch's `adaptive_max_pool2d`. Shapes, bins and errors are those of
-    `adaptive_average_pool2d`.
+    `adaptive_average_pool`.
     """
-    sizes = _bin_counts("adaptive_max_pool2d", x, output_size)
-    if sizes == (1, 1):
-        return primitives.reduce(x, "max", [1, 2], keepdims=True)
-    kernel = _equal_bins(x, sizes)
+    grid = _grid("adaptive_max_pool", x, output_size, axes)
+    if set(grid.values()) == {1}:
+        return primitives.reduce(x, "max", list(grid), keepdims=True)
+    kernel = _equal_bins(x, grid)
     if kernel is not None:
-        return max_pool2d(x, kernel)
-    for axis, size in zip((1, 2), sizes, strict=True):
+        return max_pool(x, kernel, axes=axes)
+    for axis, size in grid.items():
         x = _binned("max", x, axis, size)
     return x
 
@@ -136,38 +201,53 @@ def global_average_pool(x: Tensor, keepdims: bool = False) -> Tensor:
     sums = primitives.reduce(
         x, "sum", range(1, x.rank - 1), keepdims, out_dtype=_unless(x.dtype, wide)
     )
-    return _narrowed(primitives.div(sums, splat(count, wide, sums.shape)), x.dtype)
+    return converted(primitives.div(sums, splat(count, wide, sums.shape)), x.dtype)
 
 
-def _require_images(name: str, x: Tensor) -> None:
-    require_float(name, x=x)
-    if x.rank != 4:
-        raise UsageError(f"`{name}` needs `x` of rank 4 [N, H, W, C], got `{x.type}`")
+def _spatial(name: str, x: Tensor, axes: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the axes that are pooled: those named, or all but the first and the last."""
+    if axes is not None:
+        return axes_of(name, axes, x)
+    if x.rank < 3:
+        raise UsageError(f"`{name}` needs `x` [N, spatial.., C], got `{x.type}`")
+    return tuple(range(1, x.rank - 1))
 
 
-def _pool_windows(
+def _windows(
     name: str,
     x: Tensor,
     kernel: Extents,
     stride: Extents | None,
     padding: Padding,
     dilation: Extents,
-) -> Windows:
-    _require_images(name, x)
-    return windows_of(name, x, kernel, kernel if stride is None else stride, padding, dilation)
-
-
-def _standing(name: str, x: Tensor, windows: Windows, ceil_mode: bool) -> Windows:
-    """Return the windows, with those of `ceil_mode`; UsageError unless all meet elements of `x`."""
+    ceil_mode: bool,
+    axes: Sequence[int] | None,
+) -> tuple[Windows, Windows]:
+    """Return the windows without and with those of `ceil_mode`, which all meet elements of `x`."""
+    steps = kernel if stride is None else stride
+    windows = windows_of(name, x, kernel, steps, padding, dilation, _spatial(name, x, axes))
     standing = tuple(_ceiled(axis) for axis in windows) if ceil_mode else windows
-    require_fit(name, x, standing)
-    for number, (axis, given) in enumerate(zip(standing, windows, strict=True), start=1):
-        if axis.misses():
+    require_fit(name, x, tuple(axis for axis in standing if axis.dim != 0))
+    for axis, given in zip(standing, windows, strict=True):
+        if axis.positions >= 1 and axis.misses():
             raise UsageError(
-                f"`{name}` with padding ({given.low}, {given.high}) on axis {number} of `{x.type}`"
-                f" has a window over {axis.reach} elements that holds nothing but padding"
+                f"`{name}` with padding ({given.low}, {given.high}) on axis {axis.axis} of"
+                f" `{x.type}` has a window over {axis.reach} elements that holds nothing but"
+                " padding"
             )
-    return standing
+    return windows, standing
+
+
+def _boxes(x: Tensor, windows: Windows, value: int | None) -> Tensor:
+    """Return the elements of each window of x [planes, spatial.., 1] on the last axis."""
+    return primitives.extract_patches(
+        x,
+        [axis.size for axis in windows],
+        [axis.stride for axis in windows],
+        [(axis.low, axis.high) for axis in windows],
+        [axis.dilation for axis in windows],
+        value,
+    )
 
 
 def _ceiled(axis: AxisWindows) -> AxisWindows:
@@ -185,13 +265,17 @@ def _ceiled(axis: AxisWindows) -> AxisWindows:
 def _reduced(
     kind: Literal["max", "sum"], x: Tensor, windows: Windows, out_dtype: DType | None = None
 ) -> Tensor:
+    """Return a reduction of `x` under each position of the windows."""
+    moves = {axis.axis: axis for axis in windows}
+    still = AxisWindows(0, 1, 1, 1, 1)
+    each = [moves.get(axis, still) for axis in range(x.rank)]
     return primitives.reduce_window(
         x,
         kind,
-        (1, *(axis.size for axis in windows), 1),
-        (1, *(axis.stride for axis in windows), 1),
-        [(0, 0), *((axis.low, axis.high) for axis in windows), (0, 0)],
-        (1, *(axis.dilation for axis in windows), 1),
+        tuple(axis.size for axis in each),
+        tuple(axis.stride for axis in each),
+        [(axis.low, axis.high) for axis in each],
+        tuple(axis.dilation for axis in each),
         out_dtype=out_dtype and _unless(x.dtype, out_dtype),
     )
 
@@ -201,40 +285,45 @@ def _unless(dtype: DType, wide: DType) -> DType | None:
     return None if wide is dtype else wide
 
 
-def _narrowed(x: Tensor, dtype: DType) -> Tensor:
-    return x if x.dtype is dtype else primitives.cast(x, dtype)
-
-
 def _counts(axis: AxisWindows, first: int, end: int) -> np.ndarray:
-    """Return how many of the elements [first, end) each window holds, at dilation 1."""
+    """Return how many of the elements [first, end) each window holds."""
     starts = np.array(axis.starts)
-    return np.minimum(starts + axis.size, end) - np.maximum(starts, first)
+    below = np.maximum(-((starts - first) // axis.dilation), 0)  # elements before `first`
+    upto = -((starts - end) // axis.dilation)  # elements before `end`
+    return np.minimum(upto, axis.size) - below
 
 
-def _mean(sums: Tensor, counts: list[np.ndarray], dtype: DType) -> Tensor:
-    """`sums` [N, OH, OW, C] divided by the sizes of the windows, given for each axis."""
-    rows, columns = counts
-    if len({*rows}) == len({*columns}) == 1:
-        sizes = splat(int(rows[0] * columns[0]), sums.dtype)
+def _mean(sums: Tensor, counts: list[np.ndarray], axes: list[int], dtype: DType) -> Tensor:
+    """`sums` divided by the sizes of the windows, given for each of `axes`, as `dtype`."""
+    if all(len({*each.tolist()}) == 1 for each in counts):
+        sizes = splat(math.prod(int(each[0]) for each in counts), sums.dtype)
     else:
-        shape = (len(rows), len(columns), 1)
-        high = primitives.constant(rows.reshape(-1, 1, 1), sums.dtype)
-        wide = primitives.constant(columns.reshape(-1, 1), sums.dtype)
-        sizes = primitives.mul(expand(high, shape), expand(wide, shape))
-    return _narrowed(primitives.div(sums, expand(sizes, sums.shape)), dtype)
+        shapes = [(-1, *[1] * (sums.rank - 1 - axis)) for axis in axes]
+        tensors = [
+            primitives.constant(each.reshape(shape), sums.dtype)
+            for each, shape in zip(counts, shapes, strict=True)
+        ]
+        sizes = tensors[0]
+        for each in tensors[1:]:
+            sizes = primitives.mul(*broadcast("average_pool", sizes, each))
+    return converted(primitives.div(sums, expand(sizes, sums.shape)), dtype)
 
 
-def _bin_counts(name: str, x: Tensor, output_size: Extents) -> tuple[int, ...]:
-    _require_images(name, x)
-    if 0 in x.shape[1:3]:
+def _grid(name: str, x: Tensor, output_size: Extents, axes: Sequence[int] | None) -> dict[int, int]:
+    """Return the number of bins on each axis that is pooled."""
+    require_float(name, x=x)
+    pooled = _spatial(name, x, axes)
+    if any(x.shape[axis] == 0 for axis in pooled):
         raise UsageError(f"`{name}` needs an image with elements, got `{x.type}`")
-    return extents(name, "output_size", output_size, 2)
+    sizes = extents(name, "output_size", output_size, len(pooled))
+    return dict(zip(pooled, sizes, strict=True))
 
 
-def _equal_bins(x: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+def _equal_bins(x: Tensor, grid: Mapping[int, int]) -> tuple[int, ...] | None:
     """Return the size of the bins if all are alike and disjoint, else None."""
-    pairs = list(zip(x.shape[1:3], sizes, strict=True))
-    return None if any(dim % size for dim, size in pairs) else tuple(d // s for d, s in pairs)
+    if any(x.shape[axis] % size for axis, size in grid.items()):
+        return None
+    return tuple(x.shape[axis] // size for axis, size in grid.items())
 
 
 def _spans(dim: int, count: int) -> tuple[np.ndarray, np.ndarray]:

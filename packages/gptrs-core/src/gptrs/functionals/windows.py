@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from gptrs.capture.tensor import Tensor
@@ -20,6 +21,7 @@ Padding = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid
 class AxisWindows:
     """Intervals on an axis: number `o` holds `o * stride - low + k * dilation`, 0 <= k < size."""
 
+    axis: int
     dim: int
     size: int
     stride: int
@@ -44,6 +46,9 @@ class AxisWindows:
 
     def misses(self) -> bool:
         """Return whether some interval holds nothing but padding."""
+        # Decided without the dim where it can be: a symbolic one would have to become a number.
+        if self.dilation == 1 and max(self.low, self.high) < self.reach and self.dim >= 1:
+            return False
         if self.starts[-1] >= self.dim:
             return True
         return any(
@@ -57,35 +62,42 @@ Windows = tuple[AxisWindows, ...]
 
 
 def windows_of(
-    name: str, x: Tensor, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents
+    name: str,
+    x: Tensor,
+    kernel: Extents,
+    stride: Extents,
+    padding: Padding,
+    dilation: Extents,
+    axes: Sequence[int] | None = None,
 ) -> Windows:
-    """Return the windows on the spatial axes of `x`; UsageError for malformed extents or padding.
+    """Return the windows on `axes` of `x`, by default all but the first and the last.
 
     Padding "valid" is none. "same" gives `ceil(dim / stride)` positions, an odd element going to
-    the high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's).
+    the high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's). UsageError for
+    malformed extents or padding.
     """
-    dims = x.shape[1:-1]
+    axes = range(1, x.rank - 1) if axes is None else axes
+    dims = [x.shape[axis] for axis in axes]
     columns = [
         extents(name, label, value, len(dims))
         for label, value in (("kernel", kernel), ("stride", stride), ("dilation", dilation))
     ]
-    bare = [AxisWindows(*entries) for entries in zip(dims, *columns, strict=True)]
+    bare = [AxisWindows(*entries) for entries in zip(axes, dims, *columns, strict=True)]
     sides = (
-        [_same(axis) for axis in bare] if padding == "same" else sides_of(name, padding, len(bare))
+        [_same(each) for each in bare] if padding == "same" else sides_of(name, padding, len(bare))
     )
     return tuple(
-        AxisWindows(axis.dim, axis.size, axis.stride, axis.dilation, low, high)
-        for axis, (low, high) in zip(bare, sides, strict=True)
+        replace(each, low=low, high=high) for each, (low, high) in zip(bare, sides, strict=True)
     )
 
 
 def require_fit(name: str, x: Tensor, windows: Windows) -> None:
     """UsageError unless each axis of `x` with its padding holds a window."""
-    for number, axis in enumerate(windows, start=1):
-        if axis.positions < 1:
+    for each in windows:
+        if each.positions < 1:
             raise UsageError(
-                f"`{name}` cannot fit a kernel over {axis.reach} elements into axis {number} of"
-                f" `{x.type}`, which has {axis.low + axis.dim + axis.high} with padding"
+                f"`{name}` cannot fit a kernel over {each.reach} elements into axis {each.axis} of"
+                f" `{x.type}`, which has {each.low + each.dim + each.high} with padding"
             )
 
 

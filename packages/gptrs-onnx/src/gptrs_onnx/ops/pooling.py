@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 
-from gptrs.api import Tensor, primitives
+from gptrs.api import Tensor
 from gptrs.api import functionals as F
 from gptrs_onnx.node import Node
-from gptrs_onnx.ops.windows import Geometry, geometry_of
+from gptrs_onnx.ops.windows import geometry_of
 from gptrs_onnx.registry import converts
-from gptrs_onnx.values import Known, constant, numbers, scalar
+from gptrs_onnx.values import Known, constant, numbers
 
 
 @converts("MaxPool")
 def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
-    """Return the largest element under each window and, where asked for, its place in x."""
-    geometry = _pooled(node, x)
-    _require_padded_bounded(node, x, geometry)
-    best = _reduced(x, "max", geometry)
-    return (best, _places(node, x, best, geometry)) if node.wants(1) else (best,)
+    """Return the largest element under each window and, where asked for, its index in x."""
+    moves = _windows(node, x)
+    if not node.wants(1):
+        return (F.max_pool(x, **moves),)
+    best, places = F.max_pool_with_indices(x, **moves)
+    spatial = x.shape[2:]
+    count, planes = math.prod(spatial), x.shape[0] * x.shape[1]
+    if node.flag("storage_order"):  # columns first
+        numbered = np.arange(count).reshape(spatial[::-1]).T.reshape(-1)
+        places = F.take(constant(numbered), places, 0)
+    offsets = F.reshape(F.arange(planes) * count, [*x.shape[:2], *[1] * len(spatial)])
+    return best, places + offsets
 
 
 @converts("AveragePool")
 def average_pool(node: Node, x: Tensor) -> Tensor:
     """Return the mean under each window; padding counts as zeros only if the node says so."""
-    geometry = _pooled(node, x)
-    _require_padded_bounded(node, x, geometry)
-    return _mean(x, geometry, node.flag("count_include_pad"), _own_pads(node, x))
+    counts = node.flag("count_include_pad")
+    return F.average_pool(x, **_windows(node, x), count_include_pad=counts)
 
 
 @converts("LpPool")
 def lp_pool(node: Node, x: Tensor) -> Tensor:
     """Return the p-norm of what is under each window."""
-    order = node.integer("p", 2)
-    sums = _reduced(_power(F.abs(x), order), "sum", _pooled(node, x))
+    order, powers = node.integer("p", 2), _power(F.abs(x), node.integer("p", 2))
+    sums = F.average_pool(powers, **_windows(node, x), divisor_override=1)
     return F.sqrt(sums) if order == 2 else F.pow(sums, 1.0 / order)
 
 
@@ -62,98 +69,34 @@ def global_lp_pool(node: Node, x: Tensor) -> Tensor:
     return F.sqrt(sums) if order == 2 else F.pow(sums, 1.0 / order)
 
 
-def _require_padded_bounded(node: Node, x: Tensor, geometry: Geometry) -> None:
-    padded = (size + sum(sides) for size, sides in zip(x.shape[2:], geometry.pads, strict=True))
-    node.require_bounded(*padded)
+class _Windows(TypedDict):
+    """Arguments that the functionals of pooling share."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[tuple[int, int]]
+    dilation: Sequence[int]
+    ceil_mode: bool
+    axes: Sequence[int]
+
+
+def _windows(node: Node, x: Tensor) -> _Windows:
+    made = geometry_of(node, x.shape[2:], node.integers("kernel_shape"))
+    node.require_bounded(
+        *(size + sum(sides) for size, sides in zip(x.shape[2:], made.pads, strict=True))
+    )
+    return {
+        "kernel": made.kernel,
+        "stride": made.strides,
+        "padding": made.pads,
+        "dilation": made.dilations,
+        "ceil_mode": node.flag("ceil_mode"),
+        "axes": range(2, x.rank),
+    }
 
 
 def _power(x: Tensor, order: int) -> Tensor:
     return x if order == 1 else x * x if order == 2 else F.pow(x, float(order))
-
-
-def _own_pads(node: Node, x: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the padding without what `ceil_mode` adds."""
-    return geometry_of(node, x.shape[2:], node.integers("kernel_shape")).pads
-
-
-def _pooled(node: Node, x: Tensor) -> Geometry:
-    """Return the windows, with the last ones that `ceil_mode` lets hang over."""
-    plain = geometry_of(node, x.shape[2:], node.integers("kernel_shape"))
-    if not node.flag("ceil_mode"):
-        return plain
-    pads: list[tuple[int, int]] = []
-    for size, reach, stride, (low, high) in zip(
-        x.shape[2:], plain.reaches, plain.strides, plain.pads, strict=True
-    ):
-        positions = -(-(size + low + high - reach) // stride) + 1
-        if (positions - 1) * stride >= size + low:
-            positions -= 1
-        pads.append((low, max(high, (positions - 1) * stride + reach - low - size)))
-    return Geometry(plain.kernel, plain.strides, plain.dilations, tuple(pads))
-
-
-def _reduced(x: Tensor, kind: Literal["max", "sum"], geometry: Geometry) -> Tensor:
-    """Return a reduction under each window [N, C, spatial..]."""
-    return primitives.reduce_window(
-        x,
-        kind,
-        (1, 1, *geometry.kernel),
-        (1, 1, *geometry.strides),
-        [(0, 0), (0, 0), *geometry.pads],
-        (1, 1, *geometry.dilations),
-    )
-
-
-def _mean(
-    x: Tensor, geometry: Geometry, with_pads: bool, own: tuple[tuple[int, int], ...]
-) -> Tensor:
-    sums = _reduced(x, "sum", geometry)
-    if not any(low or high for low, high in geometry.pads):
-        return sums / float(math.prod(geometry.kernel))
-    counts = np.ones(())
-    for axis, size in enumerate(x.shape[2:]):
-        low, high = geometry.pads[axis]
-        inner = own[axis] if with_pads else (0, 0)
-        elements = np.zeros(low + size + high)
-        elements[low - inner[0] : low + size + inner[1]] = 1
-        reach, stride, step = (
-            geometry.reaches[axis],
-            geometry.strides[axis],
-            geometry.dilations[axis],
-        )
-        starts = range(0, len(elements) - reach + 1, stride)
-        own_counts = np.asarray([elements[start : start + reach : step].sum() for start in starts])
-        counts = counts[..., None] * own_counts
-    return sums / F.cast(constant(counts), x.dtype)
-
-
-def _places(node: Node, x: Tensor, best: Tensor, geometry: Geometry) -> Tensor:
-    """Return where in x, as numbers in row-major order, the first largest elements are."""
-    spatial = x.shape[2:]
-    count = math.prod(spatial)
-    order = list(range(2, x.rank))
-    if node.flag("storage_order"):
-        order = order[::-1]
-    inside = np.arange(count).reshape([x.shape[axis] for axis in order])
-    numbered = np.transpose(inside, [order.index(axis) for axis in range(2, x.rank)])
-    planes = x.shape[0] * x.shape[1]
-    flat = F.reshape(x, [planes, *spatial, 1])
-    values = _patches(flat, geometry, None)
-    where = _patches(constant(numbered.reshape(1, *spatial, 1)), geometry, -1)
-    is_best = F.logical_and(
-        F.equal(values, F.reshape(best, [planes, *best.shape[2:], 1])), where >= 0
-    )
-    found = F.min(
-        F.where(is_best, F.broadcast_to(where, values.shape), scalar(count, where.dtype)), -1
-    )
-    offsets = F.reshape(F.arange(planes) * count, [planes, *[1] * len(spatial)])
-    return F.reshape(found + offsets, best.shape)
-
-
-def _patches(x: Tensor, geometry: Geometry, value: int | None) -> Tensor:
-    return primitives.extract_patches(
-        x, geometry.kernel, geometry.strides, geometry.pads, geometry.dilations, value
-    )
 
 
 @converts("MaxUnpool", known=[2])

@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from gptrs.api import Tensor, dtypes, primitives
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
+from gptrs_torch.ops.arithmetic import name_of
 from gptrs_torch.registry import converts
-
-Pads = list[tuple[int, int]]
 
 
 def _pair(values: Sequence[int] | int, count: int) -> list[int]:
     several = [values] if isinstance(values, int) else list(values)
     return several * count if len(several) == 1 else several
-
-
-def _pads(
-    x: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    reach: list[int],
-    ceil: bool,
-) -> Pads:
-    """Return (low, high) padding, with what the last windows of `ceil_mode` hang over."""
-    spatial = x.shape[x.rank - len(kernel) :]
-    pads: Pads = []
-    for size, far, step, low in zip(spatial, reach, stride, padding, strict=True):
-        high = low
-        if ceil:
-            positions = -(-(size + 2 * low - far) // step) + 1
-            if (positions - 1) * step >= size + low:
-                positions -= 1
-            high = max(low, (positions - 1) * step + far - low - size)
-        pads.append((low, high))
-    return pads
-
-
-def _reduced(
-    x: Tensor,
-    kind: Literal["max", "sum"],
-    kernel: list[int],
-    stride: list[int],
-    pads: Pads,
-    dilation: list[int],
-) -> Tensor:
-    lead = x.rank - len(kernel)
-    return primitives.reduce_window(
-        x,
-        kind,
-        [1] * lead + kernel,
-        [1] * lead + stride,
-        [(0, 0)] * lead + pads,
-        [1] * lead + dilation,
-    )
 
 
 @converts(
@@ -75,51 +31,20 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> object:
     """Return the largest element under each window and its place in the plane."""
-    name = str(node.source.target).split(".")[1]
+    name = name_of(node)
     count = int(name.partition("_pool")[2][0])
-    kernel = _pair(kernel_size, count)
-    steps, low, spread = (
-        _pair(stride or kernel, count),
-        _pair(padding, count),
-        _pair(dilation, count),
-    )
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, spread, strict=True)]
-    pads = _pads(x, kernel, steps, low, reach, ceil_mode)
-    best = _reduced(x, "max", kernel, steps, pads, spread)
-    if not name.endswith("indices"):
-        return best
-    if not _reads_second(node):
-        return best, F.zeros(best.shape, dtypes.si64)
-    return best, _places(x, best, (kernel, steps, pads, spread))
+    axes = range(x.rank - count, x.rank)
+    kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
+    moves = (kernel, steps, _pair(padding, count), _pair(dilation, count), ceil_mode, axes)
+    if name.endswith("indices") and _reads_second(node):
+        return F.max_pool_with_indices(x, *moves)
+    best = F.max_pool(x, *moves)
+    return (best, F.zeros(best.shape, dtypes.si64)) if name.endswith("indices") else best
 
 
 def _reads_second(node: Node) -> bool:
     """Return whether anybody reads the places: they cost much more than the values."""
     return any(user.args[1:] != (0,) for user in node.source.users)
-
-
-def _places(
-    x: Tensor, best: Tensor, windows: tuple[list[int], list[int], Pads, list[int]]
-) -> Tensor:
-    """Return where in its plane, in row-major order, the first largest element, or last NaN, is."""
-    kernel, steps, pads, spread = windows
-    spatial = x.shape[x.rank - len(kernel) :]
-    count = math.prod(spatial)
-    planes = math.prod(x.shape[: x.rank - len(kernel)])
-    inside = np.arange(count).reshape([1, *spatial, 1])
-    flat = F.reshape(x, [planes, *spatial, 1])
-    values = primitives.extract_patches(flat, kernel, steps, pads, spread, None)
-    where = primitives.extract_patches(primitives.constant(inside), kernel, steps, pads, spread, -1)
-    top = F.reshape(best, [planes, *best.shape[x.rank - len(kernel) :], 1])
-    where = F.broadcast_to(where, values.shape)
-    is_best = F.logical_and(F.equal(values, top), where >= 0)
-    far = primitives.constant(np.int64(count))
-    found = F.min(F.where(is_best, where, far), -1)
-    if x.dtype.is_float:
-        none = primitives.constant(np.int64(-1))
-        last = F.max(F.where(F.is_nan(values), where, none), -1)
-        found = F.where(last >= 0, last, found)
-    return F.reshape(found, best.shape)
 
 
 @converts("max_pool2d_with_indices_backward")
@@ -149,25 +74,11 @@ def average_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Return the mean under each window; padding counts as zeros unless the node says not."""
-    count = int(str(node.source.target).split(".")[1][-2])
-    kernel, low = _pair(kernel_size, count), _pair(padding, count)
-    steps, ones = _pair(stride or kernel, count), [1] * count
-    pads = _pads(x, kernel, steps, low, kernel, ceil_mode)
-    sums = _reduced(x, "sum", kernel, steps, pads, ones)
-    if divisor_override:
-        return sums / float(divisor_override)
-    if not any(before or after for before, after in pads):
-        return sums / float(math.prod(kernel))
-    counts = np.ones(())
-    for place, size in enumerate(x.shape[x.rank - count :]):
-        before, after = pads[place]
-        inner = low[place] if count_include_pad else 0
-        elements = np.zeros(before + size + after)
-        elements[before - inner : before + size + inner] = 1
-        starts = range(0, len(elements) - kernel[place] + 1, steps[place])
-        own = np.asarray([elements[start : start + kernel[place]].sum() for start in starts])
-        counts = counts[..., None] * own
-    return sums / F.cast(primitives.constant(counts), x.dtype)
+    count = int(name_of(node)[-2])
+    kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
+    counts = (ceil_mode, count_include_pad, divisor_override or None)
+    axes = range(x.rank - count, x.rank)
+    return F.average_pool(x, kernel, steps, _pair(padding, count), *counts, axes=axes)
 
 
 @converts(
