@@ -52,6 +52,7 @@ USES = (
         torch=lambda torch, c, x: torch.where(c, 0, x)),
     Use("where", (TRUTHS, normal(3), normal(4)), F.where, np.where, "the condition expands",
         torch=lambda torch, c, x, y: torch.where(c, x, y)),
+    Use("is_inf", (EDGES,), F.is_inf, np.isinf, torch=lambda torch, x: torch.isinf(x)),
     Use("logical_and", (TRUTHS, BOTH), F.logical_and, np.logical_and,
         torch=lambda torch, x, y: torch.logical_and(x, y)),
     Use("logical_or", (TRUTHS, BOTH), F.logical_or, np.logical_or,

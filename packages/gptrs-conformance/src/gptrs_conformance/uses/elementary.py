@@ -38,6 +38,16 @@ def _oracle(op: type[Row]) -> Callable[..., np.ndarray]:
     return expected
 
 
+def _quietly(oracle: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """An oracle that does not warn of infinite results."""
+
+    def expected(x: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return oracle(x)
+
+    return expected
+
+
 def _uses(op: type[Row]) -> list[Use]:
     if not op.functional or not op.definition:
         return []
@@ -72,4 +82,28 @@ USES = (
     Use("square", (EDGES,), F.square, np.square, "edges", torch=lambda torch, x: torch.square(x)),
     Use("square", (X[:0],), F.square, np.square, "empty", torch=lambda torch, x: torch.square(x)),
     Use("square", (COUNTS,), F.square, np.square, "integers"),
+    Use("trunc", (X * 3,), F.trunc, np.trunc, torch=lambda torch, x: torch.trunc(x)),
+    Use("trunc", (HALVES,), F.trunc, np.trunc, "halves", torch=lambda torch, x: torch.trunc(x)),
+    Use("trunc", (EDGES,), F.trunc, np.trunc, "edges", torch=lambda torch, x: torch.trunc(x)),
+    *(
+        use
+        for name, oracle in (("exp2", np.exp2), ("log2", np.log2), ("log10", np.log10))
+        for use in (
+            Use(
+                name,
+                (POSITIVE,),
+                getattr(F, name),
+                oracle,
+                torch=lambda torch, x, name=name: getattr(torch, name)(x),
+            ),
+            Use(
+                name,
+                (np.array([0.0, np.inf, np.nan, 1.0], np.float32),),
+                getattr(F, name),
+                _quietly(oracle),
+                "edges",
+                torch=lambda torch, x, name=name: getattr(torch, name)(x),
+            ),
+        )
+    ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -13,9 +15,12 @@ from gptrs.functionals.operands import (
     Operand,
     broadcast,
     broadcast_pair,
+    converted,
     require_dtype,
+    require_float,
     splat,
 )
+from gptrs.ir.dtypes import f32, f64
 
 
 @functional
@@ -23,6 +28,33 @@ def square(x: Tensor) -> Tensor:
     """`x * x` of numbers; integers wrap (`np.square`)."""
     require_dtype("square", NUMBERS, x=x)
     return primitives.mul(x, x)
+
+
+@functional
+def trunc(x: Tensor) -> Tensor:
+    """The integral value next to floats `x` on the side of 0; zeros keep their signs."""
+    require_float("trunc", x=x)
+    below = primitives.compare(x, splat(0, x.dtype, x.shape), "lt")
+    return primitives.select(below, primitives.ceil(x), primitives.floor(x))
+
+
+@functional
+def exp2(x: Tensor) -> Tensor:
+    """`2^x` of floats, as `pow` computes it."""
+    require_float("exp2", x=x)
+    return primitives.pow(splat(2, x.dtype, x.shape), x)
+
+
+@functional
+def log2(x: Tensor) -> Tensor:
+    """The logarithm of floats to base 2, to a few units in the last place of f64; NaN below 0."""
+    return _logarithm("log2", x, 2)
+
+
+@functional
+def log10(x: Tensor) -> Tensor:
+    """The logarithm of floats to base 10, to a few units in the last place of f64; NaN below 0."""
+    return _logarithm("log10", x, 10)
 
 
 @functional
@@ -84,6 +116,14 @@ def clamp(x: Tensor, low: Operand | None = None, high: Operand | None = None) ->
     if high is not None:
         return primitives.minimum(*broadcast_pair("clamp", x, high))
     raise UsageError("`clamp` needs `low`, `high`, or both")
+
+
+def _logarithm(name: str, x: Tensor, base: int) -> Tensor:
+    """Return `ln(x) / ln(base)` in a type in which its two roundings are not seen in that of x."""
+    require_float(name, x=x)
+    wide = converted(x, f64 if x.dtype.bits >= f32.bits else f32)
+    scaled = primitives.mul(primitives.log(wide), splat(1 / math.log(base), wide.dtype, wide.shape))
+    return converted(scaled, x.dtype)
 
 
 def _has_other_sign(rest: Tensor, divisor: Tensor) -> Tensor:

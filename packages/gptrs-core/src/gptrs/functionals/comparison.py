@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -13,8 +15,9 @@ from gptrs.functionals.operands import (
     broadcast_pair,
     expand,
     require_dtype,
+    splat,
 )
-from gptrs.ir.dtypes import i1
+from gptrs.ir.dtypes import FLOATS, i1
 from gptrs.ir.shapes import broadcast_shapes
 
 
@@ -109,3 +112,11 @@ def is_nan(x: Tensor) -> Tensor:
     """i1: NaN (for complex numbers in either part), of floats or complex numbers."""
     require_dtype("is_nan", INEXACT, x=x)
     return primitives.compare(x, x, "ne")
+
+
+@functional
+def is_inf(x: Tensor) -> Tensor:
+    """i1: infinite, of floats of either sign."""
+    require_dtype("is_inf", FLOATS, x=x)
+    size = primitives.abs(x)
+    return primitives.compare(size, splat(math.inf, x.dtype, x.shape), "eq")

@@ -124,7 +124,7 @@ def is_nan(node: Node, x: Tensor) -> Tensor:
 @converts("IsInf")
 def is_infinite(node: Node, x: Tensor) -> Tensor:
     """Return where x is infinite, of either sign or of one."""
-    infinite = ~(F.is_finite(x) | F.is_nan(x))
+    infinite = F.is_inf(x)
     if not node.flag("detect_positive", 1):
         infinite = infinite & (x < 0.0)
     if not node.flag("detect_negative", 1):

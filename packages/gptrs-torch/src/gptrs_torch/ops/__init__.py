@@ -19,7 +19,6 @@ from gptrs_torch.ops import (
     recurrent,
     reduction,
     sorting,
-    trigonometry,
 )
 
 __all__ = [
@@ -41,5 +40,4 @@ __all__ = [
     "recurrent",
     "reduction",
     "sorting",
-    "trigonometry",
 ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-from gptrs.api import DType, Tensor, dtypes
+from gptrs.api import Tensor
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
@@ -13,23 +12,45 @@ from gptrs_torch.values import Number, Operand, converted, operand, scalar
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": F.abs,
+    "acos": F.acos,
+    "acosh": F.acosh,
+    "asin": F.asin,
+    "asinh": F.asinh,
+    "atan": F.atan,
+    "atanh": F.atanh,
     "ceil": F.ceil,
     "cos": F.cos,
+    "cosh": F.cosh,
     "erf": F.erf,
     "exp": F.exp,
+    "exp2": F.exp2,
     "expm1": F.expm1,
     "floor": F.floor,
     "log": F.log,
+    "log10": F.log10,
     "log1p": F.log1p,
+    "log2": F.log2,
     "neg": F.neg,
     "reciprocal": F.reciprocal,
     "rsqrt": F.rsqrt,
     "sigmoid": F.sigmoid,
     "sin": F.sin,
+    "sinh": F.sinh,
     "sqrt": F.sqrt,
+    "tan": F.tan,
     "tanh": F.tanh,
+    "trunc": F.trunc,
 }
 _ROUNDING = ("ceil", "floor", "round", "trunc")
+_POWERS: dict[float, Callable[[Tensor], Tensor]] = {
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    0.5: F.sqrt,
+    1: lambda x: x,
+    -1: F.reciprocal,
+    -0.5: F.rsqrt,
+}
+"""Powers that torch computes without `pow`."""
 _BITWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bitwise_and": F.bitwise_and,
     "bitwise_or": F.bitwise_or,
@@ -70,37 +91,6 @@ def rounded(node: Node, x: Tensor, *, decimals: int = 0) -> Tensor:
     return F.round(x * factor) / factor if decimals > 0 else F.round(x / factor) * factor
 
 
-@converts("trunc")
-def truncated(node: Node, x: Tensor) -> Tensor:
-    """Return x rounded towards 0."""
-    del node
-    return x if x.dtype.is_integer else towards_zero(x)
-
-
-def towards_zero(x: Tensor) -> Tensor:
-    """Return floats rounded towards 0."""
-    return F.where(x < 0.0, F.ceil(x), F.floor(x))
-
-
-@converts("log2", "log10")
-def logarithm(node: Node, x: Tensor) -> Tensor:
-    """Return a logarithm to base 2 or 10."""
-    wide = _wide(node.dtype)
-    base = 2.0 if name_of(node) == "log2" else 10.0
-    return converted(F.log(converted(x, wide)) * (1 / math.log(base)), node.dtype)
-
-
-def _wide(dtype: DType) -> DType:
-    """Return a type in which two roundings are not seen in `dtype`."""
-    return dtypes.f64 if dtype.bits >= 32 else dtypes.f32
-
-
-@converts("exp2")
-def exp2(node: Node, x: Tensor) -> Tensor:
-    """Return `2 ** x`."""
-    return F.pow(scalar(2.0, node.dtype), converted(x, node.dtype))
-
-
 @converts("add", "sub")
 def added(node: Node, x: Operand, y: Operand, *, alpha: Number = 1) -> Tensor:
     """Return `x + alpha * y`, or `x - alpha * y`."""
@@ -139,7 +129,7 @@ def divided(node: Node, x: Operand, y: Operand, *, rounding_mode: str | None = N
     if mode == "floor":
         return F.floor_divide(left, right)
     if not dtype.is_integer:
-        return towards_zero(F.div(left, right))
+        return F.trunc(F.div(left, right))
     remainder = F.fmod(left, right)
     return F.floor_divide(F.sub(left, remainder), right)
 
@@ -149,6 +139,12 @@ def remaining(node: Node, x: Operand, y: Operand) -> Tensor:
     """Return what is left of a division, with the sign of the divisor, or of the dividend."""
     left, right = operand(x, node.dtype), operand(y, node.dtype)
     return F.remainder(left, right) if name_of(node) == "remainder" else F.fmod(left, right)
+
+
+@converts("atan2")
+def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
+    """Return the angle of the point (x, y), from -pi to pi."""
+    return F.atan2(operand(y, node.dtype), operand(x, node.dtype))
 
 
 @converts("maximum", "minimum")
@@ -165,36 +161,15 @@ def extreme(node: Node, x: Tensor, y: Tensor) -> Tensor:
 def power(node: Node, x: Operand, exponent: Operand) -> Tensor:
     """Return `x ** exponent`: small integers by products, as torch does."""
     dtype = node.dtype
-    if isinstance(exponent, (int, float)):
-        base = operand(x, dtype)
-        if exponent == 2:
-            return base * base
-        if exponent == 3:
-            return base * base * base
-        if exponent == 0.5 and not dtype.is_integer:
-            return F.sqrt(base)
-        if exponent == 1:
-            return base
-        if dtype.is_integer:
-            return _integer_power(node, base, exponent)
-        if exponent == -1:
-            return F.reciprocal(base)
-        if exponent == -0.5:
-            return F.rsqrt(base)
-    elif dtype.is_integer:
-        node.refuse("has integer exponents that are computed")
+    if dtype.is_integer:
+        if not isinstance(exponent, int):
+            node.refuse("has integer exponents that are computed")
+        if exponent < 0:
+            node.refuse(f"has the exponent {exponent} of integers")
+        return F.pow(operand(x, dtype), exponent)
+    if isinstance(exponent, (int, float)) and exponent in _POWERS:
+        return _POWERS[exponent](operand(x, dtype))
     return F.pow(operand(x, dtype), operand(exponent, dtype))
-
-
-def _integer_power(node: Node, base: Tensor, exponent: Number) -> Tensor:
-    if not isinstance(exponent, int) or not 0 <= exponent <= 64:
-        node.refuse(f"has the exponent {exponent} of integers")
-    result = F.broadcast_to(scalar(1, base.dtype), base.shape)
-    square, left = base, exponent
-    while left:
-        result = result * square if left & 1 else result
-        square, left = square * square, left >> 1
-    return result
 
 
 @converts(*_BITWISE)

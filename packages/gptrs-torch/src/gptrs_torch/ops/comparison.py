@@ -54,20 +54,12 @@ def truth(x: Tensor) -> Tensor:
     return x if x.dtype.is_bool else F.not_equal(x, operand(0, x.dtype))
 
 
-@converts("isnan")
-def is_nan(node: Node, x: Tensor) -> Tensor:
-    """Return where x is not a number."""
-    del node
-    return F.is_nan(x) if x.dtype.is_float else F.zeros(x.shape, dtypes.i1)
-
-
-@converts("isinf")
-def is_infinite(node: Node, x: Tensor) -> Tensor:
-    """Return where x is infinite."""
-    del node
+@converts("isnan", "isinf")
+def not_finite(node: Node, x: Tensor) -> Tensor:
+    """Return where x is not a number, or is infinite."""
     if not x.dtype.is_float:
         return F.zeros(x.shape, dtypes.i1)
-    return F.logical_not(F.logical_or(F.is_finite(x), F.is_nan(x)))
+    return F.is_nan(x) if name_of(node) == "isnan" else F.is_inf(x)
 
 
 @converts("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

@@ -12,7 +12,6 @@ from gptrs.api import Tensor, primitives
 from gptrs.api import functionals as F
 from gptrs_torch.layouts import memory_order
 from gptrs_torch.node import Node
-from gptrs_torch.ops.arithmetic import towards_zero
 from gptrs_torch.ops.comparison import truth
 from gptrs_torch.registry import converts
 from gptrs_torch.values import axis_of, converted, is_number
@@ -61,7 +60,7 @@ def to_copy(node: Node, x: Tensor, *rest: object, **named: object) -> Tensor:
     if dtype.is_bool:
         return truth(x)
     if dtype.is_integer and x.dtype.is_float:
-        return F.cast(towards_zero(x), dtype)
+        return F.cast(F.trunc(x), dtype)
     return converted(x, dtype)
 
 
