@@ -39,8 +39,9 @@ names are imported on first use, so that the module an entry point names stays l
   `SoundTranscriber`, `CTCModel`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`, `ImplementationChoice`.
-- For importers: `ImportedModel`, `ModelInput` and `named_arguments`; `share_array` and
-  `take_array`, which exchange memory with other libraries without a copy, and `with_precision`.
+- For importers: `ImportedModel`, its base classes `ImportedGraph` and `ConvertedGraph`,
+  `ModelInput` and `named_arguments`; `share_array` and `take_array`, which exchange memory with
+  other libraries without a copy, and `with_precision`.
   For exporters: `OutgoingModel` and `OutgoingTensor`, `SymbolicDim`, `atomic_file` and
   `write_data`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

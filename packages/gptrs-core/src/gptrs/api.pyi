@@ -174,6 +174,8 @@ from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
 from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
+from gptrs.plugins.imported_graph import ConvertedGraph as ConvertedGraph
+from gptrs.plugins.imported_graph import ImportedGraph as ImportedGraph
 from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput
 from gptrs.plugins.importers import named_arguments as named_arguments

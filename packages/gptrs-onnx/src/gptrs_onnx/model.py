@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Final, Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
+from typing_extensions import override
 
-from gptrs import use_backend
 from gptrs.api import (
     Backend,
+    ConvertedGraph,
     GptrsError,
     ModelInput,
     Params,
-    Program,
     Tensor,
     UnsupportedError,
-    jit,
-    named_arguments,
     tensor,
 )
 from gptrs.backend.weight_identity import WeightFile
-from gptrs.plugins.manager import backend_of
+from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import (
     Conversion,
@@ -39,25 +36,10 @@ from gptrs_onnx.values import SMALL, Known, as_tensor
 from gptrs_onnx.weights import InitializerSource
 
 assert ops  # its modules register the converters
-MAX_KEPT: Final = 64
-"""Programs that are kept for values which decide sizes, see `OnnxModel`."""
-
 Result = TypeVar("Result")
 
 
-class JittedGraph(Protocol):
-    """The conversion of a graph, jitted."""
-
-    def __call__(self, arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Return the outputs by name."""
-        ...
-
-    def lower(self, arguments: tuple[Tensor, ...]) -> Program:
-        """Return the program that computes them."""
-        ...
-
-
-class OnnxModel:
+class OnnxModel(ConvertedGraph):
     """A model out of an ONNX file, called with NumPy arrays by name.
 
     Sizes that the file names instead of giving are free: one program serves all of them. Where the
@@ -73,17 +55,12 @@ class OnnxModel:
         own: WeightFile | None = None,
     ) -> None:
         """Take a model, which `own` is the file of; None where it is in memory."""
-        self.name = origin
         self._model = model
         graph = model.graph
         inner = set(graph.initializers)
-        self.inputs: dict[str, ModelInput] = {}
-        for each in graph.inputs:
-            if each.name not in inner:
-                slot = slot_of(each)
-                self.inputs[slot.name] = slot
-        self.outputs = tuple(str(each.name) for each in graph.outputs)
-        self.backend = backend_of(backend)
+        slots = [slot_of(each) for each in graph.inputs if each.name not in inner]
+        outputs = [str(each.name) for each in graph.outputs]
+        super().__init__(origin, backend, {slot.name: slot for slot in slots}, outputs)
         stored = {
             name: value.const_value
             for part in model.graphs()
@@ -93,29 +70,12 @@ class OnnxModel:
         self.weights = InitializerSource(stored, own)
         self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self._known_inputs: dict[str, NeedsKnownError] = {}  # and what asks for their values
-        self._programs: OrderedDict[object, JittedGraph] = OrderedDict()
-        self._is_static: bool = False
-        self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        takes = ", ".join(map(str, self.inputs.values()))
-        return f"<OnnxModel {shown(self.name)}({takes}) -> ({', '.join(map(shown, self.outputs))})>"
-
-    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
-        """Return the outputs by name for inputs in order or by name.
-
-        UsageError for an input that is missing, unknown, or of another type or shape;
-        UnsupportedError, before anything runs, for operators that are not converted.
-        """
-        given = self._given(arrays, named)
-        with use_backend(self.backend):  # a graph without weights does not say where it runs
-            results = self._tried(given, lambda step, arguments: step(arguments))
-            return {name: value.numpy() for name, value in results.items()}
-
+    @override
     def _tried(
         self,
         given: Mapping[str, np.ndarray],
-        call: Callable[[JittedGraph, tuple[Tensor, ...]], Result],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
         """Return what `call` gives, after it was said which values and sizes must be known.
 
@@ -145,21 +105,6 @@ class OnnxModel:
                 self._is_static = self._is_static or always
                 return result
 
-    def program(self, *arrays: object, **named: object) -> Program:
-        """Return the program, before it is optimized, for inputs like these.
-
-        Its parameters are the inputs that are tensors, in order, and then the weights.
-        """
-        given = self._given(arrays, named)
-        with use_backend(self.backend):
-            return self._tried(given, lambda step, arguments: step.lower(arguments))
-
-    def _given(
-        self, arrays: Sequence[object], named: Mapping[str, object]
-    ) -> dict[str, np.ndarray]:
-        given = named_arguments(self.name, self.inputs, arrays, named)
-        return {name: self.inputs[name].array(value) for name, value in given.items()}
-
     def _names_agree(self, given: Mapping[str, np.ndarray]) -> bool:
         """Return whether axes of one name have one size: a file may give any two the same."""
         sizes: dict[str, int] = {}
@@ -172,7 +117,7 @@ class OnnxModel:
 
     def _step(
         self, given: Mapping[str, np.ndarray], asked: Mapping[str, NeedsKnownError], numbers: bool
-    ) -> tuple[JittedGraph, tuple[Tensor, ...]]:
+    ) -> tuple[Step, tuple[Tensor, ...]]:
         """Return what computes the outputs, and the inputs that it takes as tensors.
 
         It is made for the values of the inputs `asked` for, and with `numbers` for these sizes
@@ -190,14 +135,9 @@ class OnnxModel:
         here = (values, tuple((name, given[name].shape) for name in free))
         with self._lock:
             numbers = numbers or self._is_static
-            alone = here in self._programs or (numbers and not self._is_static)
+            alone = here in self._steps or (numbers and not self._is_static)
             key = here if alone else (values, ranks, numbers)
-            step = self._programs.get(key)
-            if step is None:
-                step = self._programs[key] = self._made(known, free, given, numbers)
-                while len(self._programs) > MAX_KEPT:
-                    self._programs.popitem(last=False)
-            self._programs.move_to_end(key)
+            step = self._kept(key, partial(self._made, known, free, given, numbers))
         return step, tuple(tensor(given[name]) for name in free)
 
     def _made(
@@ -206,20 +146,19 @@ class OnnxModel:
         free: Sequence[str],
         given: Mapping[str, np.ndarray],
         numbers: bool,
-    ) -> JittedGraph:
-        axes = tuple(_axes(self.inputs[name], given[name].ndim) for name in free)
-        dynamic = any(any(each) for each in axes) and not numbers
+    ) -> Step:
+        axes = tuple(free_axes(self.inputs[name], given[name].ndim) for name in free)
+        dynamic = any(map(any, axes)) and not numbers
 
-        def convert(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        def convert(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             with symbols_may_be_refused() if dynamic else nullcontext():
                 return self._converted(known, dict(zip(free, arguments, strict=True)))
 
-        convert.__name__ = "onnx_model"
-        return jit(convert, dynamic={"arguments": axes}) if dynamic else jit(convert)
+        return jitted(convert, "onnx_model", axes if dynamic else ())
 
     def _converted(
         self, known: Mapping[str, Known], free: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    ) -> tuple[Tensor, ...]:
         model = self._model
         conversion = Conversion(model.functions, dict(model.opset_imports), self._weight)
         for value in model.graph.inputs:
@@ -230,8 +169,7 @@ class OnnxModel:
                 conversion.bind(value, free[name], frozenset({name}))
             elif name in self.inputs:
                 conversion.leave_out(value)
-        results = conversion.run(model.graph)
-        return dict(zip(self.outputs, map(as_tensor, results), strict=True))
+        return tuple(map(as_tensor, conversion.run(model.graph)))
 
     def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
         del stored
@@ -279,14 +217,3 @@ def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
         return size if size >= 0 else place
     stated = str(size.value or "")
     return stated if any(map(str.isalpha, stated)) else place
-
-
-def _axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
-    """Return the names of free sizes as `jit` takes them: letters and digits."""
-    if slot.shape is None:
-        return (None,) * rank
-    return tuple(None if isinstance(each, int) else _identifier(each) for each in slot.shape)
-
-
-def _identifier(name: str) -> str:
-    return name if name.isidentifier() else "size_" + name.encode().hex()

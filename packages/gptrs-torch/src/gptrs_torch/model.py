@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,16 +13,16 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
+from typing_extensions import override
 
 from gptrs.api import (
     Backend,
+    ImportedGraph,
     ModelInput,
     Program,
     UnsupportedError,
     UsageError,
-    named_arguments,
 )
-from gptrs.plugins.manager import backend_of
 from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.decompositions import table
 from gptrs_torch.element_types import dtype_of
@@ -36,7 +35,7 @@ _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _STATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
-class TorchModel:
+class TorchModel(ImportedGraph[torch.Tensor]):
     """An exported program on a backend: called with arrays by name, gives arrays by name.
 
     One program serves all sizes that the export left free. Buffers that the program changes keep
@@ -53,8 +52,6 @@ class TorchModel:
         *,
         shared: bool = False,
     ) -> None:
-        self.name = origin
-        self.backend = backend_of(backend)
         whole = _decomposed(exported)
         self._exported = whole
         self._signature = whole.graph_signature
@@ -67,43 +64,23 @@ class TorchModel:
         static = [
             i for i, name in enumerate(self._sources) if name is not None and name not in changed
         ]
+        inputs, self._constants = _inputs_of(self._signature.input_specs, self._nodes)
+        self.module = TorchModule(self, exported)
+        outputs = _output_names(self._user_outputs(), self.module.nesting)
+        super().__init__(origin, backend, inputs, outputs)
         self._sizes = ExportedSizes(whole)
         watch = partial(WeightWatch, contents=shared, layouts=shared)
         self._function = GraphFunction(
             whole.graph_module, self.backend, static, watch=watch, aliases=False
         )
-        self.inputs: dict[str, ModelInput] = {}
-        self._constants: dict[str, object] = {}
-        for spec, node in zip(self._signature.input_specs, self._nodes, strict=True):
-            if spec.kind is InputKind.USER_INPUT:
-                self._take_input(node)
-            elif spec.kind not in _WEIGHTS:
-                raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
-        self.module = TorchModule(self, exported)
-        self.outputs = _output_names(self._user_outputs(), self.module.nesting)
-        self._lock = threading.RLock()
 
-    def __repr__(self) -> str:
-        takes = ", ".join(map(str, self.inputs.values()))
-        return f"<TorchModel {ascii(self.name)[1:-1]}({takes}) -> ({', '.join(self.outputs)})>"
-
-    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
-        """Return the outputs by name for inputs in order or by name: arrays, or tensors of torch.
-
-        UsageError for an input that is missing, unknown, or of another type or shape;
-        UnsupportedError, before anything runs, for operators that are not converted.
-        """
-        given = self._given(arrays, named)
+    @override
+    def _run(self, given: Mapping[str, torch.Tensor]) -> list[np.ndarray | None]:
         found = self.run([given[name] for name in self.inputs])
-        pairs = zip(self.outputs, found, strict=True)
-        return {name: _as_array(value) for name, value in pairs if value is not None}
+        return [None if value is None else _as_array(value) for value in found]
 
-    def program(self, *arrays: object, **named: object) -> Program:
-        """Return the program, before it is optimized, for inputs like these.
-
-        Its parameters are inputs and changing buffers, in order, and then the weights.
-        """
-        given = self._given(arrays, named)
+    @override
+    def _program(self, given: Mapping[str, torch.Tensor]) -> Program:
         return self._function.program(*self._values([given[name] for name in self.inputs]))
 
     def run(self, tensors: Sequence[object]) -> list[object]:
@@ -149,28 +126,12 @@ class TorchModel:
             spec for spec in self._signature.output_specs if spec.kind is OutputKind.USER_OUTPUT
         ]
 
-    def _take_input(self, node: torch.fx.Node) -> None:
-        held = node.meta.get("val")
-        name = node.name
-        if isinstance(held, torch.Tensor):
-            sizes = [_size_name(size) for size in held.shape]
-            dtype = dtype_of(held.dtype, f"the input `{name}`")
-            self.inputs[name] = ModelInput(name, dtype, tuple(sizes))
-        elif isinstance(held, torch.SymInt):
-            raise UnsupportedError(f"the input `{name}` is a number that the export left free")
-        else:
-            self._constants[name] = held
-
-    def _given(self, arrays: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
-        given = named_arguments(self.name, self.inputs, arrays, named)
-        return {name: self.checked(name, value) for name, value in given.items()}
-
     def _user_nodes(self) -> list[str]:
         kinds = zip(self._signature.input_specs, self._nodes, strict=True)
         return [node.name for spec, node in kinds if spec.kind is InputKind.USER_INPUT]
 
-    def checked(self, name: str, value: object) -> torch.Tensor:
-        """Return an input as a tensor of torch; UsageError for another type or shape."""
+    @override
+    def argument(self, name: str, value: object) -> torch.Tensor:
         slot = self.inputs[name]
         tensor = value if isinstance(value, torch.Tensor) else _as_tensor(value, slot)
         if tensor.layout is not torch.strided:
@@ -188,6 +149,28 @@ class TorchModel:
         if not slot.fits(tensor.shape):
             raise UsageError(f"the input {slot} got a tensor of shape {list(tensor.shape)}")
         return tensor
+
+
+def _inputs_of(
+    specs: Sequence[Any], nodes: Sequence[torch.fx.Node]
+) -> tuple[dict[str, ModelInput], dict[str, object]]:
+    """Return what users give by name, and what the export fixed."""
+    inputs: dict[str, ModelInput] = {}
+    constants: dict[str, object] = {}
+    for spec, node in zip(specs, nodes, strict=True):
+        held, name = node.meta.get("val"), node.name
+        if spec.kind in _WEIGHTS:
+            continue
+        if spec.kind is not InputKind.USER_INPUT:
+            raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
+        if isinstance(held, torch.Tensor):
+            sizes = tuple(_size_name(size) for size in held.shape)
+            inputs[name] = ModelInput(name, dtype_of(held.dtype, f"the input `{name}`"), sizes)
+        elif isinstance(held, torch.SymInt):
+            raise UnsupportedError(f"the input `{name}` is a number that the export left free")
+        else:
+            constants[name] = held
+    return inputs, constants
 
 
 def _decomposed(exported: ExportedProgram) -> ExportedProgram:
@@ -266,7 +249,7 @@ class TorchModule(torch.nn.Module):
             raise UsageError("the arguments are nested otherwise than those of the export")
         nodes = self._model._user_nodes()  # pyright: ignore[reportPrivateUsage]
         tensors = [
-            self._model.checked(name, leaf)
+            self._model.argument(name, leaf)
             for name, leaf in zip(nodes, leaves, strict=True)
             if name in self._model.inputs
         ]

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
-from gptrs import use_backend
 from gptrs.api import (
     Backend,
+    ConvertedGraph,
     ModelInput,
     Params,
-    Program,
     ProgramError,
     Tensor,
     UnsupportedError,
     UsageError,
-    jit,
-    named_arguments,
     tensor,
 )
-from gptrs.plugins.manager import backend_of
+from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.conversion import Conversion, require_converted
-from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo, shown
+from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo
 from gptrs_backend_jax.stablehlo.weights import ConstantSource, name_of
 
 assert ops  # its modules register the converters
 Result = TypeVar("Result")
 
 
-class JittedGraph(Protocol):
-    """The conversion of a module, jitted."""
-
-    def __call__(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the outputs in order."""
-        ...
-
-    def lower(self, arguments: tuple[Tensor, ...]) -> Program:
-        """Return the program that computes them."""
-        ...
-
-
-class StableHloModel:
+class StableHloModel(ConvertedGraph):
     """A module of StableHLO on a backend: called with arrays by name, gives arrays by name.
 
     One program serves all sizes that the module leaves free, where these are polynomials;
@@ -53,100 +38,53 @@ class StableHloModel:
     """
 
     def __init__(self, module: StableHlo, backend: str | Backend | None, origin: str) -> None:
-        self.name = origin
         require_converted(module)
         self._module = module
-        main = module.main
-        self.inputs: dict[str, ModelInput] = {}
-        for place, (name, type_) in enumerate(zip(module.inputs, main.types, strict=True)):
+        inputs: dict[str, ModelInput] = {}
+        for place, (name, type_) in enumerate(zip(module.inputs, module.main.types, strict=True)):
             dims = tuple(
                 module.sizes.get((place, axis), f"{name}_{axis}") if dim is None else dim
                 for axis, dim in enumerate(type_.shape or ())
             )
-            self.inputs[name] = ModelInput(name, type_.dtype, dims)
-        self.outputs = module.outputs
-        self.backend = backend_of(backend)
+            inputs[name] = ModelInput(name, type_.dtype, dims)
+        super().__init__(origin, backend, inputs, module.outputs)
         self._params = Params(
             ConstantSource(module), backend=self.backend, dtype=None, origin=origin
         )
-        self._steps: dict[bool, JittedGraph] = {}
-        self._is_static = False
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        takes = ", ".join(map(str, self.inputs.values()))
-        gives = ", ".join(map(shown, self.outputs))
-        return f"<StableHloModel {shown(self.name)}({takes}) -> ({gives})>"
-
-    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
-        """Return the outputs by name for inputs in order or by name.
-
-        UsageError for an input that is missing, unknown, or of another type or shape;
-        UnsupportedError, before anything runs, for operations that are not converted.
-        """
-        given = self._given(arrays, named)
-        found = self.run(given)
-        return dict(zip(self.outputs, found, strict=True))
 
     def run(self, given: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs in order for inputs in order."""
-        with use_backend(self.backend):
-            arguments = tuple(tensor(each) for each in given)
-            return [each.numpy() for each in self._tried(lambda step: step(arguments))]
+        return self._run(dict(zip(self.inputs, given, strict=True)))
 
-    def program(self, *arrays: object, **named: object) -> Program:
-        """Return the program, before it is optimized, for inputs like these.
-
-        Its parameters are the inputs, in order, and then the large constants.
-        """
-        given = self._given(arrays, named)
-        with use_backend(self.backend):
-            arguments = tuple(tensor(each) for each in given)
-            return self._tried(lambda step: step.lower(arguments))
-
-    def _tried(self, use: Callable[[JittedGraph], Result]) -> Result:
+    @override
+    def _tried(
+        self,
+        given: Mapping[str, np.ndarray],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
+    ) -> Result:
         """Return what a use of the step gives, with sizes as numbers where symbols do not do."""
-        with self._lock:
-            is_static = self._is_static or not self._has_free_sizes()
-        if not is_static:
+        arguments = tuple(map(tensor, given.values()))
+        if not self._is_static and self._has_free_sizes():
             with suppress(UsageError, UnsupportedError, ProgramError):
-                return use(self._made(is_static=False))
-        made = use(self._made(is_static=True))
+                return call(self._step(is_static=False), arguments)
+        result = call(self._step(is_static=True), arguments)
         self._is_static = True
-        return made
+        return result
 
     def _has_free_sizes(self) -> bool:
         return any(
             not isinstance(x, int) for each in self.inputs.values() for x in each.shape or ()
         )
 
-    def _made(self, *, is_static: bool) -> JittedGraph:
-        with self._lock:
-            if is_static not in self._steps:
-                self._steps[is_static] = self._jitted(is_static)
-            return self._steps[is_static]
-
-    def _jitted(self, is_static: bool) -> JittedGraph:
-        axes = tuple(
-            tuple(None if isinstance(dim, int) else _identifier(dim) for dim in each.shape or ())
-            for each in self.inputs.values()
+    def _step(self, *, is_static: bool) -> Step:
+        axes = [free_axes(each, len(each.shape or ())) for each in self.inputs.values()]
+        return self._kept(
+            is_static, lambda: jitted(self._convert, "stablehlo_module", () if is_static else axes)
         )
 
-        def convert(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(Conversion(self._module, self._weight).run(arguments))
-
-        convert.__name__ = "stablehlo_module"
-        return jit(convert) if is_static else jit(convert, dynamic={"arguments": axes})
+    def _convert(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(Conversion(self._module, self._weight).run(arguments))
 
     def _weight(self, number: int, constant: ConstantArray) -> Tensor:
         del constant
         return self._params.tensor(name_of(number), floating=False)
-
-    def _given(self, arrays: Sequence[object], named: Mapping[str, object]) -> list[np.ndarray]:
-        given = named_arguments(self.name, self.inputs, arrays, named)
-        return [self.inputs[name].array(value) for name, value in given.items()]
-
-
-def _identifier(name: str) -> str:
-    """Return the name of a free size as `jit` takes it: letters and digits."""
-    return name if name.isidentifier() else "size_" + name.encode().hex()
