@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gptrs.errors import NoTokenError
 from gptrs_runtime.generation.guessing.counts import GuessCounts
-from gptrs_runtime.generation.options import FinishReason
+from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 
 _REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}

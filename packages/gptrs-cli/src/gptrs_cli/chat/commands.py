@@ -15,7 +15,7 @@ from gptrs_cli.terminal.failures import InputFileError
 from gptrs_cli.terminal.stderr import complain, note
 from gptrs_runtime.chat.messages import checked_messages
 from gptrs_runtime.generation.chat_session import ChatSession, conversation
-from gptrs_runtime.generation.options import Generation
+from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.images.decoding import read_image
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -21,7 +21,7 @@ from gptrs_cli.terminal.stderr import complain, is_terminal, note
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_runtime.generation.chat_answers import answer_reader
 from gptrs_runtime.generation.chat_session import ChatSession
-from gptrs_runtime.generation.options import Generation
+from gptrs_runtime.generation.outcome import Generation
 
 
 @dataclass(frozen=True)

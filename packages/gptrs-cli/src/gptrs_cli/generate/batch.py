@@ -23,7 +23,8 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
-from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.loaded_model import LoadedModel
 
 

@@ -7,7 +7,8 @@ import threading
 from typing import Unpack
 
 from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
-from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.prompts import Prompt

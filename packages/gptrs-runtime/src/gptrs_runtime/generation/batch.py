@@ -11,7 +11,8 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.beams import BeamSearch
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
-from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.prompt_file import PromptFile
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel

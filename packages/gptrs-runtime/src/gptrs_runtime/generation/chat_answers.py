@@ -23,7 +23,7 @@ from gptrs_runtime.chat.marks import call_family, shown_marks, thought_marks
 from gptrs_runtime.images.picture_tokens import shown_tokens
 
 if TYPE_CHECKING:
-    from gptrs_runtime.generation.options import Generation
+    from gptrs_runtime.generation.outcome import Generation
     from gptrs_runtime.loaded_model import LoadedModel
 
 _TAIL: Final = 64

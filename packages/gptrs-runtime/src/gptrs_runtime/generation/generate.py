@@ -7,14 +7,8 @@ from typing import Unpack
 from gptrs_runtime.generation.batch import generate_batch, generate_several
 from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs_runtime.generation.logits_processors import LogitsProcessor
-from gptrs_runtime.generation.options import (
-    DEFAULT_MAX_TOKENS,
-    PREFILL_CHUNK,
-    FinishReason,
-    Generation,
-    GenerationOptions,
-    Timings,
-)
+from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, PREFILL_CHUNK, GenerationOptions
+from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.generation.token_scores import TokenScores
 from gptrs_runtime.loaded_model import LoadedModel

@@ -12,7 +12,7 @@ from gptrs.errors import NoTokenError
 from gptrs_runtime.generation.context import Context
 from gptrs_runtime.generation.guessing.guesser import TextGuesses
 from gptrs_runtime.generation.logits_processors import FormJudge, ProcessorChain
-from gptrs_runtime.generation.options import FinishReason, Generation, Timings
+from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.sampling import Sampler, require_finite
 from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from gptrs_runtime.generation.token_scores import TokenScores

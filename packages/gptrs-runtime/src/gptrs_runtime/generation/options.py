@@ -1,4 +1,4 @@
-"""The options of a generation, and its outcome."""
+"""The options of a generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.guessing.counts import GuessCounts
 from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
 from gptrs_runtime.generation.option_types import (
     FLAG,
@@ -25,7 +24,6 @@ from gptrs_runtime.generation.option_types import (
     require_types,
 )
 from gptrs_runtime.generation.sampling import Sampling
-from gptrs_runtime.generation.token_scores import TokenScores
 
 if TYPE_CHECKING:
     from gptrs_runtime.loaded_model import LoadedModel
@@ -37,39 +35,6 @@ MOST_PENALTY: Final = 100
 
 EarlyStopping = bool | Literal["never"]
 """When beam search ends; see `Beams`."""
-FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Seconds and tokens per second of one generation; None for a phase that did not happen."""
-
-    load_s: float
-    first_token_s: float | None
-    prompt_tokens_per_s: float | None
-    decode_tokens_per_s: float | None
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
-
-    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come. It
-    is "error" where a text cannot go on, and `error` says why: its form and its logits processors
-    leave no token, or a stop string cut it before it had its form. With a form, "eos" and "stop"
-    say that the text has it.
-    `logprobs` are there where they were asked for, one for each of `token_ids`; `guesses` where
-    tokens were to be guessed ahead.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    prompt_token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    timings: Timings
-    logprobs: tuple[TokenScores, ...] | None = None
-    guesses: GuessCounts | None = None
-    error: str | None = None
 
 
 @dataclass(frozen=True)

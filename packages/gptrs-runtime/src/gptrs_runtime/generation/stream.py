@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterator
 
 from gptrs.quoting import counted
 from gptrs_runtime.generation.beams import BeamSearch
-from gptrs_runtime.generation.options import Generation, GenerationOptions
+from gptrs_runtime.generation.options import GenerationOptions
+from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.prompt_file import PromptFile
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel

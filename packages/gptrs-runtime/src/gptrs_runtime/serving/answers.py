@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs_runtime.generation.generated_text import GeneratedText
-from gptrs_runtime.generation.options import FinishReason, Generation
+from gptrs_runtime.generation.outcome import FinishReason, Generation
 from gptrs_runtime.generation.token_scores import TokenScores
 
 TakeNow = Callable[[Sequence["Piece"]], bool]

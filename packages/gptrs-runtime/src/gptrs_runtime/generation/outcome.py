@@ -1,0 +1,43 @@
+"""The outcome of a generation: the text, why it ended, and how long it took."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.guessing.counts import GuessCounts
+from gptrs_runtime.generation.token_scores import TokenScores
+
+FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds and tokens per second of one generation; None for a phase that did not happen."""
+
+    load_s: float
+    first_token_s: float | None
+    prompt_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
+
+    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come. It
+    is "error" where a text cannot go on, and `error` says why: its form and its logits processors
+    leave no token, or a stop string cut it before it had its form. With a form, "eos" and "stop"
+    say that the text has it.
+    `logprobs` are there where they were asked for, one for each of `token_ids`; `guesses` where
+    tokens were to be guessed ahead.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    timings: Timings
+    logprobs: tuple[TokenScores, ...] | None = None
+    guesses: GuessCounts | None = None
+    error: str | None = None
