@@ -26,7 +26,7 @@ from gptrs.errors import UsageError
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.grammar import Form, Grammar
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel

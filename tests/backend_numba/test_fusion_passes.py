@@ -27,7 +27,7 @@ from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
 from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 
 GREEDY = Sampling(temperature=0)
 

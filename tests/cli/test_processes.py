@@ -11,7 +11,7 @@ from gptrs.errors import UsageError
 from gptrs_cli.generate.generation_options import require_alike
 from gptrs_cli.options.processes import group_of, printed_once
 from gptrs_cli.options.settings import Settings
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 
 ALL: dict[str, Any] = {"coordinator": "localhost:9", "processes": 2, "process_id": 1}
 

@@ -11,7 +11,8 @@ from gptrs.capture import primitives
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.ir import dtypes
 from gptrs_conformance.uses.sampling import min_p, top_k, top_p
-from gptrs_runtime.generation.sampling import Sampler, Sampling
+from gptrs_runtime.generation.sampling import Sampler
+from gptrs_runtime.generation.sampling_options import Sampling
 
 
 def _seed(key: int, counter: int = 0) -> gptrs.Tensor:

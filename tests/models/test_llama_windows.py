@@ -7,7 +7,7 @@ import pytest
 import gptrs
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from models.llama_support import greedy_of, save_llama, some_tokens
 

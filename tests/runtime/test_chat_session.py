@@ -9,7 +9,7 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs_runtime.generation.generate import GenerationOptions, generate
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from runtime.steps import rows_of_steps
 from runtime.tiny_chat import TEMPLATE, save_scripted_chat, save_tiny_chat

@@ -8,7 +8,7 @@ import pytest
 
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs_runtime.generation.generate import GenerationOptions, generate, stream
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

@@ -14,7 +14,7 @@ from gptrs_runtime.generation.generate import (
     generate_several,
     stream,
 )
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

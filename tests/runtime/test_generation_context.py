@@ -16,7 +16,7 @@ from gptrs_runtime.generation.generate import (
 )
 from gptrs_runtime.generation.paged_cache import paged_cache
 from gptrs_runtime.generation.prompt_cache import load_prompt_cache
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from runtime.steps import rows_of_steps
 from runtime.tiny_gpt2 import END, save_tiny_gpt2

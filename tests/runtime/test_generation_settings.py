@@ -15,7 +15,7 @@ from gptrs_runtime.generation.model_settings import (
     configured_stops,
     configured_suppression,
 )
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -109,7 +109,7 @@ def test_penalties_do_not_make_a_model_sample():
         temperature=0, repetition_penalty=1.2
     )
     assert configured_sampling({"repetition_penalty": 1.2}, repetition_penalty=1.0).greedy
-    assert configured_sampling({}, min_p=0.1) == Sampling(top_p=1, min_p=0.1)
+    assert configured_sampling({}, min_p=0.1) == Sampling(min_p=0.1)
 
 
 def test_what_is_not_supported_is_said_once(tmp_path, caplog):

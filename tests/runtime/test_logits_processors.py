@@ -17,7 +17,8 @@ from gptrs_runtime.generation.logits_processors import (
     built_in_processors,
 )
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampler, Sampling
+from gptrs_runtime.generation.sampling import Sampler
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.scheduler import _Work
 from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.tiny_gpt2 import save_tiny_gpt2

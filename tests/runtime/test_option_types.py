@@ -10,7 +10,7 @@ import pytest
 import gptrs
 from gptrs.errors import UsageError
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 WRONG: dict[str, object] = {

@@ -9,7 +9,8 @@ import pytest
 
 from gptrs.errors import ExecutionError, ModelError, UsageError
 from gptrs_runtime.generation.model_settings import configured_sampling
-from gptrs_runtime.generation.sampling import Sampler, Sampling, candidates
+from gptrs_runtime.generation.sampling import Sampler, candidates
+from gptrs_runtime.generation.sampling_options import Sampling
 
 LOGITS = np.array([1.0, 3.0, -2.0, 2.0, 0.5, 3.0 - 1e-3], np.float32)
 
@@ -134,24 +135,29 @@ def test_settings_out_of_range_are_refused(settings, message):
         ({}, {}, Sampling(temperature=0)),
         ({"temperature": 0.7}, {}, Sampling(temperature=0)),
         ({}, {"seed": 4}, Sampling(temperature=0, seed=4)),
-        ({"do_sample": True}, {}, Sampling(temperature=1, top_k=50, top_p=1)),
+        ({"do_sample": True}, {}, Sampling(temperature=1, top_k=50)),
         (
             {"do_sample": True, "temperature": 0.7, "top_k": 50, "top_p": 0.9},
             {"top_k": 3},
             Sampling(temperature=0.7, top_k=3, top_p=0.9),
         ),
-        ({"do_sample": True, "top_k": 50}, {"top_k": 0}, Sampling(top_p=1)),
-        ({"do_sample": True, "top_k": 0}, {}, Sampling(top_p=1)),
+        ({"do_sample": True, "top_k": 50}, {"top_k": 0}, Sampling()),
+        ({"do_sample": True, "top_k": 0}, {}, Sampling()),
         ({"temperature": 0.7}, {"top_p": 0.5}, Sampling(temperature=0.7, top_p=0.5)),
         (
             {"do_sample": True, "typical_p": 0.4, "epsilon_cutoff": 0.0, "eta_cutoff": 0.1},
             {"top_k": 0},
-            Sampling(top_p=1, typical_p=0.4, eta_cutoff=0.1),
+            Sampling(typical_p=0.4, eta_cutoff=0.1),
         ),
-        ({}, {"epsilon_cutoff": 0.1}, Sampling(top_p=1, epsilon_cutoff=0.1)),
-        ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_k=50, top_p=1)),
-        ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_k=50, top_p=1, min_p=0.2)),
-        ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_k=50, top_p=1, min_p=0.0)),
+        ({}, {"epsilon_cutoff": 0.1}, Sampling(epsilon_cutoff=0.1)),
+        (
+            {"do_sample": True, "typical_p": 0.4, "eta_cutoff": 0.1, "top_p": 0.9},
+            {"top_k": 0, "typical_p": 1, "eta_cutoff": 0, "top_p": 1},
+            Sampling(),
+        ),
+        ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_k=50)),
+        ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_k=50, min_p=0.2)),
+        ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_k=50)),
     ],
 )
 def test_given_values_replace_single_fields_of_the_model(settings, given, expected):

@@ -11,7 +11,7 @@ import pytest
 from gptrs.errors import CacheBudgetError, EngineBusyError, EngineClosedError, UsageError
 from gptrs_runtime.generation.batch import generate_several
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
 from runtime.generation.fake_lm import VOCABULARY

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gptrs_runtime.generation.generate import GenerationOptions, generate, stream
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.token_scores import TokenScores
 
 

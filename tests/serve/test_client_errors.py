@@ -35,7 +35,8 @@ def numeric_fields(body: type[msgspec.Struct]) -> Iterator[str]:
     for field in cast(StructType, msgspec.inspect.type_info(body)).fields:
         if field.name in known:
             continue
-        parts = getattr(field.type, "types", (field.type,))
+        told = getattr(field.type, "types", (field.type,))
+        parts = [p.type if isinstance(p, msgspec.inspect.Metadata) else p for p in told]
         if any(isinstance(p, msgspec.inspect.IntType | msgspec.inspect.FloatType) for p in parts):
             yield field.encode_name
 

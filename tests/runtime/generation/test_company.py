@@ -17,7 +17,7 @@ from gptrs.plugins.manager import manager
 from gptrs_models.llama_kinds import KINDS, read_config
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.paged_cache import PagedCache
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.scheduler import Scheduler
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.load import load_model

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
@@ -16,7 +17,7 @@ from gptrs_runtime.generation.guessing import guesser as guesser_module
 from gptrs_runtime.generation.guessing.odds import Balance, Odds, best_length
 from gptrs_runtime.generation.guessing.prompt_lookup import PromptLookup
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.generation.step_times import StepTimes
 from gptrs_runtime.load import load_model
@@ -95,7 +96,7 @@ def test_texts_are_those_without_guesses(seed, any_length):
     setups = []
     for draft in drafts:
         fields = {
-            **vars(plain),
+            **asdict(plain),
             "draft": draft,
             "prompt_lookup": draft is None or rng.random() < 0.3,
         }

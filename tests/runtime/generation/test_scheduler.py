@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gptrs.errors import CacheBudgetError, UsageError
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel, PaddedBackend
 

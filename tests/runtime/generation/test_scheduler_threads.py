@@ -11,7 +11,7 @@ import pytest
 
 from gptrs_runtime.generation.batch import generate_batch
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.load import load_model
 from runtime.generation.fake_lm import FakeModel

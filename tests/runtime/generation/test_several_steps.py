@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import gptrs
 from gptrs.backend.looping import steps_at_once
@@ -14,7 +14,7 @@ from gptrs.errors import ExecutionError, PluginError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.generation.fake_lm import VOCABULARY, FakeBackend, FakeLM, FakeModel, LoopingBackend
 from runtime.generation.tiny_lms import save_tiny_lm

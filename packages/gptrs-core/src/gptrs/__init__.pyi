@@ -41,7 +41,7 @@ from gptrs_runtime.generation.generate import generate as generate
 from gptrs_runtime.generation.generate import generate_batch as generate_batch
 from gptrs_runtime.generation.generate import generate_several as generate_several
 from gptrs_runtime.generation.generate import stream as stream
-from gptrs_runtime.generation.sampling import Sampling as Sampling
+from gptrs_runtime.generation.sampling_options import Sampling as Sampling
 from gptrs_runtime.load import load_model as load_model
 from gptrs_runtime.loaded_model import LoadedModel as LoadedModel
 from gptrs_runtime.programs.run import run_program as run_program

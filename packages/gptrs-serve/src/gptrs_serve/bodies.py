@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 import msgspec.inspect
 from msgspec import Meta, Struct
 
+from gptrs_runtime.generation.keywords import SamplingFields
+from gptrs_runtime.generation.options import all_options
 from gptrs_serve.problems import RequestError
 
 Count = Annotated[int, Meta(ge=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
@@ -53,9 +54,27 @@ class JsonSchema(Struct, tag="json_schema", forbid_unknown_fields=True):
     json_schema: NamedSchema
 
 
-class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
+_OPTIONS: Final = {
+    name: (field, field.option.request)
+    for name, field in all_options().items()
+    if isinstance(field.option.request, Meta)
+}
+"""The options of a generation that requests have under their own names, and the bounds there."""
+
+
+def _of_options() -> type[Struct]:
+    """Return a body with a field for each of these options."""
+    told: list[tuple[str, Any, None]] = []
+    for name, (field, bounds) in _OPTIONS.items():
+        kind: Any = Annotated[field.type, bounds, Meta(description=field.meta.description)]
+        told.append((name, kind | None, None))
+    return msgspec.defstruct("Options", told, forbid_unknown_fields=True, kw_only=True)
+
+
+class Generating(_of_options(), forbid_unknown_fields=True, kw_only=True):
     """Fields that chat and plain completions share.
 
+    What chooses the tokens, such as `temperature`, follows from the options of a generation.
     Fields of OpenAI that would change nothing here are taken as long as they ask for nothing.
     """
 
@@ -63,21 +82,18 @@ class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=128)] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: int | None = None
     stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     logit_bias: dict[str, Bias] | None = None
     ignore_eos: bool = False
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
     grammar: Annotated[str, Meta(max_length=_MOST_GRAMMAR)] | None = None
     user: str | None = None
+
+    def sampling(self) -> SamplingFields:
+        """Return the given fields that choose the tokens."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
+        return cast("SamplingFields", {k: v for k, v in told.items() if v is not None})
 
 
 class CompletionBody(Generating, kw_only=True):

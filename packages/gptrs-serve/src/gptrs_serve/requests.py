@@ -58,20 +58,12 @@ def options_of(
     it: temperature 1, all tokens. RequestError and UsageError for what the model does not take.
     """
     settings = model.generation_config
-    temperature = body.temperature
-    if temperature is None and not settings.get("do_sample"):
-        temperature = 1.0
-    sampling = configured_sampling(
-        settings,
-        temperature=temperature,
-        top_k=None if body.top_k is None else max(0, body.top_k),
-        top_p=body.top_p,
-        min_p=body.min_p,
-        seed=body.seed,
-        repetition_penalty=body.repetition_penalty,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-    )
+    asked = body.sampling()
+    if "temperature" not in asked and not settings.get("do_sample"):
+        asked["temperature"] = 1.0
+    if asked.get("top_k") == -1:  # as vLLM writes it
+        asked["top_k"] = 0
+    sampling = configured_sampling(settings, **asked)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     stop = [text for text in stop if text]  # an empty one asks for nothing
     vocab_size = model.causal_lm().vocab_size

@@ -14,7 +14,7 @@ from gptrs_cli.options.text_input import read_text
 from gptrs_runtime.generation.grammar import Form, Grammar
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gptrs.errors import NoTokenError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
@@ -75,7 +77,7 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         if request.output.stream or not (settings.json or several):
             options = options.for_stream()
         if request.prompt.chat and not options.special:
-            options = dataclasses.replace(options, special=answer_form(model).shown)
+            options = replace(options, special=answer_form(model).shown)
         work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):

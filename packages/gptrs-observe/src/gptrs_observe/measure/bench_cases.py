@@ -11,7 +11,7 @@ import numpy as np
 
 from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
 from gptrs_runtime.generation.generate import PREFILL_CHUNK, GenerationOptions, stream
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -23,7 +23,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.compilations import compilations_told
 from gptrs_runtime.content_digest import kept_digests
 from gptrs_runtime.generation.options import GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from typing import Unpack
 
-from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.stream import TextStream

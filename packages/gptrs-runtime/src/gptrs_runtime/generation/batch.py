@@ -10,7 +10,8 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.beams import BeamSearch
 from gptrs_runtime.generation.generated_text import GeneratedText
-from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.prompt_file import PromptFile

@@ -14,7 +14,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.logits_processors import ProcessorChain
 from gptrs_runtime.generation.options import MOST_PENALTY, EarlyStopping, GenerationOptions
 from gptrs_runtime.generation.pages.page_pool import TextPages
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.text_cache import Row, TextCache
 
 MOST_BEAMS: Final = 256

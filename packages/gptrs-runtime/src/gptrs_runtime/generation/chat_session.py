@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Unpack
 
+from msgspec.structs import replace
+
 from gptrs_runtime.chat.messages import Message
 from gptrs_runtime.generation.chat_answers import answer_form, read_answer
-from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.images.image_prompts import about_images
@@ -35,7 +37,7 @@ class ChatSession:
         _ = model.tokenizer  # which must be there, too
         model.chat_template()
         special = asked.special or answer_form(model).shown
-        self._options = dataclasses.replace(asked, special=special)
+        self._options = replace(asked, special=special)
 
     def ask(self, text: str, images: Sequence[object] = ()) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Unpack
 
 from gptrs_runtime.generation.batch import generate_batch, generate_several
-from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.logits_processors import LogitsProcessor
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings

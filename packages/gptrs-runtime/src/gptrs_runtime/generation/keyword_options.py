@@ -2,75 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from gptrs.errors import UsageError
 from gptrs.quoting import did_you_mean, shown_value
-from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.model_settings import configured_sampling
-from gptrs_runtime.generation.options import EarlyStopping, GenerationOptions
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.options import GenerationOptions, all_options
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
-
-
-class SamplingFields(TypedDict, total=False):
-    """Fields of `Sampling` that replace single ones of the model's generation_config.json."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    typical_p: float
-    epsilon_cutoff: float
-    eta_cutoff: float
-
-
-class OptionFields(SamplingFields, total=False):
-    """Fields of `GenerationOptions`, and those of `Sampling`."""
-
-    max_tokens: int | None
-    sampling: Sampling | None
-    stop: Sequence[str]
-    ignore_eos: bool
-    use_cache: bool
-    prefill_chunk: int
-    logprobs: int | None
-    special: bool | frozenset[str]
-    context: int | None
-    context_shift: bool
-    keep: int
-    cache_budget: int | str | None
-    cache_dtype: str | None
-    prompt_cache: str | os.PathLike[str] | None
-    logits_processors: Sequence[LogitsProcessor]
-    form: ProcessorMaker | None
-    prompt_lookup: bool
-    draft: LoadedModel | None
-    beams: int | None
-    length_penalty: float | None
-    early_stopping: EarlyStopping | None
-    steps_at_once: int | None
-
-
-_SAMPLING = frozenset(SamplingFields.__annotations__)
-_KNOWN = tuple(OptionFields.__annotations__)
-_NAMES_ELSEWHERE: Mapping[str, str] = {
-    "max_new_tokens": "max_tokens",
-    "max_length": "max_tokens",
-    "n_predict": "max_tokens",
-    "prompt_lookup_num_tokens": "prompt_lookup",
-    "assistant_model": "draft",
-    "num_beams": "beams",
-    "stop_strings": "stop",
-    "temp": "temperature",
-}
+from gptrs_runtime.option_fields import option_fields
 
 
 def generation_options(
@@ -89,18 +32,21 @@ def generation_options(
         )
     given = cast("dict[str, Any]", dict(fields))
     for name in given:
-        if name not in _KNOWN:
+        if name not in all_options():
             raise _unknown(name)
-    drawn = {name: given.pop(name) for name in list(given) if name in _SAMPLING}
+    drawn = {name: given.pop(name) for name in list(given) if name in option_fields(Sampling)}
     if drawn:
         if given.get("sampling") is not None or (options and options.sampling is not None):
             raise UsageError(f"`{next(iter(drawn))}` and `sampling` exclude each other")
         given["sampling"] = configured_sampling(model.generation_config, **drawn)
-    return dataclasses.replace(options or GenerationOptions(), **given)
+    return replace(options or GenerationOptions(), **given)
 
 
 def _unknown(name: str) -> UsageError:
-    known = _NAMES_ELSEWHERE.get(name)
-    guess = f"did you mean `{known}`? " if known else did_you_mean(name, _KNOWN)
-    listed = ", ".join(f"`{option}`" for option in _KNOWN)
+    options = all_options()
+    known = [
+        each.name for each in options.values() if name in (*each.option.also, each.option.setting)
+    ]
+    guess = f"did you mean `{known[0]}`? " if known else did_you_mean(name, options)
+    listed = ", ".join(f"`{option}`" for option in options)
     return UsageError(f"there is no option `{name}`", hint=f"{guess}there are {listed}")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.sampling_options import Sampling
 
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """`(tokens, logits) -> logits`: the tokens so far of one text, prompt included, si64 [T], and the

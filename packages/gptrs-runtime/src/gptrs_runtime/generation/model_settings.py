@@ -6,13 +6,18 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, Unpack, cast
+
+from msgspec.structs import asdict
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed
+from gptrs_runtime.generation.keywords import SamplingFields
 from gptrs_runtime.generation.logits_processors import Suppression
-from gptrs_runtime.generation.sampling import Sampling
+from gptrs_runtime.generation.options import all_options
+from gptrs_runtime.generation.sampling_options import Sampling
+from gptrs_runtime.option_fields import option_fields
 
 _logger = logging.getLogger("gptrs")
 
@@ -44,11 +49,10 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 _FOLLOWED: Final = re.compile(
-    r"do_sample|temperature|top_[kp]|min_p|typical_p|(epsilon|eta)_cutoff|.*repetition_penalty"
-    r"|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|(min|max)_(new_tokens|length)"
-    r"|stop_strings|num_beams|length_penalty|early_stopping|.*_token_ids?|.*_token_index"
+    r"do_sample|.*repetition_penalty|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens"
+    r"|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
 )
-"""Settings that are followed, here or where texts have sources, and tokens by their names."""
+"""Settings that are followed besides those of options, and tokens by their names."""
 _HARMLESS: Final = re.compile(
     r"_.*|transformers_version|use_cache|cache_.*|.*cache_config|return_.*|output_.*|compile_config"
     r"|disable_compile|remove_invalid_values|renormalize_logits|low_memory|prefill_chunk_size"
@@ -63,44 +67,22 @@ _HARMLESS: Final = re.compile(
 
 
 def configured_sampling(
-    settings: Mapping[str, object],
-    *,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int | None = None,
-    repetition_penalty: float | None = None,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    typical_p: float | None = None,
-    epsilon_cutoff: float | None = None,
-    eta_cutoff: float | None = None,
+    settings: Mapping[str, object], **given: Unpack[SamplingFields]
 ) -> Sampling:
     """Return the sampling of generation_config.json, with the given fields in place of its own.
 
     Greedy unless `settings` say `do_sample`, or the temperature or a truncation of the distribution
-    is given; a `top_k` of 0 is no limit. UsageError for a given value out of range, ModelError for
-    one in `settings`.
+    is given; a `top_k` of 0 is no limit, and so is what turns another truncation off. UsageError
+    for a given value out of range, ModelError for one in `settings`.
     """
-    base = _sampling_of(settings)
-    given = (temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff)
-    repetition = base.repetition_penalty if repetition_penalty is None else repetition_penalty
-    if not settings.get("do_sample") and all(value is None for value in given):
-        base, temperature = Sampling(), 0.0
-    return Sampling(
-        temperature=base.temperature if temperature is None else temperature,
-        top_k=base.top_k if top_k is None else top_k or None,
-        top_p=base.top_p if top_p is None else top_p,
-        seed=seed,
-        min_p=base.min_p if min_p is None else min_p,
-        repetition_penalty=repetition,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        typical_p=base.typical_p if typical_p is None else typical_p,
-        epsilon_cutoff=base.epsilon_cutoff if epsilon_cutoff is None else epsilon_cutoff,
-        eta_cutoff=base.eta_cutoff if eta_cutoff is None else eta_cutoff,
-    )
+    known = option_fields(Sampling)
+    fields = asdict(_sampling_of(settings))
+    told = {name: value for name, value in given.items() if value is not None}
+    if not settings.get("do_sample") and not any(known[name].option.samples for name in told):
+        drawn = {name for name, field in known.items() if field.option.samples}
+        fields = {name: value for name, value in fields.items() if name not in drawn}
+        fields["temperature"] = 0.0
+    return Sampling(**fields | {name: known[name].or_off(value) for name, value in told.items()})
 
 
 def configured_suppression(settings: Mapping[str, object]) -> Suppression:
@@ -171,7 +153,8 @@ def ignored_settings(settings: Mapping[str, object]) -> list[str]:
 
 def _is_unknown(key: str, settings: Mapping[str, object]) -> bool:
     is_off = settings[key] in (None, False, "", [], {})
-    return not (is_off or _FOLLOWED.fullmatch(key) or _HARMLESS.fullmatch(key))
+    is_option = any(field.option.setting == key for field in all_options().values())
+    return not (is_off or is_option or _FOLLOWED.fullmatch(key) or _HARMLESS.fullmatch(key))
 
 
 @lru_cache(maxsize=64)
@@ -181,31 +164,24 @@ def _note(name: str, ignored: tuple[str, ...]) -> None:
 
 
 def _sampling_of(settings: Mapping[str, object]) -> Sampling:
-    typical = _number(settings, "typical_p", 1.0)
+    if settings.get("do_sample") and settings.get("top_k") is None:
+        settings = {**settings, "top_k": DEFAULT_TOP_K}
+    found: dict[str, Any] = {}
+    for name, field in option_fields(Sampling).items():
+        key = field.option.setting
+        if isinstance(key, str) and settings.get(key) is not None:
+            read = _integer if field.type is int else _number
+            value = field.or_off(read(settings, key))
+            if value is not None:
+                found[name] = value
     try:
-        return Sampling(
-            temperature=_number(settings, "temperature", 1.0),
-            top_k=_top_k(settings),
-            top_p=_number(settings, "top_p", 1.0),
-            min_p=_number(settings, "min_p", 0.0) or None,
-            repetition_penalty=_number(settings, "repetition_penalty", 1.0),
-            typical_p=None if typical == 1 else typical,
-            epsilon_cutoff=_number(settings, "epsilon_cutoff", 0.0) or None,
-            eta_cutoff=_number(settings, "eta_cutoff", 0.0) or None,
-        )
+        return Sampling(**found)
     except UsageError as error:
         raise ModelError(f"{_FILE}: {error.message}") from error
 
 
-def _top_k(settings: Mapping[str, object]) -> int | None:
-    """Return how many tokens the model samples among; 0 in the file is all of them."""
-    if settings.get("top_k") is None:
-        return DEFAULT_TOP_K if settings.get("do_sample") else None
-    return _integer(settings, "top_k") or None
-
-
-def _number(settings: Mapping[str, object], name: str, default: float) -> float:
-    return Fields(settings, f"in {_FILE}").number(name, default)
+def _number(settings: Mapping[str, object], name: str) -> float:
+    return Fields(settings, f"in {_FILE}").number(name)
 
 
 def _integer(settings: Mapping[str, object], name: str) -> int:

@@ -1,32 +1,43 @@
-"""The options of a generation."""
+"""The options of a generation: each field is all that is known of one option.
+
+Checks, keywords, the options of `gptrs generate`, fields of requests, what is read of
+generation_config.json and the table in docs/generation.md follow from the fields.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from gptrs.errors import UsageError
-from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
-from gptrs_runtime.generation.option_types import (
+from gptrs_runtime.generation.sampling_options import Sampling
+from gptrs_runtime.option_fields import (
     FLAG,
     FUNCTIONS,
-    INTEGER,
     PATH,
     SIZE,
-    TEXT,
     TEXTS,
     Kind,
+    Missing,
+    Option,
+    OptionField,
+    from_to,
     having,
-    is_number,
-    require_types,
+    option_fields,
+    require_options,
 )
-from gptrs_runtime.generation.sampling import Sampling
 
 if TYPE_CHECKING:
+    from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
     from gptrs_runtime.loaded_model import LoadedModel
+else:  # the annotations are read without what runs models
+    LogitsProcessor = ProcessorMaker = LoadedModel = Any
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
@@ -36,9 +47,27 @@ MOST_PENALTY: Final = 100
 EarlyStopping = bool | Literal["never"]
 """When beam search ends; see `Beams`."""
 
+_SAMPLING: Final[Kind] = ("a `Sampling`", lambda value: isinstance(value, Sampling))
+_SPECIAL: Final[Kind] = (
+    "True, False or a frozenset of tokens",
+    lambda value: isinstance(value, frozenset) or FLAG[1](value),
+)
+_STOPPING: Final[Kind] = (
+    "True, False or `never`",
+    lambda value: value is True or value is False or value == "never",
+)
 
-@dataclass(frozen=True)
-class GenerationOptions:
+_END: Final = "Where a text ends"
+_SHOWN: Final = "What is shown"
+_SHARED: Final = Missing("the texts of a server share one cache and its steps")
+_Memory = partial(Option, panel="Context and cache", further=True, request=_SHARED)
+_Beams = partial(Option, panel="Beams: the likeliest whole text", further=True, request=_SHARED)
+_Guesses = partial(
+    Option, panel="Guessing ahead: the same text, sooner", further=True, request=_SHARED
+)
+
+
+class GenerationOptions(Struct, frozen=True):
     """Everything that shapes a generation besides the model and the prompt.
 
     `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
@@ -74,44 +103,271 @@ class GenerationOptions:
     its own. None leaves it to the backend, but for streams: each of their tokens comes at once.
     """
 
-    max_tokens: int | None = None
-    sampling: Sampling | None = None
-    stop: Sequence[str] = ()
-    ignore_eos: bool = False
-    use_cache: bool = True
-    prefill_chunk: int = PREFILL_CHUNK
-    logprobs: int | None = None
-    special: bool | frozenset[str] = False
-    context: int | None = None
-    context_shift: bool = False
-    keep: int = 0
-    cache_budget: int | str | None = None
-    cache_dtype: str | None = None
-    prompt_cache: str | os.PathLike[str] | None = None
-    logits_processors: Sequence[LogitsProcessor] = ()
-    form: ProcessorMaker | None = None
-    prompt_lookup: bool = False
-    draft: LoadedModel | None = None
-    beams: int | None = None
-    length_penalty: float | None = None
-    early_stopping: EarlyStopping | None = None
-    steps_at_once: int | None = None
+    max_tokens: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="Stop after N new tokens; by default the model's own limit, else 128.",
+            ),
+            Option(
+                metavar="N",
+                panel=_END,
+                variable="GPTRS_MAX_TOKENS",
+                request="max_tokens",
+                setting="max_new_tokens",
+                also=("max_length", "n_predict"),
+            ),
+        ]
+        | None
+    ) = None
+    sampling: (
+        Annotated[
+            Sampling,
+            Meta(description="The fields of `Sampling`, all at once."),
+            Option(
+                kind=_SAMPLING,
+                flag=Missing("its fields are options of their own"),
+                request=Missing("its fields are fields of their own"),
+                setting=Missing("its fields are settings of their own"),
+            ),
+        ]
+        | None
+    ) = None
+    stop: Annotated[
+        Sequence[str],
+        Meta(description="End before this text appears; can be repeated."),
+        Option(
+            kind=TEXTS,
+            metavar="TEXT",
+            panel=_END,
+            parsed=list[str],
+            request="stop",
+            setting="stop_strings",
+        ),
+    ] = ()
+    ignore_eos: Annotated[
+        bool,
+        Meta(description="Go on after a token that ends the text."),
+        Option(panel=_END, request="ignore_eos"),
+    ] = False
+    use_cache: Annotated[
+        bool,
+        Meta(description="Compute the whole text anew for each token: slow."),
+        _Memory(
+            flag="--no-cache",
+        ),
+    ] = True
+    prefill_chunk: Annotated[
+        int,
+        Meta(ge=1, description="Read prompts in steps of N tokens: fewer need less memory."),
+        _Memory(
+            called="the prefill chunk",
+            metavar="N",
+            unset=str(PREFILL_CHUNK),
+        ),
+    ] = PREFILL_CHUNK
+    logprobs: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description="With --json: log-probabilities, also of the N likeliest.",
+            ),
+            Option(metavar="N", panel=_SHOWN, request="logprobs"),
+        ]
+        | None
+    ) = None
+    special: Annotated[
+        bool | frozenset[str],
+        Meta(description="Show special tokens, such as those that end a text."),
+        Option(
+            kind=_SPECIAL,
+            panel=_SHOWN,
+            parsed=bool,
+            request=Missing("texts of a server have none"),
+        ),
+    ] = False
+    context: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="Let the model see N tokens at most, prompt and text together.",
+            ),
+            _Memory(
+                called="the context",
+                metavar="N",
+            ),
+        ]
+        | None
+    ) = None
+    context_shift: Annotated[
+        bool,
+        Meta(
+            description="When the context is full, forget the first half of it and read the rest"
+            " anew; without it, what does not fit is refused.",
+        ),
+        _Memory(request=Missing("what does not fit is refused")),
+    ] = False
+    keep: Annotated[
+        int,
+        Meta(ge=0, description="With --context-shift: never forget the first N tokens."),
+        _Memory(metavar="N", request=Missing("what does not fit is refused")),
+    ] = 0
+    cache_budget: (
+        Annotated[
+            int | str,
+            Meta(
+                description="Give the key/value cache at most this much memory: 2GB, 512MiB, 25%;"
+                " prompts that do not fit wait.",
+            ),
+            _Memory(
+                kind=SIZE,
+                metavar="SIZE",
+                parsed=str,
+                variable="GPTRS_CACHE_BUDGET",
+                in_python=True,
+                unset="50%, 8 contexts at most",
+            ),
+        ]
+        | None
+    ) = None
+    cache_dtype: (
+        Annotated[
+            str,
+            Meta(description="Keep keys and values as f32, bf16, f16, q8."),
+            _Memory(
+                metavar="DTYPE",
+                variable="GPTRS_CACHE_DTYPE",
+                in_python=True,
+                unset="f32",
+            ),
+        ]
+        | None
+    ) = None
+    prompt_cache: (
+        Annotated[
+            str | os.PathLike[str],
+            Meta(
+                description="Keep the key/value cache of the prompt in a file; prompts that begin"
+                " alike reuse it.",
+            ),
+            _Memory(
+                kind=PATH,
+                metavar="FILE.safetensors",
+                parsed=Path,
+            ),
+        ]
+        | None
+    ) = None
+    logits_processors: Annotated[
+        Sequence[LogitsProcessor],
+        Meta(description="Change the logits of each token."),
+        Option(
+            kind=FUNCTIONS,
+            flag=Missing("they are functions"),
+            request=Missing("they are functions; `logit_bias` makes one"),
+            setting=Missing("they are functions"),
+        ),
+    ] = ()
+    form: (
+        Annotated[
+            ProcessorMaker,
+            Meta(description="Let only texts of a form come."),
+            Option(
+                kind=having("new_processor", "a form such as `gptrs.Grammar`"),
+                flag=Missing("`--json-schema`, `--grammar` and `--regex` make one"),
+                request=Missing("`response_format`, `grammar` and `regex` make one"),
+            ),
+        ]
+        | None
+    ) = None
+    prompt_lookup: Annotated[
+        bool,
+        Meta(
+            description="Guess that the text goes on as it did before where its last words stood"
+            " already.",
+        ),
+        _Guesses(also=("prompt_lookup_num_tokens",)),
+    ] = False
+    draft: (
+        Annotated[
+            LoadedModel,
+            Meta(description="Have a smaller model with the same tokenizer guess."),
+            _Guesses(
+                kind=having("causal_lm", "a model"),
+                metavar="MODEL",
+                parsed=Path,
+                also=("assistant_model",),
+            ),
+        ]
+        | None
+    ) = None
+    beams: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="Grow N texts side by side, and take the likeliest whole one.",
+            ),
+            _Beams(
+                called="the number of beams",
+                metavar="N",
+                setting="num_beams",
+            ),
+        ]
+        | None
+    ) = None
+    length_penalty: (
+        Annotated[
+            float,
+            Meta(
+                description="Divide the score of a text by its tokens to the power of X: above 0"
+                " long texts gain.",
+            ),
+            _Beams(
+                kind=from_to(-MOST_PENALTY, MOST_PENALTY),
+                metavar="X",
+                setting="length_penalty",
+            ),
+        ]
+        | None
+    ) = None
+    early_stopping: (
+        Annotated[
+            EarlyStopping,
+            Meta(description="End beam search once that many texts have ended."),
+            Option(
+                kind=_STOPPING,
+                flag=Missing("files of models have it"),
+                request=_SHARED,
+                setting="early_stopping",
+            ),
+        ]
+        | None
+    ) = None
+    steps_at_once: (
+        Annotated[
+            int,
+            Meta(ge=1, description="Choose up to N tokens before anybody sees one."),
+            Option(
+                called="the number of steps at once",
+                flag=Missing("a text that is shown comes token by token"),
+                request=Missing("1 for streams, else as many as the backend can"),
+            ),
+        ]
+        | None
+    ) = None
 
     def for_stream(self) -> GenerationOptions:
         """Return the options of a text whose tokens are read as they come: one in each step."""
-        return dataclasses.replace(self, steps_at_once=self.steps_at_once or 1)
+        return replace(self, steps_at_once=self.steps_at_once or 1)
 
     def __post_init__(self) -> None:
-        require_types(self, _KINDS)
+        require_options(self)
         if any(not stop for stop in self.stop):
             raise UsageError("a stop string must not be empty")
-        _require("max-tokens", self.max_tokens, 1)
-        _require("the prefill chunk", self.prefill_chunk, 1)
-        _require("logprobs", self.logprobs, 0)
-        _require("the context", self.context, 1)
-        _require("keep", self.keep, 0)
-        _require("the number of beams", self.beams, 1)
-        _require("the number of steps at once", self.steps_at_once, 1)
         if self.keep and not self.context_shift:
             raise UsageError(
                 "`keep` says what stays when the context shifts, which it does not",
@@ -123,31 +379,7 @@ class GenerationOptions:
             raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
 
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    **dict.fromkeys(("max_tokens", "prefill_chunk", "logprobs", "context", "keep"), INTEGER),
-    **dict.fromkeys(("beams", "steps_at_once"), INTEGER),
-    **dict.fromkeys(("ignore_eos", "use_cache", "context_shift"), FLAG),
-    "prompt_lookup": FLAG,
-    "special": (
-        "True, False or a frozenset of tokens",
-        lambda value: isinstance(value, frozenset) or FLAG[1](value),
-    ),
-    "stop": TEXTS,
-    "cache_budget": SIZE,
-    "cache_dtype": TEXT,
-    "prompt_cache": PATH,
-    "logits_processors": FUNCTIONS,
-    "form": having("new_processor", "a form such as `gptrs.Grammar`"),
-    "draft": having("causal_lm", "a model"),
-    "sampling": ("a `Sampling`", lambda value: isinstance(value, Sampling)),
-    "length_penalty": (
-        f"a number from -{MOST_PENALTY} to {MOST_PENALTY}",
-        lambda value: is_number(value) and abs(value) <= MOST_PENALTY,
-    ),
-    "early_stopping": ("True, False or `never`", lambda v: v is True or v is False or v == "never"),
-}
-
-
-def _require(what: str, value: int | None, minimum: int) -> None:
-    if value is not None and value < minimum:
-        raise UsageError(f"{what} must be at least {minimum}, got {value}")
+@cache
+def all_options() -> Mapping[str, OptionField]:
+    """Return the options of a generation by their names: the keywords of the functions."""
+    return {**option_fields(Sampling), **option_fields(GenerationOptions)}

@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.errors import ExecutionError, UsageError
-from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.option_types import INTEGER, NUMBER, require_types
+from gptrs.errors import ExecutionError
+from gptrs_runtime.generation.sampling_options import Sampling
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
 """f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
@@ -22,79 +21,8 @@ _LARGEST_TEMPERATURE: Final = 1e30
 _FIRST_GUESS: Final = 256
 """How many weights are added up at first in the hope that top-p needs no more."""
 
-_KINDS: Final = {
-    **dict.fromkeys(("top_k", "seed"), INTEGER),
-    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), NUMBER),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), NUMBER),
-    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), NUMBER),
-}
-
 _GROUPS_OF: Final = 64
 _BLOCK: Final = 512
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Settings of penalties and of the choice of a token.
-
-    Temperature 0 is greedy and ignores what truncates the distribution.
-
-    The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
-    far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
-    were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
-    (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
-    `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019);
-    0 is the likeliest alone;
-    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). `typical_p`
-    keeps those whose surprise is nearest to the entropy, until they reach p (Meister et al. 2022),
-    `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those of at least
-    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed`, any integer, the same
-    logits give the same tokens. UsageError for values out of range.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    typical_p: float | None = None
-    epsilon_cutoff: float | None = None
-    eta_cutoff: float | None = None
-
-    def __post_init__(self) -> None:
-        require_types(self, _KINDS)
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UsageError(f"temperature must be a finite number >= 0, got {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UsageError(f"top-k must be at least 1, got {self.top_k}")
-        if self.top_p is not None and not 0 <= self.top_p <= 1:
-            raise UsageError(f"top-p must be from 0 to 1, got {self.top_p}")
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UsageError(f"min-p must be from 0 to 1, got {self.min_p}")
-        for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
-            value: float | None = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                shown = name.replace("_", "-")
-                raise UsageError(f"{shown} must be above 0 and at most 1, got {value}")
-        self._check_penalties()
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature == 0
-
-    def _check_penalties(self) -> None:
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise UsageError(
-                f"the repetition penalty must be a finite number > 0, got {self.repetition_penalty}"
-            )
-        for name in ("presence", "frequency"):
-            value: float = getattr(self, f"{name}_penalty")
-            if not math.isfinite(value):
-                raise UsageError(f"the {name} penalty must be a finite number, got {value}")
 
 
 class Sampler:

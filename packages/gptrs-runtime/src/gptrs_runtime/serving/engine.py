@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
+from msgspec.structs import replace
+
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.generation.guessing.draft import require_same_tokens
-from gptrs_runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs_runtime.generation.keyword_options import generation_options
+from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -141,7 +143,7 @@ class Engine:
         chosen = generation_options(asked, options, fields)
         _require_own(chosen)
         # What generation_config.json says of beams is not followed: texts of requests share steps.
-        chosen = self._guessed(name, dataclasses.replace(chosen, beams=1))
+        chosen = self._guessed(name, replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority))
@@ -155,7 +157,7 @@ class Engine:
         draft = self._drafts.get(name)
         if draft is None and not self._prompt_lookup:
             return options
-        return dataclasses.replace(
+        return replace(
             options,
             prompt_lookup=options.prompt_lookup or self._prompt_lookup,
             draft=draft if options.draft is None else options.draft,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from gptrs.nn.decoder_cache import DecoderState
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.progress import SoundProgress
 from gptrs_runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs_runtime.generation.model_settings import configured_sampling
-from gptrs_runtime.generation.sampling import Sampler, Sampling, candidates
+from gptrs_runtime.generation.sampling import Sampler, candidates
+from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.speech.fallback import Fallback, Quality, compression_ratio
 from gptrs_runtime.speech.features import HOP, RATE, log_mel

@@ -1,0 +1,214 @@
+"""Options as annotated fields of Structs, from which all forms of an option follow.
+
+A field is `Annotated[TYPE, Meta(ge=..., description=...), Option(...)]`, perhaps `| None`. `Meta`
+has its bounds and its help, `Option` its names on the command line, in requests and in
+generation_config.json. Nothing that runs models is imported here: the help of a command reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    TypeGuard,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from msgspec import NODEFAULT, Meta, Struct
+from msgspec.structs import fields
+
+from gptrs.errors import UsageError
+from gptrs.lazy_module import lazy_module
+from gptrs.quoting import shown_value
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
+
+Kind = tuple[str, Callable[[object], bool]]
+"""The values of an option in words, and a check that tells them from others."""
+
+
+class Missing(Struct, frozen=True):
+    """Stands where an option has no form, and says why."""
+
+    why: str
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """Describes a field in other places than Python.
+
+    On the command line it is `flag`, by default `--name`, with a `metavar` and under a `panel`,
+    which only `--help-all` shows if `further`; `parsed` is the type of its values there, by default
+    that of the field. `variable` sets it, too: the runtime itself reads it if `in_python`, else the
+    command line does. `unset` tells the help what holds without it.
+
+    `request` has the bounds of a field of requests that follows from this one; a text names the
+    field that a protocol spells in its own way. `setting` is its name in generation_config.json,
+    where, as on the command line and in requests, `off` stands for None. One that `samples` makes
+    a greedy text a sampled one. Errors call it `called`; `also` are names that other libraries have
+    for it. `kind` tells its values where the type does not.
+    """
+
+    kind: Kind | None = None
+    called: str = ""
+    flag: str | Missing = ""
+    metavar: str | None = None
+    panel: str = ""
+    further: bool = False
+    parsed: Any = None
+    variable: str | None = None
+    in_python: bool = False
+    unset: str | None = None
+    request: Meta | str | Missing
+    setting: str | Missing = Missing("no setting of transformers")
+    off: float | None = None
+    samples: bool = False
+    also: tuple[str, ...] = ()
+
+
+class OptionField(Struct, frozen=True):
+    """A field of a Struct of options; `type` is that of its values other than None."""
+
+    name: str
+    type: Any
+    default: Any
+    kind: Kind
+    meta: Meta
+    option: Option
+
+    @property
+    def flag(self) -> str | None:
+        """The option of the command line; None without."""
+        flag = self.option.flag
+        return None if isinstance(flag, Missing) else flag or f"--{self.name.replace('_', '-')}"
+
+    def or_off(self, value: Any) -> Any:
+        """Return a value of a file, a request or the command line; None for one that is `off`."""
+        off = self.option.off
+        return None if off is not None and _is_number(value) and value == off else value
+
+    def require(self, value: object) -> None:
+        """UsageError unless a value, or None where that is the default, is what it must be."""
+        if value is None and self.default is None:
+            return
+        what, is_one = self.kind
+        if not is_one(value):
+            listed = what.startswith("a list of") and isinstance(value, str)
+            raise UsageError(
+                f"`{self.name}` must be {what}, got {shown_value(value)}",
+                hint=f"`{self.name}=[{value!r:.100}]` has one" if listed else None,
+            )
+        if _is_number(value) and not self._has(value):
+            called = self.option.called or self.name.replace("_", "-")
+            raise UsageError(f"{called} must be {self._bounds()}, got {value}")
+
+    def _has(self, value: float) -> bool:
+        meta = self.meta
+        return (
+            (self.type is not float or math.isfinite(value))
+            and (meta.ge is None or value >= meta.ge)
+            and (meta.gt is None or value > meta.gt)
+            and (meta.le is None or value <= meta.le)
+        )
+
+    def _bounds(self) -> str:
+        """Return the bounds in words."""
+        meta = self.meta
+        if self.type is int:
+            return f"at least {meta.ge}"
+        if meta.le is not None:
+            least = f"from {meta.ge} to" if meta.gt is None else f"above {meta.gt} and at most"
+            return f"{least} {meta.le}"
+        least = f" > {meta.gt}" if meta.gt is not None else f" >= {meta.ge}"
+        return f"a finite number{'' if meta.gt is meta.ge is None else least}"
+
+
+@cache
+def option_fields(options: type[Struct]) -> Mapping[str, OptionField]:
+    """Return the options that are the fields of a Struct, by their names."""
+    hints = get_type_hints(options, include_extras=True)
+    found: dict[str, OptionField] = {}
+    for field in fields(options):
+        kind, *told = _annotated(hints[field.name])
+        option = next(each for each in told if isinstance(each, Option))
+        meta = next((each for each in told if isinstance(each, Meta)), Meta())
+        default = None if field.default is NODEFAULT else field.default
+        values = option.kind or _KINDS[kind]
+        found[field.name] = OptionField(field.name, kind, default, values, meta, option)
+    return found
+
+
+def require_options(options: Struct) -> None:
+    """UsageError unless each field of `options` is of its type and within its bounds."""
+    for name, field in option_fields(type(options)).items():
+        field.require(getattr(options, name))
+
+
+def _annotated(hint: Any) -> tuple[Any, ...]:
+    """Return the type in an annotation, None left out, and what is said of it."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)
+    (one,) = (each for each in get_args(hint) if each is not NoneType)
+    return get_args(one)
+
+
+def _is_list(value: object, is_entry: Callable[[object], bool]) -> bool:
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return is_sequence and all(map(is_entry, cast("Sequence[object]", value)))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: object) -> bool:
+    """Return whether a value is an integer of Python or NumPy; a bool is none."""
+    return not isinstance(value, bool) and isinstance(value, numbers.Integral)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # The numbers of NumPy are registered as those of Python; fractions are no numbers here.
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)
+    return is_real or _is_integer(value)
+
+
+def _is_flag(value: object) -> bool:
+    # A bool of Python is told first: numpy is not imported for it.
+    return value is True or value is False or isinstance(value, np.bool_)
+
+
+INTEGER: Final[Kind] = ("an integer", _is_integer)
+NUMBER: Final[Kind] = ("a number", _is_number)
+FLAG: Final[Kind] = ("True or False", _is_flag)
+TEXT: Final[Kind] = ("a text", _is_text)
+SIZE: Final[Kind] = ("bytes or a text such as 2GB", lambda v: _is_text(v) or _is_integer(v))
+PATH: Final[Kind] = ("a path", lambda value: isinstance(value, str | os.PathLike))
+TEXTS: Final[Kind] = ("a list of texts", lambda value: _is_list(value, _is_text))
+FUNCTIONS: Final[Kind] = ("a list of functions", lambda value: _is_list(value, callable))
+_KINDS: Final[Mapping[object, Kind]] = {int: INTEGER, float: NUMBER, bool: FLAG, str: TEXT}
+
+
+def having(method: str, what: str) -> Kind:
+    """Return the kind of objects that have a `method`, called `what`."""
+    return what, lambda value: callable(getattr(value, method, None))
+
+
+def from_to(least: float, most: float) -> Kind:
+    """Return the kind of numbers from `least` to `most`."""
+    return (
+        f"a number from {least} to {most}",
+        lambda value: _is_number(value) and least <= value <= most,
+    )

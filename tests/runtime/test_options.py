@@ -1,0 +1,129 @@
+"""An option of a generation is one field: its other forms follow, or it says why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+import option_keywords
+from gptrs.errors import ModelError, UsageError
+from gptrs_runtime.generation.beams import BEAM_SETTINGS, Beams, asked_beams
+from gptrs_runtime.generation.model_settings import (
+    configured_max_tokens,
+    configured_sampling,
+    configured_stops,
+    ignored_settings,
+)
+from gptrs_runtime.generation.options import GenerationOptions, all_options
+from gptrs_runtime.generation.sampling_options import Sampling
+from gptrs_runtime.option_fields import Missing, option_fields
+from gptrs_serve import bodies
+
+OPTIONS = all_options()
+VALUES = {int: 3, float: 0.25}
+IN_FILES: dict[str, tuple[object, Callable[[Any], object]]] = {
+    "max_new_tokens": (7, lambda settings: configured_max_tokens(settings, 1)),
+    "stop_strings": (
+        ("END",),
+        lambda settings: configured_stops({"stop_strings": [*settings["stop_strings"]]}),
+    ),
+    "num_beams": (3, lambda settings: beams(settings).count),
+    "length_penalty": (0.5, lambda settings: beams(settings).length_penalty),
+    "early_stopping": ("never", lambda settings: beams(settings).early_stopping),
+}
+"""Values of settings that are not of `Sampling`, and what reads them."""
+
+
+def beams(settings: dict[str, Any]) -> Beams:
+    found = asked_beams({"num_beams": 2, **settings}, GenerationOptions(), Sampling(temperature=0))
+    assert found is not None
+    return found
+
+
+def test_the_keywords_are_current():
+    written = option_keywords.KEYWORDS.read_text(encoding="utf-8")
+    assert written == option_keywords.keywords_text(), "run `python tools/option_keywords.py`"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_a_field_of_requests_or_says_why_not(name):
+    told = OPTIONS[name].option.request
+    fields = {*bodies.CompletionBody.__struct_fields__, *bodies.ChatBody.__struct_fields__}
+    if isinstance(told, Missing):
+        assert told.why
+        assert name not in fields
+        return
+    assert (name if isinstance(told, Meta) else told) in fields
+    if isinstance(told, Meta):
+        value = VALUES[OPTIONS[name].type]
+        body = {"prompt": "a", name: value}
+        read = bodies.decoded(msgspec.json.encode(body), bodies.CompletionBody)
+        assert getattr(configured_sampling({}, **read.sampling()), name) == value
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_a_setting_of_models_or_says_why_not(name):
+    field = OPTIONS[name]
+    key = field.option.setting
+    if isinstance(key, Missing):
+        assert key.why
+        return
+    assert {*ignored_settings({key: 0.3})} <= {*BEAM_SETTINGS}  # which an engine ignores
+    if name in Sampling.__struct_fields__:
+        value = VALUES[field.type]
+        found = configured_sampling({"do_sample": True, key: value})
+        assert getattr(found, name) == value
+        with pytest.raises(ModelError, match=rf"`{key}` in generation_config\.json must be"):
+            configured_sampling({key: "much"})
+    else:
+        value, read = IN_FILES[key]
+        assert read({key: value}) == value
+
+
+@pytest.mark.parametrize("name", [n for n, f in OPTIONS.items() if f.option.off is not None])
+def test_a_value_that_turns_an_option_off_stands_for_none(name):
+    off: Any = OPTIONS[name].option.off
+    setting: Any = {"do_sample": True, name: VALUES[OPTIONS[name].type]}
+    assert getattr(configured_sampling(setting), name) is not None
+    assert getattr(configured_sampling(setting, **{name: off}), name) is None
+    assert getattr(configured_sampling({**setting, name: off}), name) is None
+
+
+BOUNDS = {
+    "temperature": (-1, "temperature must be a finite number >= 0, got -1"),
+    "top_k": (0, "top-k must be at least 1, got 0"),
+    "top_p": (1.5, "top-p must be from 0 to 1, got 1.5"),
+    "min_p": (-0.5, "min-p must be from 0 to 1, got -0.5"),
+    "repetition_penalty": (0, "the repetition penalty must be a finite number > 0, got 0"),
+    "presence_penalty": (float("inf"), "the presence penalty must be a finite number, got inf"),
+    "frequency_penalty": (float("nan"), "the frequency penalty must be a finite number, got nan"),
+    "typical_p": (0, "typical-p must be above 0 and at most 1, got 0"),
+    "epsilon_cutoff": (2, "epsilon-cutoff must be above 0 and at most 1, got 2"),
+    "eta_cutoff": (-1, "eta-cutoff must be above 0 and at most 1, got -1"),
+    "max_tokens": (0, "max-tokens must be at least 1, got 0"),
+    "prefill_chunk": (0, "the prefill chunk must be at least 1, got 0"),
+    "logprobs": (-1, "logprobs must be at least 0, got -1"),
+    "context": (0, "the context must be at least 1, got 0"),
+    "keep": (-1, "keep must be at least 0, got -1"),
+    "beams": (0, "the number of beams must be at least 1, got 0"),
+    "steps_at_once": (0, "the number of steps at once must be at least 1, got 0"),
+    "length_penalty": (101, "`length_penalty` must be a number from -100 to 100, got `101`"),
+}
+
+
+@pytest.mark.parametrize("kind", [Sampling, GenerationOptions])
+def test_a_value_out_of_bounds_is_told(kind):
+    fields = option_fields(kind)
+    bounded = {
+        name for name, field in fields.items() if field.type in VALUES and name != "seed"
+    }  # any integer is a seed
+    assert bounded == fields.keys() & BOUNDS.keys()
+    for name in bounded:
+        value, message = BOUNDS[name]
+        with pytest.raises(UsageError) as error:
+            kind(**{name: value})
+        assert error.value.message == message

@@ -1,0 +1,114 @@
+"""Writes what follows from the options of a generation: their keywords, and a table in the docs.
+
+python tools/option_keywords.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from msgspec import Meta, Struct
+
+from gptrs_runtime.generation.options import GenerationOptions, all_options
+from gptrs_runtime.generation.sampling_options import Sampling
+from gptrs_runtime.option_fields import Missing, OptionField
+
+ROOT = Path(__file__).parents[1]
+KEYWORDS = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/generation/keywords.py"
+PAGE = ROOT / "docs/generation.md"
+BEGIN = "<!-- options: written by tools/option_keywords.py -->"
+END = "<!-- end of the options -->"
+
+HEAD = '''\
+"""Keywords of a generation, for type checkers: written by tools/option_keywords.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from gptrs_runtime.generation.sampling_options import Sampling
+
+if TYPE_CHECKING:
+    from gptrs_runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
+    from gptrs_runtime.generation.options import EarlyStopping
+    from gptrs_runtime.loaded_model import LoadedModel
+
+
+class SamplingFields(TypedDict, total=False):
+    """Fields of `Sampling` in place of those of generation_config.json; None leaves them."""
+
+'''
+MORE = '''
+
+class OptionFields(SamplingFields, total=False):
+    """Fields of `GenerationOptions`, and those of `Sampling`."""
+
+'''
+
+
+def keywords_text() -> str:
+    """The module of the keywords."""
+    return HEAD + _fields(Sampling, " | None") + MORE + _fields(GenerationOptions)
+
+
+def _fields(options: type[Struct], more: str = "") -> str:
+    (made,) = ast.parse(inspect.getsource(options)).body
+    assert isinstance(made, ast.ClassDef)
+    named = {
+        each.target.id: each.annotation
+        for each in made.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    kinds = {name: _kind(each) for name, each in named.items()}
+    return "".join(f"    {name}: {kind.removesuffix(more)}{more}\n" for name, kind in kinds.items())
+
+
+def _kind(annotation: ast.expr) -> str:
+    """The type in an annotation, without what `Annotated` says of it."""
+    if isinstance(annotation, ast.BinOp):
+        return f"{_kind(annotation.left)} | {_kind(annotation.right)}"
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        assert isinstance(annotation.slice, ast.Tuple)
+        return ast.unparse(annotation.slice.elts[0])
+    return ast.unparse(annotation)
+
+
+def table() -> str:
+    """The options as a table: what each is in Python, on the command line, and elsewhere."""
+    rows = ["| Python | command line | request | generation_config.json | |", f"|{'---|' * 5}"]
+    for name, field in all_options().items():
+        option = field.option
+        asked = f"`{name}`" if isinstance(option.request, Meta) else _form(option.request)
+        flag = option.flag if isinstance(option.flag, Missing) else field.flag or ""
+        cells = f"`{name}`", _form(flag), asked, _form(option.setting), _told(field)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _form(form: str | Meta | Missing) -> str:
+    return f"- ({form.why})" if isinstance(form, Missing) else f"`{form}`"
+
+
+def _told(field: OptionField) -> str:
+    return field.meta.description or ""
+
+
+def page_text() -> str:
+    """The page, with the table between its marks."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write both files."""
+    KEYWORDS.write_text(keywords_text(), encoding="utf-8")
+    PAGE.write_text(page_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
