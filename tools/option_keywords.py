@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.option_fields import Missing, OptionField
+from gptrs_runtime.option_fields import Missing
 
 ROOT = Path(__file__).parents[1]
 KEYWORDS = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/generation/keywords.py"
@@ -84,17 +84,15 @@ def table() -> str:
         option = field.option
         asked = f"`{name}`" if isinstance(option.request, Meta) else _form(option.request)
         flag = option.flag if isinstance(option.flag, Missing) else field.flag or ""
-        cells = f"`{name}`", _form(flag), asked, _form(option.setting), _told(field)
+        setting = f"`{option.setting}`" if isinstance(option.setting, str) else "-"
+        told = f"{'False: ' * field.negated}{field.meta.description}"
+        cells = f"`{name}`", _form(flag), asked, setting, told
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
 def _form(form: str | Meta | Missing) -> str:
-    return f"- ({form.why})" if isinstance(form, Missing) else f"`{form}`"
-
-
-def _told(field: OptionField) -> str:
-    return field.meta.description or ""
+    return f"no: {form.why}" if isinstance(form, Missing) else f"`{form}`"
 
 
 def page_text() -> str:

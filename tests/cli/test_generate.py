@@ -8,6 +8,8 @@ from importlib.metadata import entry_points
 
 import pytest
 
+from gptrs_runtime.generation.generate import generate
+from gptrs_runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 BACKENDS = sorted(entry.name for entry in entry_points(group="gptrs.backends"))
@@ -257,6 +259,28 @@ def test_variables_stand_between_options_and_the_model(gptrs, tmp_path, monkeypa
     wrong = gptrs(*asked)
     assert wrong.code == 2
     assert "`GPTRS_TOP_P=much`" in wrong.out.replace("'", "`")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("typical_p", 0.3), ("epsilon_cutoff", 0.004), ("eta_cutoff", 0.9), ("min_p", 0.8)],
+)
+def test_cuts_of_the_distribution_are_those_of_python(
+    generated, gptrs, model_directory, name, value
+):
+    """Each makes a greedy text a sampled one."""
+    flag = f"--{name.replace('_', '-')}"
+    asked = ("--prompt-ids", "5,9,2", "--ignore-eos", "--max-tokens", 12, "--seed", 3)
+    fields = {"max_tokens": 12, "ignore_eos": True, "seed": 3, name: value}
+    model = load_model(model_directory)
+    wanted = list(generate(model, [5, 9, 2], **fields).token_ids)
+    assert generated(*asked, flag, value)["token_ids"] == wanted
+    for other in (["--greedy"], ["--temperature", 1]):
+        assert wanted != generated(*asked, *other)["token_ids"]
+    refused = gptrs("generate", "--model", model_directory, *asked, flag, 1.5)
+    assert refused.code == 2
+    assert f"{name.replace('_', '-')} must be" in refused.err
+    assert gptrs("generate", *asked, "--greedy", flag, value).code == 2
 
 
 def test_penalties_change_the_text(generated):

@@ -11,6 +11,8 @@ from msgspec import Meta
 
 import option_keywords
 from gptrs.errors import ModelError, UsageError
+from gptrs_cli.command_group import command_of
+from gptrs_cli.commands.generate import generate
 from gptrs_runtime.generation.beams import BEAM_SETTINGS, Beams, asked_beams
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
@@ -47,6 +49,28 @@ def beams(settings: dict[str, Any]) -> Beams:
 def test_the_keywords_are_current():
     written = option_keywords.KEYWORDS.read_text(encoding="utf-8")
     assert written == option_keywords.keywords_text(), "run `python tools/option_keywords.py`"
+
+
+def test_the_table_in_the_docs_is_current():
+    written = option_keywords.PAGE.read_text(encoding="utf-8")
+    assert written == option_keywords.page_text(), "run `python tools/option_keywords.py`"
+    for name in OPTIONS:
+        assert f"\n| `{name}` |" in written
+
+
+def test_an_option_is_one_of_the_command_line_or_says_why_not():
+    command: Any = command_of(generate, "generate")
+    known = {p.name: p for p in command.params if p.param_type_name == "option"}
+    for name, field in OPTIONS.items():
+        told = field.option.flag
+        assert (field.flag is None) == isinstance(told, Missing)
+        if isinstance(told, Missing):
+            assert told.why
+            assert name not in known
+        else:
+            assert known[name].opts == [field.flag]
+            assert field.meta.description in known[name].help
+            assert field.option.panel in known[name].rich_help_panel
 
 
 @pytest.mark.parametrize("name", OPTIONS)

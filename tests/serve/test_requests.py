@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gptrs_runtime.chat.conversation import conversation_of
+from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.load import load_model
 from gptrs_serve import bodies
 from gptrs_serve.bodies import decoded
@@ -263,3 +264,16 @@ def test_the_description_takes_nulls_and_what_it_says():
     for wrong in ({"response_format": form}, {"tools": [None]}, {"n": 0}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"messages": USER, **wrong}, schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("typical_p", 0.3), ("epsilon_cutoff", 0.004), ("eta_cutoff", 0.9), ("min_p", 0.8)],
+)
+def test_cuts_of_the_distribution_are_those_of_python(address, model, name, value):
+    asked = {"prompt": [5, 9, 2], "max_tokens": 12, "ignore_eos": True, "seed": 3}
+    found = post(address, "/v1/completions", {**asked, name: value}).json()["choices"][0]["text"]
+    fields = {"max_tokens": 12, "ignore_eos": True, "seed": 3, name: value}
+    assert found == generate(model, [5, 9, 2], **fields).text
+    assert found != post(address, "/v1/completions", asked).json()["choices"][0]["text"]
+    assert post(address, "/v1/completions", {**asked, name: 1.5}).status_code == 400

@@ -95,6 +95,11 @@ class OptionField(Struct, frozen=True):
         flag = self.option.flag
         return None if isinstance(flag, Missing) else flag or f"--{self.name.replace('_', '-')}"
 
+    @property
+    def negated(self) -> bool:
+        """Whether the option of the command line stands for False."""
+        return (self.flag or "").startswith("--no-")
+
     def or_off(self, value: Any) -> Any:
         """Return a value of a file, a request or the command line; None for one that is `off`."""
         off = self.option.off

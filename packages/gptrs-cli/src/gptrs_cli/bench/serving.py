@@ -13,10 +13,11 @@ from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
 from gptrs_cli.bench.server_process import server
+from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import CacheDtypeOption, ModelOption
+from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note

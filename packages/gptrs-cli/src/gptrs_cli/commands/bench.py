@@ -16,12 +16,13 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.doctor import machine
+from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.imported.bench import Work, measured_import
 from gptrs_cli.imported.options import SizeOptions, importer_for
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import AdapterOption, CacheDtypeOption, ModelOption
+from gptrs_cli.options.model import AdapterOption, ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note

@@ -12,14 +12,12 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
+    AnswerFields,
     BatchOptions,
-    ContextOptions,
+    ChoiceOptions,
     FormOptions,
-    GuessOptions,
-    LimitOptions,
     OutputOptions,
     PromptOptions,
-    SamplingOptions,
     TemplateVariables,
 )
 from gptrs_cli.generate.request import GenerateRequest
@@ -59,7 +57,7 @@ class ConversationOptions:
 @command_options(*MODEL)
 def chat(
     *,
-    context: typer.Context,
+    ctx: typer.Context,
     named: Annotated[
         Path | None,
         typer.Argument(
@@ -72,10 +70,8 @@ def chat(
     model: ModelOption = None,
     adapter: AdapterOption = None,
     conversation: ConversationOptions,
-    limits: LimitOptions,
-    sampling: SamplingOptions,
-    guessing: GuessOptions,
-    memory: ContextOptions,
+    choice: ChoiceOptions,
+    given: AnswerFields,
     form: FormOptions,
     settings: Settings,
 ) -> None:
@@ -93,9 +89,9 @@ def chat(
     prompt = conversation.prompt
     output = OutputOptions()
     request = GenerateRequest(
-        path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing, adapter
+        path, prompt, BatchOptions(), given, output, form, choice.greedy, adapter
     )
-    request.check(context, as_json=False)
+    request.check(ctx, as_json=False)
     # Late: neither the help nor a usage error needs what runs models.
     loop = importlib.import_module("gptrs_cli.chat.loop")
     start = loop.ChatStart(conversation.load, conversation.stats)

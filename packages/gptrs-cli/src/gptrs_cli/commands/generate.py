@@ -8,13 +8,11 @@ import typer
 
 from gptrs_cli.generate.options import (
     BatchOptions,
-    ContextOptions,
+    ChoiceOptions,
     FormOptions,
-    GuessOptions,
-    LimitOptions,
+    GenerationFields,
     OutputOptions,
     PromptOptions,
-    SamplingOptions,
 )
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.groups import command_options
@@ -26,16 +24,14 @@ from gptrs_cli.options.settings import MODEL, TOGETHER, Settings
 @command_options(*MODEL, *TOGETHER)
 def generate(
     *,
-    context: typer.Context,
+    ctx: typer.Context,
     model: ModelOption = None,
     adapter: AdapterOption = None,
     prompt: PromptOptions,
     batch: BatchOptions,
-    limits: LimitOptions,
-    sampling: SamplingOptions,
+    choice: ChoiceOptions,
+    given: GenerationFields,
     output: OutputOptions,
-    guessing: GuessOptions,
-    memory: ContextOptions,
     form: FormOptions,
     settings: Settings,
 ) -> None:
@@ -44,10 +40,8 @@ def generate(
     Text goes to standard output, figures to standard error. Options replace single fields of the
     model's generation_config.json.
     """
-    request = GenerateRequest(
-        model, prompt, batch, limits, sampling, output, memory, form, guessing, adapter
-    )
-    request.check(context, as_json=settings.json)
+    request = GenerateRequest(model, prompt, batch, given, output, form, choice.greedy, adapter)
+    request.check(ctx, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.
     with printed_once(settings):
         exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)

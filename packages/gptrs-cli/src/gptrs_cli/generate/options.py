@@ -6,20 +6,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
-from gptrs_cli.help_pages import FURTHER
-from gptrs_cli.options.declare import option
-from gptrs_cli.options.model import CacheDtypeOption
+from gptrs_cli.options.declare import option, option_of
+from gptrs_cli.options.groups import OptionsOf
+from gptrs_runtime.generation.options import all_options
 
-_PENALTIES = f"{FURTHER}Penalties"
-_BEAMS = f"{FURTHER}Beams: the likeliest whole text"
+_SHOWN = "What is shown"
 
+GenerationFields = Annotated[dict[str, Any], OptionsOf(all_options())]
+"""The given options of a generation, by the names of their fields; of `draft` a path."""
+AnswerFields = Annotated[dict[str, Any], OptionsOf(all_options(), without=_SHOWN)]
+"""The same without those for what is shown of a text."""
+CacheDtypeOption = Annotated[str | None, option_of(all_options()["cache_dtype"])]
 
 TemplateVariables = Annotated[
     list[str],
@@ -147,123 +151,12 @@ class BatchOptions:
 
 
 @dataclass(frozen=True)
-class LimitOptions:
-    """The limits at which a text ends."""
-
-    title: ClassVar[str] = "Where a text ends"
-
-    max_tokens: Annotated[
-        int | None,
-        option(
-            "--max-tokens",
-            "Stop after N new tokens; by default the model's own limit, else 128.",
-            metavar="N",
-            variable="GPTRS_MAX_TOKENS",
-        ),
-    ] = None
-    stop: Annotated[
-        list[str],
-        option("--stop", "End before this text appears; can be repeated.", metavar="TEXT"),
-    ] = field(default_factory=list[str])
-    ignore_eos: Annotated[
-        bool, option("--ignore-eos", "Go on after a token that ends the text.")
-    ] = False
-
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """The choice of each token; None where the model decides."""
+class ChoiceOptions:
+    """The choice of each token, besides the options of a generation."""
 
     title: ClassVar[str] = "How tokens are chosen"
 
     greedy: Annotated[bool, option("--greedy", "Always take the most likely token.")] = False
-    temperature: Annotated[
-        float | None,
-        option(
-            "--temperature",
-            "Sample; below 1 surer, 0: greedy.",
-            metavar="X",
-            variable="GPTRS_TEMPERATURE",
-        ),
-    ] = None
-    top_k: Annotated[
-        int | None,
-        option(
-            "--top-k", "Sample among the K likeliest; 0: all.", metavar="K", variable="GPTRS_TOP_K"
-        ),
-    ] = None
-    top_p: Annotated[
-        float | None,
-        option(
-            "--top-p",
-            "Sample among the likeliest, P together.",
-            metavar="P",
-            variable="GPTRS_TOP_P",
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        option(
-            "--min-p",
-            "Keep those P times as likely as the best.",
-            metavar="P",
-            variable="GPTRS_MIN_P",
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        option("--seed", "Make sampling repeatable.", metavar="N", variable="GPTRS_SEED"),
-    ] = None
-    repetition_penalty: Annotated[
-        float | None,
-        option(
-            "--repetition-penalty",
-            "Above 1, tokens that occurred, in the prompt too, become less likely.",
-            metavar="X",
-            variable="GPTRS_REPETITION_PENALTY",
-            panel=_PENALTIES,
-        ),
-    ] = None
-    presence_penalty: Annotated[
-        float,
-        option(
-            "--presence-penalty",
-            "Subtract X from the logits of tokens that were generated before.",
-            metavar="X",
-            variable="GPTRS_PRESENCE_PENALTY",
-            panel=_PENALTIES,
-            show_default=False,
-        ),
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float,
-        option(
-            "--frequency-penalty",
-            "Subtract X from the logit of a token each time that it was generated.",
-            metavar="X",
-            variable="GPTRS_FREQUENCY_PENALTY",
-            panel=_PENALTIES,
-            show_default=False,
-        ),
-    ] = 0.0
-    beams: Annotated[
-        int | None,
-        option(
-            "--beams",
-            "Grow N texts side by side, and take the likeliest whole one.",
-            metavar="N",
-            panel=_BEAMS,
-        ),
-    ] = None
-    length_penalty: Annotated[
-        float | None,
-        option(
-            "--length-penalty",
-            "Divide the score of a text by its tokens to the power of X: above 0 long texts gain.",
-            metavar="X",
-            panel=_BEAMS,
-        ),
-    ] = None
 
 
 @dataclass(frozen=True)
@@ -300,7 +193,7 @@ class FormOptions:
 class OutputOptions:
     """The number of texts, and what is shown of them."""
 
-    title: ClassVar[str] = "What is shown"
+    title: ClassVar[str] = _SHOWN
 
     num_return: Annotated[
         int,
@@ -311,109 +204,7 @@ class OutputOptions:
             show_default=False,
         ),
     ] = 1
-    logprobs: Annotated[
-        int | None,
-        option(
-            "--logprobs",
-            "With --json: log-probabilities, also of the N likeliest.",
-            metavar="N",
-        ),
-    ] = None
     stream: Annotated[
         bool, option("--stream", "With --json: print each piece as a line of JSON.")
     ] = False
-    special: Annotated[
-        bool,
-        option(
-            "--special",
-            "Show special tokens, such as those that end a text.",
-        ),
-    ] = False
     echo: Annotated[bool, option("--echo", "Print the prompt before its text.")] = False
-
-
-@dataclass(frozen=True)
-class GuessOptions:
-    """Sources of guessed tokens; the text is the same without them."""
-
-    title: ClassVar[str] = "Guessing ahead: the same text, sooner"
-    further: ClassVar[bool] = True
-
-    prompt_lookup: Annotated[
-        bool,
-        option(
-            "--prompt-lookup",
-            "Guess that the text goes on as it did before where its last words stood already.",
-        ),
-    ] = False
-    draft: Annotated[
-        Path | None,
-        option(
-            "--draft",
-            "Have a smaller model with the same tokenizer guess.",
-            metavar="MODEL",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
-class ContextOptions:
-    """The memory of a generation: the key/value cache and the cache of prompts."""
-
-    title: ClassVar[str] = "Context and cache"
-    further: ClassVar[bool] = True
-
-    context_size: Annotated[
-        int | None,
-        option(
-            "--context",
-            "Let the model see N tokens at most, prompt and text together.",
-            metavar="N",
-        ),
-    ] = None
-    context_shift: Annotated[
-        bool,
-        option(
-            "--context-shift",
-            "When the context is full, forget the first half of it and read the rest anew; without"
-            " it, what does not fit is refused.",
-        ),
-    ] = False
-    keep: Annotated[
-        int,
-        option(
-            "--keep",
-            "With --context-shift: never forget the first N tokens.",
-            metavar="N",
-            show_default=False,
-        ),
-    ] = 0
-    prefill_chunk: Annotated[
-        int | None,
-        option(
-            "--prefill-chunk",
-            "Read prompts in steps of N tokens: fewer need less memory.  [default: 256]",
-            metavar="N",
-        ),
-    ] = None
-    cache_budget: Annotated[
-        str | None,
-        option(
-            "--cache-budget",
-            "Give the key/value cache at most this much memory: 2GB, 512MiB, 25%; prompts that do"
-            " not fit wait.  [env: GPTRS_CACHE_BUDGET]  [default: 50%, 8 contexts at most]",
-            metavar="SIZE",
-        ),
-    ] = None
-    cache_dtype: CacheDtypeOption = None
-    prompt_cache: Annotated[
-        Path | None,
-        option(
-            "--prompt-cache",
-            "Keep the key/value cache of the prompt in a file; prompts that begin alike reuse it.",
-            metavar="FILE.safetensors",
-        ),
-    ] = None
-    no_cache: Annotated[
-        bool, option("--no-cache", "Compute the whole text anew for each token: slow.")
-    ] = False

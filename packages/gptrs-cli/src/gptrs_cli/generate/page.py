@@ -127,7 +127,7 @@ def answer_of(request: GenerateRequest, model: LoadedModel, result: Generation) 
     One that shows all special tokens is told as it is; one of a form has no thoughts that the
     prompt begins.
     """
-    if request.output.special:
+    if request.shows_special:
         return Answer(result.text, None, ())
     return read_answer(model, result, opened=False if request.form.given else None)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -12,46 +12,44 @@ from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
     BatchOptions,
-    ContextOptions,
     FormOptions,
-    GuessOptions,
-    LimitOptions,
     OutputOptions,
     PromptOptions,
-    SamplingOptions,
     template_variables,
 )
-
-NOT_GREEDY = ("temperature", "top_k", "top_p", "min_p")
-"""Options that make a text a sampled one."""
+from gptrs_runtime.generation.options import all_options
 
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """The model and the groups of options; None where the model or gptrs decides."""
+    """The model and the groups of options; `given` are those of a generation by their names."""
 
     model: Path | None
     prompt: PromptOptions
     batch: BatchOptions
-    limits: LimitOptions
-    sampling: SamplingOptions
+    given: Mapping[str, Any]
     output: OutputOptions
-    context: ContextOptions
     form: FormOptions
-    guessing: GuessOptions = field(default_factory=GuessOptions)
+    greedy: bool = False
     adapter: Path | None = None
+
+    @property
+    def shows_special(self) -> bool:
+        """Whether the text has special tokens."""
+        return "special" in self.given
 
     def check(self, context: typer.Context, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
-        if self.sampling.greedy:
+        given = self.given
+        if self.greedy:
             _refuse_with_greedy(context)
-        if self.sampling.greedy and (self.sampling.beams or 1) > 1:
+        if self.greedy and given.get("beams", 1) > 1:
             _refuse("`--greedy` and `--beams` exclude each other", "leave out one of them")
         self._check_conversation()
         if len(self.form.given) > 1:
             one, other, *_ = self.form.given
             _refuse(f"`{one}` and `{other}` exclude each other", "a text has one form")
-        if self.context.no_cache and (self.guessing.prompt_lookup or self.guessing.draft):
+        if "use_cache" in given and ("prompt_lookup" in given or "draft" in given):
             _refuse("guessing ahead needs a cache", "leave out --no-cache")
         count = self.output.num_return
         if count < 1:
@@ -65,7 +63,7 @@ class GenerateRequest:
                 "--skip-bad": self.batch.skip_bad or None,
             }
             _refuse_given(only, "needs `--prompts`")
-            if self.output.logprobs is not None and not as_json:
+            if "logprobs" in given and not as_json:
                 _refuse("`--logprobs` stands in JSON results", "add --json")
             return
         one_prompt = {
@@ -74,7 +72,7 @@ class GenerateRequest:
             "--echo": self.output.echo or None,
             "--stream": self.output.stream or None,
             "--num-return": count if count > 1 else None,
-            "--prompt-cache": self.context.prompt_cache,
+            "--prompt-cache": given.get("prompt_cache"),
         }
         _refuse_given(one_prompt, "and `--prompts` exclude each other")
 
@@ -92,11 +90,10 @@ class GenerateRequest:
 
 def _refuse_with_greedy(context: typer.Context) -> None:
     """Refuse sampling options of the command line; their environment variables may be set."""
-    for name in NOT_GREEDY:
-        source = context.get_parameter_source(name)
+    for name, field in all_options().items():
+        source = context.get_parameter_source(name) if field.option.samples else None
         if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            _refuse(f"`--greedy` and `{option}` exclude each other", "leave out one of them")
+            _refuse(f"`--greedy` and `{field.flag}` exclude each other", "leave out one of them")
 
 
 def _refuse_given(options: Mapping[str, object], why: str) -> None:

@@ -212,7 +212,7 @@ class _Work:
     def _reader(self) -> AnswerReader | None:
         """Return what reads the text as an answer; None where all of it is text."""
         request, tokens = self._request, self._stream and self._stream.generation.prompt_token_ids
-        if not request.prompt.chat or request.output.special or tokens is None:
+        if not request.prompt.chat or request.shows_special or tokens is None:
             return None
         form = answer_form(self._model)
         if form.is_plain:

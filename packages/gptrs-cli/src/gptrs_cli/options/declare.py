@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.completion import completes
+
+if TYPE_CHECKING:
+    from gptrs_runtime.option_fields import OptionField
 
 
 def option(
@@ -31,3 +35,21 @@ def option(
     if names is not None:
         more["autocompletion"] = completes(names)
     return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+def option_of(field: OptionField) -> Any:
+    """Return the declaration of the option that a field is on the command line."""
+    told = field.option
+    help = field.meta.description or ""
+    if told.in_python and told.variable is not None:
+        help = f"{help}  [env: {told.variable}]"
+    if told.unset is not None:
+        help = f"{help}  [default: {told.unset}]"
+    return option(
+        field.flag or "",
+        help,
+        metavar=told.metavar,
+        variable=None if told.in_python else told.variable,
+        panel=f"{FURTHER}{told.panel}" if told.further else told.panel,
+        show_default=False,
+    )

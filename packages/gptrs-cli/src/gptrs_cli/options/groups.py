@@ -7,13 +7,29 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.help_pages import FURTHER, SHARED, help_all
+from gptrs_cli.options.declare import option_of
 from gptrs_cli.options.settings import ALWAYS, Settings, settings_of
+
+if TYPE_CHECKING:
+    from gptrs_runtime.option_fields import OptionField
+
+
+class OptionsOf:
+    """Annotates a parameter: it gets the given ones among `options`, fields of Structs."""
+
+    def __init__(self, options: Mapping[str, OptionField], without: str | None = None) -> None:
+        """Take the options that the command line has, except those below the title `without`."""
+        self.options = {
+            name: field
+            for name, field in options.items()
+            if field.flag is not None and field.option.panel != without
+        }
 
 
 def command_options(
@@ -22,6 +38,7 @@ def command_options(
     """Decorate the function of a command so that its groups of options become options.
 
     A group is a parameter whose type is a dataclass with fields `Annotated[type, option(...)]`.
+    One annotated with `OptionsOf` becomes the given values of options, by name.
     `Settings` is the group of the options that commands share: the command takes those named in
     `shared` and those in `ALWAYS`, which it accepts before its name as well as after it. The help
     explains them if `explained`, else it names them only. A group may have a `title` in the help;
@@ -30,13 +47,12 @@ def command_options(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         plain: list[inspect.Parameter] = []
-        groups: list[_Group] = []
+        groups: list[_Group | _Fields] = []
         for parameter in inspect.signature(function, eval_str=True).parameters.values():
-            kind: object = parameter.annotation
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                taken = (*shared, *ALWAYS) if kind is Settings else None
-                groups.append(_Group(parameter.name, kind, taken, explained))
-                plain.extend(groups[-1].parameters())
+            group = _group_of(parameter, (*shared, *ALWAYS), explained)
+            if group is not None:
+                groups.append(group)
+                plain.extend(group.parameters())
             else:
                 plain.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -136,3 +152,56 @@ class _Group:
     def _fields(self) -> list[dataclasses.Field[Any]]:
         fields = dataclasses.fields(self.kind)
         return [field for field in fields if self.taken is None or field.name in self.taken]
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """A parameter `name` of a command that gets the given ones of `options` as a dict."""
+
+    name: str
+    options: Mapping[str, OptionField]
+    is_further: ClassVar[bool] = True
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return a parameter for each option."""
+        return [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if _parsed(field) is bool else None,
+                annotation=Annotated[_parsed(field), option_of(field)],
+            )
+            for name, field in self.options.items()
+        ]
+
+    def made(self, context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the values of the options out of `values` and return those that are given."""
+        taken = {name: values.pop(name) for name in self.options}
+        return {
+            name: not value if self.options[name].negated else value
+            for name, value in taken.items()
+            if _is_given(value)
+        }
+
+
+def _parsed(field: OptionField) -> Any:
+    """Return the type of an option's values on the command line."""
+    kind = field.option.parsed or field.type
+    return kind if kind is bool or get_origin(kind) is list else kind | None
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value not in ((), [])
+
+
+def _group_of(
+    parameter: inspect.Parameter, shared: tuple[str, ...], explained: bool
+) -> _Group | _Fields | None:
+    """Return the group that a parameter stands for; None for an option or argument by itself."""
+    kind: object = parameter.annotation
+    for told in get_args(kind):
+        if isinstance(told, OptionsOf):
+            return _Fields(parameter.name, told.options)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return None
+    return _Group(parameter.name, kind, shared if kind is Settings else None, explained)

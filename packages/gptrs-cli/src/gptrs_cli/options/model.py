@@ -24,15 +24,6 @@ AdapterOption = Annotated[
     option("--adapter", "Change the model by the LoRA adapter in a folder.", metavar="DIR"),
 ]
 
-CacheDtypeOption = Annotated[
-    str | None,
-    option(
-        "--cache-dtype",
-        "Keep keys and values as f32, bf16, f16, q8.  [env: GPTRS_CACHE_DTYPE]  [default: f32]",
-        metavar="DTYPE",
-    ),
-]
-
 
 def model_shown(path: Path | None) -> str:
     """Return what messages call the model at `path`."""

@@ -92,7 +92,7 @@ class Sampling(Struct, frozen=True):
     min_p: (
         Annotated[
             float,
-            Meta(ge=0, le=1, description="Keep those P times as likely as the best."),
+            Meta(ge=0, le=1, description="Cut tokens below P times the likeliest."),
             _Choice(
                 metavar="P",
                 variable="GPTRS_MIN_P",
