@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from gptrs_cli.options.plain_values import take_plain_values
+from gptrs_cli.plain_commands import Application
 
 
 class Choice(enum.StrEnum):
     one = "one"
 
 
-def command():
-    app = typer.Typer(add_completion=False)
+def command(application: type[typer.Typer]):
+    app = application(add_completion=False)
 
     @app.command()
     def run(
@@ -69,5 +69,5 @@ def outcome(of: Any, arguments: list[str]) -> object:
     ],
 )
 def test_values_are_those_of_typer(arguments):
-    wanted = outcome(command(), arguments)
-    assert repr(outcome(take_plain_values(command()), arguments)) == repr(wanted)
+    wanted = outcome(command(typer.Typer), arguments)
+    assert repr(outcome(command(Application), arguments)) == repr(wanted)

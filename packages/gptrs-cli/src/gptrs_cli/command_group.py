@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typing_extensions import override
 
 from gptrs.errors import GptrsError, PluginError, UsageError
@@ -16,8 +16,7 @@ from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.selection import Selection, is_own
-from gptrs_cli.help_pages import show_in_groups
-from gptrs_cli.options.plain_values import take_plain_values
+from gptrs_cli.plain_commands import Application, PlainGroup
 from gptrs_cli.terminal.failures import is_usual_end
 
 HELP_GROUPS = {
@@ -35,7 +34,7 @@ HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
 """The built-in commands as the help lists them: what runs models first."""
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(PlainGroup):
     """The root command. Built-in commands come first; a plugin cannot replace one.
 
     Both kinds are found by their entry points, and no command of a plugin is imported for the help:
@@ -115,10 +114,10 @@ def built_in() -> PluginManager:
 def command_of(factory: Callable[..., object], name: str) -> Any:
     """Return the command that a typer application, or a function, makes."""
     if not isinstance(factory, typer.Typer):
-        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app = Application(add_completion=False)
         app.command(name)(factory)
         factory = app
-    return show_in_groups(take_plain_values(typer.main.get_command(factory)))
+    return typer.main.get_command(factory)
 
 
 def _load(plugins: PluginManager, name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -19,15 +18,6 @@ SHARED = "shared"
 """The panel of options that `gptrs --help` explains."""
 
 
-def show_in_groups(command: Any) -> Any:
-    """Let the help of `command`, and of its own commands, show options in groups; return it."""
-    command.format_options = functools.partial(_write_options, command)
-    if isinstance(command, TyperGroup):
-        for below in command.commands.values():
-            show_in_groups(below)
-    return command
-
-
 def help_all(context: typer.Context, value: bool) -> None:
     """Print the help with the further options, and end; the callback of `--help-all`."""
     if value:
@@ -36,7 +26,8 @@ def help_all(context: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-def _write_options(command: Any, context: Any, formatter: Any) -> None:
+def write_options(command: Any, context: Any, formatter: Any) -> None:
+    """Write the options of a command in groups, those of a group of commands below these."""
     if isinstance(command, TyperGroup):
         for title, names in _groups_of(command, context).items():
             with formatter.section(title):

@@ -13,17 +13,17 @@ from gptrs import __version__
 from gptrs_cli.command_group import CommandGroup, command_of, commands_by_group
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.failures import report
 from gptrs_cli.terminal.interrupts import interrupts_arrive
 from gptrs_cli.terminal.stderr import warnings_as_lines
 from gptrs_cli.terminal.stdout import make_stdout_reliable
 
-app = typer.Typer(
-    cls=CommandGroup,
-    help="Run models and programs on the backends that are installed.",
+app = Application(
+    "Run models and programs on the backends that are installed.",
+    CommandGroup,
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 model or file, 4 backend or plugin,"
     " 5 unsupported op or dtype, 130 interrupted.",
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -24,6 +24,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import AdapterOption, ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
@@ -36,10 +37,9 @@ from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
 
-app = typer.Typer(
-    help="Measure a model on a backend, and the machine itself.",
+app = Application(
+    "Measure a model on a backend, and the machine itself.",
     add_completion=False,
-    rich_markup_mode=None,
 )
 app.command()(serve)
 _RoundsOption = Annotated[

@@ -14,6 +14,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
@@ -27,10 +28,9 @@ from gptrs_observe.measure.kernel_caches import (
 )
 from gptrs_observe.measure.kernel_caches import warm as warm_model
 
-app = typer.Typer(
-    help="Show, fill or clear what is kept on disk.",
+app = Application(
+    "Show, fill or clear what is kept on disk.",
     add_completion=False,
-    rich_markup_mode=None,
 )
 _NO_BACKEND = "no backend that works here keeps compiled kernels"
 

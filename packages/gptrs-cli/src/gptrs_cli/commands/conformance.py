@@ -22,6 +22,7 @@ from gptrs_cli.observation import observed
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import OBSERVED, Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import complain, note
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 
-app = typer.Typer(
-    help="Check a backend against the definition of PTIR.",
+app = Application(
+    "Check a backend against the definition of PTIR.",
     add_completion=False,
-    rich_markup_mode=None,
 )
 
 

@@ -15,6 +15,7 @@ from gptrs_cli.models.disk_models import DiskModel, disk_models
 from gptrs_cli.models.hub_cache import CachedRevision, cached, freed_bytes, remove
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import is_terminal, note, printable
 from gptrs_cli.terminal.tables import print_table
@@ -22,10 +23,9 @@ from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.hub import HubModel, download
 
-app = typer.Typer(
-    help="List, fetch and remove the models on this disk.",
+app = Application(
+    "List, fetch and remove the models on this disk.",
     add_completion=False,
-    rich_markup_mode=None,
 )
 _HubArgument = Annotated[
     str, typer.Argument(metavar="ORG/NAME[@REVISION]", help="A model of the Hugging Face hub.")

@@ -11,15 +11,14 @@ from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, described
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.plugin_check.checking import SECONDS, check_plugin, plugins_called
 from gptrs_cli.terminal.check_lines import BROKEN_CODE, Check, print_check
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.waiting import Waiting
 
-app = typer.Typer(
-    help="Check a plugin as its author would.", add_completion=False, rich_markup_mode=None
-)
+app = Application("Check a plugin as its author would.", add_completion=False)
 
 
 @app.callback()

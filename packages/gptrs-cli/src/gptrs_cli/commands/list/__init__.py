@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
 from typing_extensions import override
 
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.references import load_reference
 from gptrs_cli.command_group import LazyCommand, command_of
+from gptrs_cli.plain_commands import Application, PlainGroup
 
 
 def _list(name: str, summary: str, module: str) -> CommandPlugin:
@@ -31,7 +30,7 @@ LISTS = (
 )
 
 
-class ListGroup(TyperGroup):
+class ListGroup(PlainGroup):
     """The lists; one at a time is imported."""
 
     @override
@@ -47,11 +46,10 @@ class ListGroup(TyperGroup):
         return LazyCommand(described.name, described.summary, lambda: _load(described))
 
 
-app = typer.Typer(
-    cls=ListGroup,
-    help="List backends, models, functionals, ops, patterns or plugins.",
+app = Application(
+    "List backends, models, functionals, ops, patterns or plugins.",
+    ListGroup,
     add_completion=False,
-    rich_markup_mode=None,
 )
 
 

@@ -1,0 +1,143 @@
+"""Applications of typer whose help shows groups, and whose options take plain values as they are.
+
+typer imports pydantic to convert any value, None among them, which takes 0.1 s: as long as all of
+`gptrs --help`. What is plain here is converted without it, to what typer would make of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typing_extensions import override
+
+from gptrs_cli.help_pages import write_options
+
+_NUMBERS: dict[object, re.Pattern[str]] = {
+    int: re.compile(r"-?[0-9]{1,18}\Z"),
+    float: re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?\Z"),
+}
+
+
+class PlainCommand(TyperCommand):
+    """A command of plain parameters, with its options in groups."""
+
+    def __init__(self, name: str | None, **more: Any) -> None:
+        super().__init__(name, **more)
+        self._plain = _PlainParameters()
+
+    @override
+    def get_params(self, ctx: Any) -> list[Any]:
+        return self._plain.of(super().get_params(ctx))
+
+    @override
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_options(self, ctx, formatter)
+
+
+class PlainGroup(TyperGroup):
+    """The same for a group of commands."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._plain = _PlainParameters()
+
+    @override
+    def get_params(self, ctx: Any) -> list[Any]:
+        return self._plain.of(super().get_params(ctx))
+
+    @override
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_options(self, ctx, formatter)
+
+
+class Application(typer.Typer):
+    """An application of such commands."""
+
+    def __init__(self, help: str | None = None, cls: type[PlainGroup] = PlainGroup, **more: Any):
+        super().__init__(cls=cls, help=help, rich_markup_mode=None, **more)
+
+    @override
+    def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=PlainCommand, **more)
+
+
+class _PlainParameters:
+    """Copies of parameters that take plain values, one each: click compares parameters."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def of(self, parameters: list[Any]) -> list[Any]:
+        """Return the copies; typer adds parameters to a command that is made, `--help` too."""
+        for parameter in parameters:
+            if parameter not in self._made:
+                self._made[parameter] = _plain(parameter)
+        return [self._made[parameter] for parameter in parameters]
+
+
+def _plain(parameter: Any) -> Any:
+    if type(parameter) is TyperOption:
+        made: Any = _Option.__new__(_Option)
+    elif type(parameter) is TyperArgument:
+        made = _Argument.__new__(_Argument)
+    else:
+        return parameter
+    made.__dict__.update(parameter.__dict__)
+    return made
+
+
+class _Option(TyperOption):
+    @override
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        if not _is_plain(self, value):
+            return super().process_value(ctx, value)
+        return _called_back(self, ctx, _made(self, value))
+
+
+class _Argument(TyperArgument):
+    @override
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        if not _is_plain(self, value):
+            return super().process_value(ctx, value)
+        return _called_back(self, ctx, _made(self, value))
+
+
+def _is_plain(parameter: Any, value: Any) -> bool:
+    """Return whether `_made` makes the same of a value as typer would.
+
+    The rest is left to typer: what is malformed, out of range or missing, choices, lists.
+    """
+    if value is None:
+        return not parameter.required
+    described = getattr(parameter, "type_descriptor", None)  # typer without pydantic has none
+    if described is None or described.is_ranged or described.parameter_info.parser is not None:
+        return False
+    kind: Any = described.annotation
+    if isinstance(value, str) and kind in (*_NUMBERS, Path):
+        info = described.parameter_info
+        return _is_plain_path(value, info) if kind is Path else bool(_NUMBERS[kind].match(value))
+    return kind in (str, *_NUMBERS) and type(value) is kind
+
+
+def _is_plain_path(value: str, info: Any) -> bool:
+    """Return whether typer would take the path as it is: it is readable, or there is none."""
+    checked = info.exists or info.writable or info.resolve_path or info.path_type is not None
+    if checked or not (info.file_okay and info.dir_okay):
+        return False
+    return os.access(value, os.R_OK) or not os.path.exists(value)
+
+
+def _made(parameter: Any, value: Any) -> Any:
+    if value is None:
+        return () if parameter.multiple or parameter.nargs != 1 else None
+    return parameter.type_descriptor.annotation(value)
+
+
+def _called_back(parameter: Any, context: Any, value: Any) -> Any:
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
