@@ -9,11 +9,9 @@ VARIABLES: Final = frozenset(
         *("GPTRS_BACKEND", "GPTRS_NUM_THREADS", "GPTRS_EAGER", "GPTRS_OVERRIDES"),
         *("GPTRS_TRACE_SINKS", "GPTRS_CHECK_RESULTS", "GPTRS_CACHE_DIR", "GPTRS_CACHE_BYTES"),
         *("GPTRS_PROGRAM_CACHE_BYTES", "GPTRS_WEIGHT_CACHE_BYTES", "GPTRS_WEIGHT_BUDGET"),
-        *("GPTRS_CACHE_BUDGET", "GPTRS_CACHE_DTYPE", "GPTRS_CHAT_HISTORY", "GPTRS_PLUGINS"),
+        *("GPTRS_CHAT_HISTORY", "GPTRS_PLUGINS"),
         *("GPTRS_DISABLE_PLUGINS", "GPTRS_PLUGIN_STRICT", "GPTRS_OPT_PRE_ITERS"),
-        *("GPTRS_OPT_POST_ITERS", "GPTRS_PASS_STATS", "GPTRS_MAX_TOKENS", "GPTRS_SERVE_API_KEY"),
-        *("GPTRS_TEMPERATURE", "GPTRS_TOP_K", "GPTRS_TOP_P", "GPTRS_MIN_P", "GPTRS_SEED"),
-        *("GPTRS_REPETITION_PENALTY", "GPTRS_PRESENCE_PENALTY", "GPTRS_FREQUENCY_PENALTY"),
+        *("GPTRS_OPT_POST_ITERS", "GPTRS_PASS_STATS", "GPTRS_SERVE_API_KEY"),
     )
 )
-"""The variables that core and the command line read; those of a plugin begin with its name."""
+"""The variables besides those of options of a generation; those of a plugin begin with its name."""

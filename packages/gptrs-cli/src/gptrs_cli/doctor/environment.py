@@ -18,6 +18,7 @@ from gptrs.variables import VARIABLES
 from gptrs_cli.doctor.devices import shown_device
 from gptrs_cli.terminal.check_lines import Check
 from gptrs_observe.measure.machine_limits import measure_limits
+from gptrs_runtime.generation.options import all_options
 
 
 class _Optional(NamedTuple):
@@ -44,11 +45,18 @@ def variables(environment: Mapping[str, str], plugins: PluginManager) -> Iterato
     found = {name: environment[name] for name in sorted(environment) if name[:6] == "GPTRS_"}
     detail = ", ".join(f"{name}={value}" for name, value in found.items())
     yield Check("environment", "ok", detail or "no GPTRS_* variable is set", data=found)
+    known = known_variables()
     for name in found:
-        if name not in VARIABLES and not name.startswith(own):
-            guess = did_you_mean(name, VARIABLES).strip()
+        if name not in known and not name.startswith(own):
+            guess = did_you_mean(name, known).strip()
             hint = guess or "gptrs does not read it"
             yield Check("environment", "note", f"{name} is not known", hint, {"variable": name})
+
+
+def known_variables() -> frozenset[str]:
+    """Return the variables that gptrs reads, without those of plugins."""
+    options = (field.option.variable for field in all_options().values())
+    return VARIABLES.union(name for name in options if name is not None)
 
 
 def optional_libraries() -> Iterator[Check]:
