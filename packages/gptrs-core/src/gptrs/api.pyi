@@ -173,6 +173,7 @@ from gptrs.plugins.descriptions import ModelPlugin as ModelPlugin
 from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
 from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
+from gptrs.plugins.gguf_architecture import GgufArchitecture as GgufArchitecture
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
 from gptrs.plugins.imported_graph import ConvertedGraph as ConvertedGraph
 from gptrs.plugins.imported_graph import ImportedGraph as ImportedGraph

@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 from gptrs.api import DemoModelPlugin, ModelPlugin
 
+_GGUF = f"{__package__}.gguf_architectures:"
+
 
 class Family(NamedTuple):
     """Kinds that `load` of one module builds: `kinds` has what each is, by `model_type`.
 
     `heading` is what they are for, `does` what the models can do. `relatives` has `model_type`s
     that gptrs lacks, by the kind that is nearest in architecture, `summary` a frame for `kinds`.
+    `gguf` has the words for kinds in GGUF files, which `gguf_architectures` describes in capitals.
     """
 
     heading: str
@@ -24,15 +27,17 @@ class Family(NamedTuple):
     kinds: Mapping[str, str]
     relatives: Mapping[str, tuple[str, ...]] = {}
     summary: str = "{}"
+    gguf: Mapping[str, str] = {}
 
     def plugins(self) -> Iterator[ModelPlugin]:
         """Yield the description of each kind."""
         factory = f"{__package__}.{self.module}:load"
         for name, what in self.kinds.items():
-            summary, near = self.summary.format(what), self.relatives.get(name, ())
+            gguf = {self.gguf[name]: _GGUF + name.upper()} if name in self.gguf else {}
             yield ModelPlugin(
-                name=name, summary=summary, factory=factory, api="0.1", relatives=near
-            )
+                name=name, summary=self.summary.format(what), factory=factory, api="0.1",
+                relatives=self.relatives.get(name, ()), gguf=gguf,
+            )  # fmt: skip
 
 
 _NEAR_BERT = (
@@ -117,6 +122,7 @@ KINDS: tuple[Family, ...] = (
             "gpt2": "GPT-2 and models of its shape",
         },
         {"gpt2": _NEAR_GPT2},
+        gguf={"gpt2": "gpt2"},
     ),
     Family(
         WORDS, "llama_tasks", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
@@ -178,6 +184,15 @@ KINDS: tuple[Family, ...] = (
             "youtu": "Youtu-LLM, with latent attention",
         },
         {"llama": _NEAR_LLAMA},
+        gguf={
+            **{name: name for name in (
+                *("llama", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "smollm3", "olmo2"),
+                *("granite", "starcoder2", "stablelm", "cohere2", "glm4", "arcee", "ernie4_5"),
+                *("bloom", "falcon", "olmo", "nemotron"),
+            )},
+            "mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "cohere": "command-r",
+            "gpt_neox": "gptneox", "gpt_bigcode": "starcoder",
+        },
     ),
     Family(
         WORDS, "mamba", "`causal_lm`",
@@ -213,6 +228,10 @@ KINDS: tuple[Family, ...] = (
             "deepseek_v2": "DeepSeek-V2: latent attention, mixtures of experts",
             "qwen3_5_moe_text": "the language model of Qwen3.5 with experts",
             "solar_open": "Solar Open, with experts",
+        },
+        gguf={
+            "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+            "gpt_oss": "gpt-oss", "olmoe": "olmoe",
         },
     ),
     Family(

@@ -7,7 +7,8 @@ that does, and is imported when the plugin is used for the first time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from gptrs.backend.settings import SETTINGS
@@ -121,9 +122,14 @@ class ModelPlugin(FactoryPlugin):
     with the class attribute `capabilities` (see `gptrs.plugins.capabilities`). `relatives` are
     other `model_type`s whose architecture is nearest to this one and that no plugin may have: one
     of them is refused with the name of this kind to begin from.
+
+    `gguf` has the architectures of llama.cpp that the kind has in GGUF files, by the word for them
+    in `general.architecture`: "module:object" of a `gptrs.api.GgufArchitecture` each, imported when
+    such a file is read or written.
     """
 
     relatives: tuple[str, ...] = ()
+    gguf: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,6 +138,7 @@ class ModelPlugin(FactoryPlugin):
             raise _malformed(self, "relatives", "a tuple of names", found)
         for name in cast("tuple[object, ...]", found):
             _require_match(self, "relatives", name, _NAME, "a tuple of names")
+        _require_references(self, "gguf", self.gguf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +229,16 @@ class DemoModelPlugin(PluginDescription):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_match(self, "path", self.path, _DIRECTORY, '"package:relative/dir"')
+
+
+def _require_references(plugin: PluginDescription, field: str, value: object) -> None:
+    """PluginError unless a field has "module:object" by words."""
+    need = 'a mapping of words to "module:object"'
+    if not isinstance(value, Mapping):
+        raise _malformed(plugin, field, need, value)
+    for word, reference in cast("Mapping[object, object]", value).items():
+        _require_match(plugin, field, word, re.compile(r"\S+"), need)
+        _require_match(plugin, field, reference, _REFERENCE, need)
 
 
 def _is_integer(value: object) -> bool:

@@ -28,6 +28,7 @@ else:  # for those who have commands of strangers: the start is quick without a 
 
 Description = TypeVar("Description", bound=PluginDescription)
 Factory = TypeVar("Factory", bound=FactoryPlugin)
+Found = TypeVar("Found")
 
 _LOG = logging.getLogger("gptrs")
 _KINDS = {point.description: point.kind for point in EXTENSION_POINTS}
@@ -156,17 +157,31 @@ class PluginRegistry:
         Raises as `find` does, and PluginError when the import fails: the plugin is then broken.
         """
         description = self.find(point, name, unknown)
+        factory = self.imported(point, name, description.factory, require_callable)
+        plugin = cast("Plugin", self.plugin(point, name))
+        with self._lock:
+            plugin.record = replace(plugin.record, state=PluginState.LOADED)
+        return factory
+
+    def imported(
+        self,
+        point: type[PluginDescription],
+        name: str,
+        reference: str,
+        checked: Callable[[object, str], Found],
+    ) -> Found:
+        """Import what the description of a plugin names, and return what `checked` makes of it.
+
+        PluginError where either fails: the plugin is then broken.
+        """
         plugin = cast("Plugin", self.plugin(point, name))
         try:
-            found = foreign_import(plugin.record, lambda: load_reference(description.factory))
-            factory = require_callable(found, description.factory)
+            found = foreign_import(plugin.record, lambda: load_reference(reference))
+            return checked(found, reference)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             raise self.broken(point, name, error) from error
-        with self._lock:
-            plugin.record = replace(plugin.record, state=PluginState.LOADED)
-        return factory
 
     def broken(
         self, point: type[PluginDescription], name: str, error: BaseException

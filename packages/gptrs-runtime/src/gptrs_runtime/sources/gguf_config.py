@@ -1,6 +1,6 @@
 """From the metadata of a GGUF file to the config and the names that the kinds of models know.
 
-Kinds are architectures of llama.cpp. `mistral` models are of the architecture `llama` there.
+Kinds describe the architectures of llama.cpp that they are; see `GgufArchitecture`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,12 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf import RowOrder, TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
 from gptrs.errors import ModelError
-from gptrs.quoting import listed, quoted
-from gptrs_runtime.sources.gguf_architecture import Architecture
-from gptrs_runtime.sources.gguf_architectures import ARCHITECTURES, architecture_of
+from gptrs.quoting import quoted
+from gptrs_runtime.sources.format_kinds import gguf_kind
 
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 _ROPE_FACTORS = "rope_freqs.weight"
-_QUERY_NORM = "blk.0.attn_q_norm.weight"
 _REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
-_WINDOWLESS = ("llama", "qwen2", "qwen3")
-"""Kinds whose files have a window that llama.cpp does not use."""
-SLIDING_THETA = 10000.0
-"""The base of the rotary embedding in layers with a window, of kinds in which it has its own."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
 
@@ -47,25 +41,16 @@ class GgufSettings:
     ) -> None:
         metadata = header.metadata
         self._where = f"in {quoted(str(path), 200)}"
-        general = Fields(metadata, self._where)
-        architecture = general.text("general.architecture")
-        if architecture is None or architecture not in ARCHITECTURES:
-            found = "nothing" if architecture is None else quoted(architecture)
-            raise ModelError(
-                f"`general.architecture` {self._where} is {found}, which gptrs does not read",
-                hint=f"the architectures that are read: {listed(ARCHITECTURES, 99)}",
-            )
-        self.architecture: str = architecture
+        architecture = Fields(metadata, self._where).text("general.architecture")
+        kind, self._own = gguf_kind(architecture, tensors, self._where)
         start = f"{architecture}."
         own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
         self._fields = Fields(own, f"of `{architecture}` {self._where}")
         self._tensors = tensors
         self._rope_factors = rope_factors
-        self._own = architecture_of(architecture, tensors)
         if self._own.experts is None:
             self._fields.require("expert_count", 0)
-        read = GgufSettings.gpt2 if architecture == "gpt2" else GgufSettings.general
-        self.config = {"model_type": self._own.kind, **read(self)}
+        self.config = {"model_type": kind, **self._settings()}
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return what the model calls a tensor; its own name where the model has none for it."""
@@ -108,23 +93,11 @@ class GgufSettings:
             raise ModelError(f"there is no matrix `token_embd.weight` {self._where}")
         return table.shape[0]
 
-    def gpt2(self) -> dict[str, object]:
-        """Return the config of a `gpt2` model."""
-        fields = self._fields
-        width = fields.integer("embedding_length")
-        return {
-            "vocab_size": self._vocab_size(),
-            "n_positions": fields.integer("context_length"),
-            "n_embd": width,
-            "n_layer": fields.integer("block_count"),
-            "n_head": fields.integer("attention.head_count"),
-            "n_inner": fields.integer("feed_forward_length", 4 * width),
-            "layer_norm_epsilon": fields.number("attention.layer_norm_epsilon"),
-            "tie_word_embeddings": "output.weight" not in self._tensors,
-        }
+    def _settings(self) -> dict[str, object]:
+        """Return the config of the model: what all kinds have under its own names, then the rest.
 
-    def general(self) -> dict[str, object]:
-        """Return the config of a model of any kind but `gpt2`."""
+        A setting that the kind does not have is not read.
+        """
         fields, own = self._fields, self._own
         width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
         head_dim = fields.integer("attention.key_length", max(1, width // heads))
@@ -137,29 +110,29 @@ class GgufSettings:
         if not own.flags:
             fields.require("use_parallel_residual", False)
         key, epsilon = own.epsilon
-        sizes: dict[str, object] = {
-            "hidden_size": width,
-            "intermediate_size": fields.integer("feed_forward_length"),
-            "num_hidden_layers": fields.integer("block_count"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
-            "max_position_embeddings": fields.integer("context_length"),
+        widened = 4 * width if own.wide else None
+        sizes: dict[str, Callable[[], object]] = {
+            "vocab_size": self._vocab_size,
+            "head_dim": lambda: head_dim,
+            "hidden_size": lambda: width,
+            "intermediate_size": lambda: fields.integer("feed_forward_length", widened),
+            "num_hidden_layers": lambda: fields.integer("block_count"),
+            "num_attention_heads": lambda: heads,
+            "num_key_value_heads": lambda: fields.integer("attention.head_count_kv", heads),
+            "max_position_embeddings": lambda: fields.integer("context_length"),
+            "tie_word_embeddings": lambda: "output.weight" not in self._tensors,
         }
         return {
-            "vocab_size": self._vocab_size(),
-            "head_dim": head_dim,
-            **{own.own(name): size for name, size in sizes.items()},
-            epsilon: fields.number(key),
-            "tie_word_embeddings": "output.weight" not in self._tensors,
-            **({} if own.kind != "cohere" else {"use_qk_norm": _QUERY_NORM in self._tensors}),
-            **self._rotary(own, head_dim),
-            **self._window(own, head_dim, max(1, width // heads)),
-            **self._more(own),
+            **{own.own(name): read() for name, read in sizes.items() if own.own(name)},
+            **({epsilon: fields.number(key)} if key else {}),
+            **self._rotary(head_dim),
+            **self._window(head_dim, max(1, width // heads)),
+            **self._more(),
         }
 
-    def _more(self, own: Architecture) -> dict[str, object]:
+    def _more(self) -> dict[str, object]:
         """Return the settings that only some kinds have."""
-        fields = self._fields
+        fields, own = self._fields, self._own
         return {
             **{name: fields.number(key, default) for key, name, default in own.numbers},
             **{name: fields.integer(key) for key, name in own.integers},
@@ -172,11 +145,11 @@ class GgufSettings:
             **{name: tensor in self._tensors for name, tensor in own.biases},
         }
 
-    def _window(self, own: Architecture, head_dim: int, whole: int) -> dict[str, object]:
+    def _window(self, head_dim: int, whole: int) -> dict[str, object]:
         """Return the window, and by what scores are scaled: the files do not say."""
-        fields = self._fields
+        fields, own = self._fields, self._own
         if own.window is None:
-            if own.kind not in _WINDOWLESS:
+            if not own.unused_window:
                 fields.require("attention.sliding_window", 0, fields.get("context_length"))
             return {}
         window = fields.integer("attention.sliding_window", own.window, minimum=0)
@@ -187,21 +160,22 @@ class GgufSettings:
             found["query_pre_attn_scalar"] = whole if is_largest else head_dim
         return found
 
-    def _rotary(self, own: Architecture, head_dim: int) -> dict[str, object]:
+    def _rotary(self, head_dim: int) -> dict[str, object]:
         """Return the rotary embedding, of kinds that have one."""
+        own = self._own
         if not own.rotary:
             return {}
         found: dict[str, object] = {
-            "rope_parameters": {**self._share(own, head_dim), **self._rope(head_dim)}
+            "rope_parameters": {**self._share(head_dim), **self._rope(head_dim)}
         }
-        if own.kind == "gemma3_text":
-            theta = self._fields.number("rope.freq_base_swa", SLIDING_THETA)
-            found["rope_local_base_freq"] = theta
+        if own.local_theta is not None:
+            name, default = own.local_theta
+            found[name] = self._fields.number("rope.freq_base_swa", default)
         return found
 
-    def _share(self, own: Architecture, head_dim: int) -> dict[str, object]:
+    def _share(self, head_dim: int) -> dict[str, object]:
         """Return the share of a head that rotates, of kinds in which it may be less than all."""
-        if own.share is None:
+        if self._own.share is None:
             self._fields.require("rope.dimension_count", head_dim)
             return {}
         rotated = self._fields.integer("rope.dimension_count", head_dim)

@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.config_fields import ConfigFields, Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
-from gptrs.errors import ModelError
+from gptrs.plugins.gguf_architecture import RMS_EPSILON, GgufArchitecture
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import listed, quoted
-from gptrs_runtime.sources.gguf_architecture import RMS_EPSILON, Architecture
-from gptrs_runtime.sources.gguf_architectures import ARCHITECTURES, VARIANTS
-from gptrs_runtime.sources.gguf_kind_settings import renamed
+from gptrs_runtime.sources.format_kinds import gguf_architecture_of
 
 Metadata = dict[str, MetadataValue]
 
@@ -47,64 +44,28 @@ class GgufSettingsOf:
     architecture: str
     metadata: Metadata
     heads: tuple[int, int]
-    own: Architecture
+    own: GgufArchitecture
     rope_factors: np.ndarray | None = None
 
 
 def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
     """Return the metadata of a model of `kind`; ModelError for what llama.cpp has no word for."""
-    write = _WRITERS.get(kind)
-    if write is None:
-        raise ModelError(
-            f"a model of the kind {quoted(kind)} cannot be written as a GGUF file",
-            hint=f"kinds that can: {listed(_WRITERS, 99)}; others are quantized to a folder",
-        )
-    return write(Fields(config, f"of a `{kind}` model"), kind, read_rotary)
-
-
-def _gpt2(fields: Fields, _kind: str, _: ReadRotary) -> GgufSettingsOf:
-    fields.require("scale_attn_weights", True)
-    fields.require("scale_attn_by_inverse_layer_idx", False)
-    fields.require("activation_function", "gelu_new", "gelu_pytorch_tanh")
-    width, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)
-    own: Metadata = {
-        "context_length": fields.integer("n_positions", 1024),
-        "embedding_length": width,
-        "block_count": fields.integer("n_layer", 12),
-        "feed_forward_length": fields.integer("n_inner", 4 * width),
-        "attention.head_count": heads,
-        "attention.layer_norm_epsilon": fields.number("layer_norm_epsilon", 1e-5),
-    }
-    return GgufSettingsOf("gpt2", _named("gpt2", own), (heads, heads), ARCHITECTURES["gpt2"])
-
-
-def _general(given: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
-    architecture, own = _ARCHITECTURE_OF[kind]
-    fields = Fields(renamed(given, kind, own), f"of a `{kind}` model")
-    if architecture in VARIANTS and kind == "falcon" and fields.get("num_ln_in_parallel_attn") == 2:
-        own = VARIANTS[architecture][1]
-    _require_known(fields, kind, own)
+    architecture, general = gguf_architecture_of(kind)
+    given = ConfigFields(config, kind)
+    fields = ConfigFields(_prepared(given, general), kind)
+    own = general.of_settings(fields.settings)
+    _require_known(fields, own)
     width, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
-    head_dim = fields.integer("head_dim", 128 if kind == "qwen3" else width // heads)
+    head_dim = fields.integer("head_dim", own.head_dim or width // heads)
     positions = fields.integer("max_position_embeddings")
-    key, epsilon = own.epsilon
     metadata: Metadata = {
-        "context_length": _seen(fields, kind, own, positions),
-        "embedding_length": width,
-        "block_count": fields.integer("num_hidden_layers"),
-        "feed_forward_length": fields.integer("intermediate_size"),
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        key: fields.number(epsilon, 1e-6 if key == RMS_EPSILON else 1e-5),
-        "vocab_size": fields.integer("vocab_size"),
+        **_sizes(fields, own, (width, heads, kv_heads, head_dim), positions),
         **{key: fields.number(name, default) for key, name, default in own.numbers},
         **{key: fields.integer(name) for key, name in own.integers},
         **{key: fields.boolean(name, True) for key, name in own.flags},
         **{key: fields.number(name) for key, name in own.options if fields.get(name) is not None},
-        **({"use_parallel_residual": False} if kind == "stablelm" else {}),
+        **dict(own.stated),
         **_window(fields, own, width // heads, head_dim),
     }
     factors = None
@@ -116,26 +77,61 @@ def _general(given: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsO
         metadata["rope.freq_base"] = rope.theta
         metadata |= rope.scaling
         factors = rope.factors
-    return GgufSettingsOf(
-        architecture, _named(architecture, metadata), (heads, kv_heads), own, factors
-    )
+    named = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    return GgufSettingsOf(architecture, named, (heads, kv_heads), own, factors)
 
 
-def _require_known(fields: Fields, kind: str, own: Architecture) -> None:
+def _prepared(given: ConfigFields, own: GgufArchitecture) -> Mapping[str, object]:
+    """Return the settings of a model with what it leaves out or calls otherwise than Llama."""
+    settings = dict(given.settings)
+    for name, theirs in own.sizes:
+        if not theirs:
+            settings.pop(name, None)
+        elif settings.get(theirs) is not None:
+            settings[name] = settings[theirs]
+    for count, other in (
+        ("num_experts", "num_local_experts"),
+        ("num_local_experts", "num_experts"),
+    ):
+        if own.experts is not None and settings.get(count) is None:
+            settings[count] = settings.get(other)
+    return settings if own.prepare is None else own.prepare(given, settings)
+
+
+def _sizes(
+    fields: Fields, own: GgufArchitecture, of_heads: tuple[int, int, int, int], positions: int
+) -> Metadata:
+    """Return the sizes that kinds have, but those that this one does not have."""
+    width, heads, kv_heads, head_dim = of_heads
+    key, epsilon = own.epsilon
+    widened = 4 * width if own.wide else None
+    sizes: dict[str, tuple[str, Callable[[], MetadataValue]]] = {
+        "context_length": ("max_position_embeddings", lambda: _seen(fields, own, positions)),
+        "embedding_length": ("hidden_size", lambda: width),
+        "block_count": ("num_hidden_layers", lambda: fields.integer("num_hidden_layers")),
+        "feed_forward_length": (
+            "intermediate_size", lambda: fields.integer("intermediate_size", widened)
+        ),
+        "attention.head_count": ("num_attention_heads", lambda: heads),
+        "attention.head_count_kv": ("num_key_value_heads", lambda: kv_heads),
+        "attention.key_length": ("head_dim", lambda: head_dim),
+        "attention.value_length": ("head_dim", lambda: head_dim),
+        key: (epsilon, lambda: fields.number(epsilon, 1e-6 if key == RMS_EPSILON else 1e-5)),
+        "vocab_size": ("vocab_size", lambda: fields.integer("vocab_size")),
+    }  # fmt: skip
+    return {key: read() for key, (name, read) in sizes.items() if key and own.own(name)}
+
+
+def _require_known(fields: Fields, own: GgufArchitecture) -> None:
     """ModelError for a setting that llama.cpp takes for granted, and is otherwise here."""
     for name in _ACTIVATIONS:
         fields.require(name, *own.activations)
     for name, value, default in own.fixed:
         if fields.get(name, default) != value:
             raise fields.error(name, f"must be {json.dumps(value)} in a GGUF file")
-    if kind == "olmoe":  # llama.cpp has the norm of keys as wide as that of queries
-        fields.require("num_key_value_heads", fields.integer("num_attention_heads"))
-    if kind == "smollm3":
-        layers = range(1, fields.integer("num_hidden_layers") + 1)
-        fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])
 
 
-def _window(fields: Fields, own: Architecture, whole: int, head_dim: int) -> Metadata:
+def _window(fields: Fields, own: GgufArchitecture, whole: int, head_dim: int) -> Metadata:
     """Return the window of kinds that have layers with and without one."""
     if own.window is None:
         return {}
@@ -154,33 +150,11 @@ def _window(fields: Fields, own: Architecture, whole: int, head_dim: int) -> Met
     return {"attention.sliding_window": fields.integer("sliding_window", 4096)}
 
 
-def _seen(fields: Fields, kind: str, own: Architecture, positions: int) -> int:
+def _seen(fields: Fields, own: GgufArchitecture, positions: int) -> int:
     """Return the positions up to which a window changes nothing: the file has no word for it."""
-    switched = (kind.startswith("qwen") or kind == "smollm3") and not fields.boolean(
-        "use_sliding_window", False
-    )
-    default = 4096 if kind == "mistral" and "sliding_window" not in fields.settings else None
-    if (
-        switched
-        or kind == "llama"
-        or own.window is not None
-        or fields.get("sliding_window", default) is None
-    ):
+    if own.window is not None or fields.get("sliding_window") is None:
         return positions
-    return min(positions, fields.integer("sliding_window", default))
-
-
-def _named(architecture: str, own: Metadata) -> Metadata:
-    return {f"{architecture}.{key}": value for key, value in own.items()}
+    return min(positions, fields.integer("sliding_window"))
 
 
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function")
-_ARCHITECTURE_OF = {
-    **{own.kind: (name, own) for name, own in ARCHITECTURES.items() if own.written},
-    "mistral": ("llama", ARCHITECTURES["llama"]),
-    "mixtral": ("llama", VARIANTS["llama"][1]),
-}
-_WRITERS: Mapping[str, Callable[[Fields, str, ReadRotary], GgufSettingsOf]] = {
-    **dict.fromkeys(_ARCHITECTURE_OF, _general),
-    "gpt2": _gpt2,
-}

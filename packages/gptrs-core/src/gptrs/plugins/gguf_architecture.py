@@ -1,32 +1,33 @@
-"""An architecture of llama.cpp: what it calls the tensors and settings of a model."""
+"""What llama.cpp calls the tensors and settings of a kind of model, and how it lays them out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Literal
 
 from gptrs.quick_dataclass import dataclass
 
-RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+if TYPE_CHECKING:
+    from gptrs.checkpoint.config_fields import ConfigFields
 
 RowOrder = Literal["rotated", "grouped"]
-"""Orders of rows that differ from the model's: `rotated`, `grouped`; see `Architecture`."""
+"""Orders of rows that differ from the model's: `rotated`, `grouped`; see `GgufArchitecture`."""
+Settings = dict[str, object]
 
+RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 _EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
 _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class GgufArchitecture:
     """How llama.cpp calls and lays out the tensors and settings of one kind of model.
 
     Names of tensors are without `blk.N.` and the suffix in the file, and without `layers` and the
-    number in the model.
+    number in the model. Keys of settings are without the name of the architecture in front.
     """
 
-    kind: str
-    """The `model_type` of config.json."""
     names: Mapping[str, str]
     """The model's name of each tensor by that in the file."""
     layers: str = "model.layers"
@@ -40,9 +41,15 @@ class Architecture:
     """Whether a joined projection has all queries first there, and in the model the queries, the
     key and the value of one group of heads after another."""
     epsilon: tuple[str, str] = (RMS_EPSILON, "rms_norm_eps")
-    """The key of the epsilon of norms, and its name in config.json."""
+    """The key of the epsilon of norms, and its name in config.json; empty for kinds without norms
+    and those whose epsilon is no setting."""
     sizes: tuple[tuple[str, str], ...] = ()
-    """Settings of Llama that this kind calls otherwise: Llama's name, its own."""
+    """Settings that this kind calls otherwise than Llama: Llama's name, its own; an empty one for a
+    setting that it does not have, which is neither read nor written."""
+    head_dim: int | None = None
+    """Components of a head where config.json does not say: None for the width by the heads."""
+    wide: bool = False
+    """Whether an MLP is four times as wide as the model where nothing else is said."""
     numbers: tuple[tuple[str, str, float], ...] = ()
     """More settings: key, name in config.json, default."""
     integers: tuple[tuple[str, str], ...] = ()
@@ -53,8 +60,10 @@ class Architecture:
     """Settings whose key is left out where they are null."""
     fixed: tuple[tuple[str, object, object], ...] = ()
     """Settings that llama.cpp takes for granted: name, value, what a config without it means."""
+    stated: tuple[tuple[str, bool], ...] = ()
+    """Keys that are written with the only value that the kind has."""
     biases: tuple[tuple[str, str], ...] = ()
-    """Settings that are true where a tensor is in the file."""
+    """Settings that are true where a tensor is in the file: name, the whole name of the tensor."""
     activations: tuple[str, ...] = ("silu",)
     """The values of `hidden_act` that llama.cpp computes."""
     rotary: bool = True
@@ -65,16 +74,44 @@ class Architecture:
     """The number added to the weights of norms in the file."""
     window: int | None = None
     """The sliding window of a file without its key, 0 for none; None in kinds without windows."""
+    unused_window: bool = False
+    """Whether files may have a window that llama.cpp does not use."""
     pattern: int = 1
     """Each `pattern`-th layer has no window."""
+    local_theta: tuple[str, float] | None = None
+    """The setting for the base of the rotary embedding in layers with a window, of kinds in which
+    these have their own, and the base of a file without its key."""
     largest: int | None = None
     """Layers of the model that scales scores by `embedding_length / head_count`."""
     bare: tuple[str, ...] = ()
     """Tensors whose name in the model has no suffix."""
     rounded: bool = True
     """Whether the bounds of YaRN are rounded."""
+    prepare: Callable[[ConfigFields, Settings], Settings] | None = None
+    """Changes the settings of config.json, as they are and under Llama's names, to what is written;
+    ModelError for those that llama.cpp has no word for."""
+    read: bool = True
+    """Whether files are read, too: one architecture may be that of several kinds, one of them reads
+    files that do not tell which."""
     written: bool = True
     """Whether files are written, too, not only read."""
+    marker: str = ""
+    """A tensor that tells files of this kind from others of the architecture."""
+    variants: tuple[tuple[tuple[str, object], GgufArchitecture], ...] = ()
+    """Variants of the same kind, each with a marker: a setting and the value that a model has that
+    is written so, and the variant."""
+
+    def in_file(self, tensors: Container[str]) -> GgufArchitecture | None:
+        """Return this or the variant that a file with `tensors` is of; None if it is of neither."""
+        for _, variant in self.variants:
+            if variant.marker in tensors:
+                return variant
+        return self if self.read and (not self.marker or self.marker in tensors) else None
+
+    def of_settings(self, settings: Mapping[str, object]) -> GgufArchitecture:
+        """Return this or the variant that a model with `settings` is written as."""
+        chosen = (own for (name, value), own in self.variants if settings.get(name) == value)
+        return next(chosen, self)
 
     def offset_of(self, stem: str, suffix: str) -> float:
         """Return what GGUF adds to each element; `stem` is the name without `blk.N.` and suffix."""
@@ -87,7 +124,7 @@ class Architecture:
         return "grouped" if self.grouped and stem == _JOINED else None
 
     def own(self, name: str) -> str:
-        """Return what config.json calls a setting of Llama."""
+        """Return what config.json calls a setting of Llama, nothing if it has no such setting."""
         return dict(self.sizes).get(name, name)
 
     def model_name(self, stem: str) -> str | None:

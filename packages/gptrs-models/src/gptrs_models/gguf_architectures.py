@@ -1,0 +1,374 @@
+"""Describe the architectures of llama.cpp that kinds are in GGUF files; `kinds` names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from gptrs.api import ConfigFields, GgufArchitecture
+
+Settings = dict[str, object]
+
+_LLAMA = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_SIZES_OF_GPT2 = (
+    ("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
+    ("max_position_embeddings", "n_positions"), ("intermediate_size", "n_inner"),
+)  # fmt: skip
+
+_OLMO2 = {
+    **{key: name for key, name in _LLAMA.items() if key not in ("attn_norm", "ffn_norm")},
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_STARCODER2 = {**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
+_PHI3 = {**_LLAMA, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_GEMMA2 = {
+    **_LLAMA,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GEMMA3 = {**_GEMMA2, "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_GLM4 = {
+    **_LLAMA,
+    "ffn_up": "mlp.gate_up_proj",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+_PHI2 = {
+    **{key: name for key, name in _LLAMA.items() if not key.startswith("ffn")},
+    "output_norm": "model.final_layernorm",
+    "attn_output": "self_attn.dense",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+_NEOX = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "attention.query_key_value",
+    "attn_output": "attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_BLOOM = {
+    "token_embd": "transformer.word_embeddings",
+    "token_embd_norm": "transformer.word_embeddings_layernorm",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_FALCON = {key: name for key, name in _BLOOM.items() if key not in ("token_embd_norm", "ffn_norm")}
+_FALCON_NORMS = {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}
+_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
+_MIXTRAL = {
+    **{key: name for key, name in _LLAMA.items() if key not in _DENSE},
+    "ffn_gate_inp": "block_sparse_moe.gate",
+}
+_MIXTRAL_EXPERTS = {
+    "ffn_gate": "block_sparse_moe.experts.{}.w1",
+    "ffn_up": "block_sparse_moe.experts.{}.w3",
+    "ffn_down": "block_sparse_moe.experts.{}.w2",
+}
+_MIXTURE = {
+    **{key: name for key, name in _LLAMA.items() if key not in _DENSE},
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_EXPERTS = {key: f"mlp.experts.{{}}.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE}
+_GPT_OSS = {
+    **{key: name for key, name in _LLAMA.items() if key not in (*_DENSE, "ffn_norm")},
+    "post_attention_norm": _LLAMA["ffn_norm"],
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    # Biases of all experts are one tensor; their matrices are apart.
+    **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
+}
+_WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
+_SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
+
+
+def _chosen(count: str) -> tuple[tuple[str, str], ...]:
+    return (("expert_count", count), ("expert_used_count", "num_experts_per_tok"))
+
+
+_LAYER_EPSILON = "attention.layer_norm_epsilon"
+_QUERY, _UP = "blk.0.attn_q.bias", "blk.0.ffn_up.bias"
+_OF_ALL = (("attention_bias", _QUERY), ("mlp_bias", _UP))
+_QUERY_NORM = ("use_qk_norm", "blk.0.attn_q_norm.weight")
+_SLIDING_THETA = 10000.0
+
+
+def _without_window(_: ConfigFields, settings: Settings) -> Settings:
+    """Drop a window, which models of this kind do not use."""
+    return {**settings, "sliding_window": None}
+
+
+def _switched_window(fields: ConfigFields, settings: Settings) -> Settings:
+    """Drop a window that is not switched on."""
+    switched = fields.boolean("use_sliding_window", False)
+    return settings if switched else {**settings, "sliding_window": None}
+
+
+def _mistral(_: ConfigFields, settings: Settings) -> Settings:
+    return {"sliding_window": 4096, **settings}
+
+
+def _smollm3(fields: ConfigFields, settings: Settings) -> Settings:
+    layers = range(1, fields.integer("num_hidden_layers") + 1)
+    fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])
+    return _switched_window(fields, settings)
+
+
+def _olmoe(fields: ConfigFields, settings: Settings) -> Settings:
+    """Refuse grouped heads: llama.cpp has the norm of keys as wide as that of queries."""
+    fields.require("num_key_value_heads", fields.integer("num_attention_heads"))
+    return settings
+
+
+def _gpt2(fields: ConfigFields, settings: Settings) -> Settings:
+    """Add the sizes of the smallest model, which transformers takes where a config has none."""
+    own = zip(_SIZES_OF_GPT2, (768, 12, 12, 1024, None), strict=True)
+    return {**settings, **{name: fields.get(theirs, size) for (name, theirs), size in own}}
+
+
+def _many_keys(_: ConfigFields, settings: Settings) -> Settings:
+    """Give keys as many heads as queries."""
+    return {**settings, "num_key_value_heads": settings.get("num_attention_heads")}
+
+
+def _bloom(fields: ConfigFields, settings: Settings) -> Settings:
+    positions = settings.get("max_position_embeddings") or 2048
+    own = {"intermediate_size": None, "max_position_embeddings": positions}
+    return {**_many_keys(fields, settings), **own}
+
+
+def _starcoder(_: ConfigFields, settings: Settings) -> Settings:
+    return {**settings, "num_key_value_heads": 1}
+
+
+def _falcon(fields: ConfigFields, settings: Settings) -> Settings:
+    """Say it in the words of the newer architecture, which the older one is a case of."""
+    new = fields.boolean("new_decoder_architecture", False)
+    if not new:
+        fields.require("parallel_attn", True)
+    heads = fields.integer("num_attention_heads")
+    single = 1 if fields.boolean("multi_query", True) else heads
+    return {
+        **settings,
+        "num_key_value_heads": fields.integer("num_kv_heads", heads) if new else single,
+        "new_decoder_architecture": True,
+        "num_ln_in_parallel_attn": fields.integer("num_ln_in_parallel_attn", 2) if new else 1,
+    }
+
+
+def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
+    """Keep the rotary embedding of the layers without the window; that of the others is known."""
+    own = _table(settings.get("rope_parameters"))
+    theta = fields.number("rope_local_base_freq", _SLIDING_THETA)
+    if "full_attention" in own or "sliding_attention" in own:
+        sliding = ConfigFields(_table(own.get("sliding_attention")), "gemma3_text")
+        sliding.require("rope_type", "default")
+        theta = sliding.number("rope_theta", _SLIDING_THETA)
+        settings["rope_parameters"] = own.get("full_attention")
+    if theta != _SLIDING_THETA:
+        raise fields.error("rope_local_base_freq", f"must be {_SLIDING_THETA:g} in a GGUF file")
+    return {"rope_theta": 1e6, **settings}
+
+
+def _table(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+LLAMA = GgufArchitecture(
+    _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=_without_window
+)
+MISTRAL = replace(LLAMA, prepare=_mistral, read=False)  # files say `llama`
+QWEN2 = GgufArchitecture(_LLAMA, unused_window=True, prepare=_switched_window)
+QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), head_dim=128)
+GPT2 = GgufArchitecture(
+    _GPT2, "transformer.h", turned=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
+    epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"), rotary=False, wide=True, prepare=_gpt2,
+    activations=("gelu_new", "gelu_pytorch_tanh"),
+    sizes=(*_SIZES_OF_GPT2, ("num_key_value_heads", ""), ("head_dim", "")),
+    fixed=(("scale_attn_weights", True, True), ("scale_attn_by_inverse_layer_idx", False, False)),
+)  # fmt: skip
+OLMO2 = GgufArchitecture(_OLMO2)
+GRANITE = GgufArchitecture(
+    _LLAMA, rotated=True, biases=_OF_ALL,
+    numbers=(
+        ("attention.scale", "attention_multiplier", 1.0),
+        ("embedding_scale", "embedding_multiplier", 1.0),
+        ("residual_scale", "residual_multiplier", 1.0),
+        ("logit_scale", "logits_scaling", 1.0),
+    ),
+)  # fmt: skip
+STARCODER2 = GgufArchitecture(
+    _STARCODER2, epsilon=(_LAYER_EPSILON, "norm_epsilon"),
+    biases=(("use_bias", _QUERY),), activations=("gelu_pytorch_tanh",),
+)  # fmt: skip
+PHI3 = GgufArchitecture(_PHI3, share=1.0)
+STABLELM = GgufArchitecture(
+    _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
+    biases=(("use_qkv_bias", _QUERY),), share=0.25,
+    fixed=(("use_parallel_residual", False, False), ("qk_layernorm", False, False)),
+    stated=(("use_parallel_residual", False),),
+)  # fmt: skip
+COHERE = GgufArchitecture(
+    _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
+    biases=(*_OF_ALL[:1], _QUERY_NORM),
+    numbers=(("logit_scale", "logit_scale", 0.0625),),
+)  # fmt: skip
+ARCEE = GgufArchitecture(
+    _LLAMA, rotated=True, biases=_OF_ALL, activations=("relu2",)
+)  # fmt: skip
+NEMOTRON = GgufArchitecture(
+    _LLAMA, epsilon=(_LAYER_EPSILON, "norm_eps"), biases=_OF_ALL,
+    activations=("relu2",), share=0.5, offset=1.0,
+)  # fmt: skip
+GEMMA = GgufArchitecture(_LLAMA, activations=("gelu_pytorch_tanh",), offset=1.0)
+GEMMA2 = GgufArchitecture(
+    _GEMMA2, activations=("gelu_pytorch_tanh",), offset=1.0, window=4096,
+    pattern=2, largest=46,
+    numbers=(
+        ("attn_logit_softcapping", "attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", "final_logit_softcapping", 30.0),
+    ),
+)  # fmt: skip
+GEMMA3_TEXT = GgufArchitecture(
+    _GEMMA3, activations=("gelu_pytorch_tanh",), offset=1.0, window=0,
+    pattern=6, largest=62, fixed=(("attn_logit_softcapping", None, None),),
+    options=(("final_logit_softcapping", "final_logit_softcapping"),),
+    local_theta=("rope_local_base_freq", _SLIDING_THETA), prepare=_gemma3,
+)  # fmt: skip
+COHERE2 = GgufArchitecture(
+    _LLAMA, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), window=4096, pattern=4,
+    numbers=(("logit_scale", "logit_scale", 0.0625),),
+    fixed=(("attention_bias", False, False),),
+)  # fmt: skip
+OLMO = GgufArchitecture(
+    _LLAMA, rotated=True, epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
+    options=(("attention.clamp_kqv", "clip_qkv"),), fixed=(("attention_bias", False, False),),
+)  # fmt: skip
+SMOLLM3 = GgufArchitecture(
+    _LLAMA, rotated=True, biases=_OF_ALL,
+    fixed=(("no_rope_layer_interval", 4, 4),), prepare=_smollm3,
+)  # fmt: skip
+GLM4 = GgufArchitecture(
+    _GLM4, biases=_OF_ALL[:1], share=0.5,
+)  # fmt: skip
+ERNIE4_5 = GgufArchitecture(_LLAMA, fixed=(("use_bias", False, False),))
+PHI = GgufArchitecture(
+    _PHI2, epsilon=(_LAYER_EPSILON, "layer_norm_eps"), share=0.5,
+    activations=("gelu_new", "gelu_pytorch_tanh"), fixed=(("qk_layernorm", False, False),),
+)  # fmt: skip
+GPT_NEOX = GgufArchitecture(
+    _NEOX, "gpt_neox.layers", epsilon=(_LAYER_EPSILON, "layer_norm_eps"),
+    grouped=True, share=0.25, activations=("gelu",), wide=True, prepare=_many_keys,
+    sizes=(("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")),
+    flags=(("use_parallel_residual", "use_parallel_residual"),),
+    fixed=(("attention_bias", True, True), ("tie_word_embeddings", False, False)),
+)  # fmt: skip
+BLOOM = GgufArchitecture(
+    _BLOOM, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
+    grouped=True, rotary=False, activations=("gelu_pytorch_tanh",), wide=True, prepare=_bloom,
+    sizes=(
+        ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"),
+        ("max_position_embeddings", "seq_length"),
+    ),
+    fixed=(("apply_residual_connection_post_layernorm", False, False),),
+)  # fmt: skip
+_OLDER_FALCON = GgufArchitecture(
+    _FALCON, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
+    grouped=True, activations=("gelu",), wide=True, prepare=_falcon,
+    sizes=(("num_key_value_heads", "num_kv_heads"), ("intermediate_size", "ffn_hidden_size")),
+    fixed=(
+        ("new_decoder_architecture", True, False), ("num_ln_in_parallel_attn", 1, 2),
+        ("alibi", False, False), ("bias", False, False),
+    ),
+)  # fmt: skip
+_NEWER_FALCON = replace(
+    _OLDER_FALCON, names={**_FALCON, **_FALCON_NORMS}, marker="blk.0.attn_norm_2.weight",
+    fixed=(("num_ln_in_parallel_attn", 2, 2), *_OLDER_FALCON.fixed[:1], *_OLDER_FALCON.fixed[2:]),
+)  # fmt: skip
+FALCON = replace(_OLDER_FALCON, variants=((("num_ln_in_parallel_attn", 2), _NEWER_FALCON),))
+GPT_BIGCODE = GgufArchitecture(
+    _GPT2, "transformer.h", epsilon=(_LAYER_EPSILON, "layer_norm_epsilon"),
+    rotary=False, activations=("gelu_pytorch_tanh",),
+    sizes=_SIZES_OF_GPT2, wide=True, prepare=_starcoder,
+    fixed=(
+        ("multi_query", True, True), ("scale_attn_weights", True, True),
+        ("add_cross_attention", False, False),
+    ),
+)  # fmt: skip
+MIXTRAL = GgufArchitecture(
+    _MIXTRAL, experts=_MIXTRAL_EXPERTS, rotated=True, integers=_chosen("num_local_experts"),
+    marker="blk.0.ffn_gate_inp.weight",
+)  # fmt: skip
+QWEN2_MOE = GgufArchitecture(
+    _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
+    integers=(*_chosen("num_experts"), _WIDTH, _SHARED_WIDTH),
+    fixed=(
+        ("norm_topk_prob", False, False), ("decoder_sparse_step", 1, 1),
+        ("mlp_only_layers", [], []), ("qkv_bias", True, True),
+    ),
+)  # fmt: skip
+QWEN3_MOE = GgufArchitecture(
+    _MIXTURE, experts=_EXPERTS, prepare=_switched_window,
+    integers=(*_chosen("num_experts"), _WIDTH),
+    fixed=(
+        ("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1),
+        ("mlp_only_layers", [], []), ("attention_bias", False, False),
+    ),
+)  # fmt: skip
+GPT_OSS = GgufArchitecture(
+    _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks",),
+    rounded=False, integers=_chosen("num_local_experts"),
+    biases=(("attention_bias", _QUERY),), written=False,
+    fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
+)  # fmt: skip
+OLMOE = GgufArchitecture(
+    _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"), prepare=_olmoe,
+    fixed=(
+        ("norm_topk_prob", False, False), ("clip_qkv", None, None),
+        ("attention_bias", False, False),
+    ),
+)  # fmt: skip
