@@ -1,4 +1,4 @@
-"""What llama.cpp calls the tensors and settings of a kind of model, and how it lays them out."""
+"""Describe how llama.cpp calls and lays out the tensors and settings of a kind of model."""
 
 from __future__ import annotations
 
