@@ -37,7 +37,7 @@ names are imported on first use, so that the module an entry point names stays l
   `ImageClassifier`, `ImageEmbedder`, `ImageLM`, `ImageTextScorer`, `TextEmbedder`,
   `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`,
   `SoundTranscriber`, `CTCModel`, `HiddenStates`. `GgufArchitecture` says what llama.cpp calls the
-  tensors and settings of a kind.
+  tensors and settings of a kind, `TimmFamily` what timm does.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`, `ImplementationChoice`.
 - For importers: `ImportedModel`, its base classes `ImportedGraph` and `ConvertedGraph`,

@@ -180,6 +180,7 @@ from gptrs.plugins.imported_graph import ImportedGraph as ImportedGraph
 from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput
 from gptrs.plugins.importers import named_arguments as named_arguments
+from gptrs.plugins.timm_family import TimmFamily as TimmFamily
 from gptrs.private_files import private_folder as private_folder
 from gptrs_runtime.conformance import op_support as op_support
 from gptrs_runtime.conformance import run_conformance as run_conformance

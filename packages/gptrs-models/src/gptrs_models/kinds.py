@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gptrs.api import DemoModelPlugin, ModelPlugin
 
 _GGUF = f"{__package__}.gguf_architectures:"
+_TIMM = f"{__package__}.timm_families:"
 
 
 class Family(NamedTuple):
@@ -18,7 +19,8 @@ class Family(NamedTuple):
 
     `heading` is what they are for, `does` what the models can do. `relatives` has `model_type`s
     that gptrs lacks, by the kind that is nearest in architecture, `summary` a frame for `kinds`.
-    `gguf` has the words for kinds in GGUF files, which `gguf_architectures` describes in capitals.
+    `gguf` has the words for kinds in GGUF files, `timm` wildcards of names there: what they stand
+    for is a constant of `gguf_architectures` or `timm_families`, the kind in capitals.
     """
 
     heading: str
@@ -28,15 +30,17 @@ class Family(NamedTuple):
     relatives: Mapping[str, tuple[str, ...]] = {}
     summary: str = "{}"
     gguf: Mapping[str, str] = {}
+    timm: Mapping[str, tuple[str, ...]] = {}
 
     def plugins(self) -> Iterator[ModelPlugin]:
         """Yield the description of each kind."""
         factory = f"{__package__}.{self.module}:load"
         for name, what in self.kinds.items():
             gguf = {self.gguf[name]: _GGUF + name.upper()} if name in self.gguf else {}
+            timm = dict.fromkeys(self.timm.get(name, ()), _TIMM + name.upper())
             yield ModelPlugin(
                 name=name, summary=self.summary.format(what), factory=factory, api="0.1",
-                relatives=self.relatives.get(name, ()), gguf=gguf,
+                relatives=self.relatives.get(name, ()), gguf=gguf, timm=timm,
             )  # fmt: skip
 
 
@@ -240,6 +244,7 @@ KINDS: tuple[Family, ...] = (
             "resnet": "ResNet image classifiers, as transformers and torchvision save them",
         },
         {"resnet": _NEAR_RESNET},
+        timm={"resnet": ("resnet*",)},
     ),
     Family(
         IMAGES, "mobilenet_v1", "`image_classifier`",
@@ -259,6 +264,7 @@ KINDS: tuple[Family, ...] = (
         {
             "mobilenet_v3": "MobileNetV3 classifiers, as torchvision and timm save them",
         },
+        timm={"mobilenet_v3": ("mobilenetv3_*", "tf_mobilenetv3_*")},
     ),
     Family(
         IMAGES, "convnext", "`image_classifier`",
@@ -266,18 +272,21 @@ KINDS: tuple[Family, ...] = (
             "convnext": "ConvNeXt image classifiers",
             "convnextv2": "ConvNeXt V2 image classifiers",
         },
+        timm={"convnext": ("convnext_*",), "convnextv2": ("convnextv2_*",)},
     ),
     Family(
         IMAGES, "efficientnet", "`image_classifier`",
         {
             "efficientnet": "EfficientNet image classifiers",
         },
+        timm={"efficientnet": ("efficientnet*", "tf_efficientnet*")},
     ),
     Family(
         IMAGES, "regnet", "`image_classifier`",
         {
             "regnet": "RegNet image classifiers",
         },
+        timm={"regnet": ("regnetx_*", "regnety_*")},
     ),
     Family(
         IMAGES, "bit", "`image_classifier`",
@@ -290,6 +299,7 @@ KINDS: tuple[Family, ...] = (
         {
             "swin": "Swin transformers: classes and vectors of images",
         },
+        timm={"swin": ("swin_*_patch*_window*",)},
     ),
     Family(
         IMAGES, "vit", "`image_embedder`, and with a head `image_classifier`",
@@ -300,6 +310,7 @@ KINDS: tuple[Family, ...] = (
             "dinov2_with_registers": "DINOv2 with registers, image classifiers and embedders",
         },
         {"vit": _NEAR_VIT},
+        timm={"vit": ("vit_*_patch*", "deit_*_patch*"), "deit": ("deit_*_distilled_patch*",)},
     ),
     Family(
         IMAGES, "dinov3", "`image_embedder`",

@@ -125,11 +125,13 @@ class ModelPlugin(FactoryPlugin):
 
     `gguf` has the architectures of llama.cpp that the kind has in GGUF files, by the word for them
     in `general.architecture`: "module:object" of a `gptrs.api.GgufArchitecture` each, imported when
-    such a file is read or written.
+    such a file is read or written. `timm` has those of timm, by wildcards such as "resnet*":
+    "module:object" of a `gptrs.api.TimmFamily` each, imported for a folder with such a name.
     """
 
     relatives: tuple[str, ...] = ()
     gguf: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    timm: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,6 +141,7 @@ class ModelPlugin(FactoryPlugin):
         for name in cast("tuple[object, ...]", found):
             _require_match(self, "relatives", name, _NAME, "a tuple of names")
         _require_references(self, "gguf", self.gguf)
+        _require_references(self, "timm", self.timm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import re
+from collections.abc import Container, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from gptrs.errors import ModelError, PluginError
@@ -10,6 +12,7 @@ from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.gguf_architecture import GgufArchitecture
 from gptrs.plugins.manager import manager
 from gptrs.plugins.selection import is_own
+from gptrs.plugins.timm_family import TimmFamily
 from gptrs.quoting import joined, listed, quoted
 
 Described = TypeVar("Described")
@@ -42,30 +45,58 @@ def gguf_kind(
     A kind whose marker is among the tensors comes before those without one, then those of gptrs
     before others. ModelError where no kind reads the file, or several of strangers do.
     """
-    known: set[str] = set()
-    found: dict[tuple[bool, bool], list[tuple[str, GgufArchitecture]]] = {}
+    found: list[tuple[bool, bool, str, GgufArchitecture]] = []
     for plugin, own in usable_kinds():
-        known |= plugin.gguf.keys()
         reference = plugin.gguf.get(architecture or "")
         if reference is None:
             continue
         read = described_by(plugin, reference, GgufArchitecture).in_file(tensors)
         if read is not None:
-            found.setdefault((not read.marker, not own), []).append((plugin.name, read))
+            found.append((not read.marker, not own, plugin.name, read))
+    shown = "nothing" if architecture is None else quoted(architecture)
+    said = f"`general.architecture` {where} is {shown}, which"
     if not found:
-        shown = "nothing" if architecture is None else quoted(architecture)
+        known = sorted({word for plugin, _ in usable_kinds() for word in plugin.gguf})
         raise ModelError(
-            f"`general.architecture` {where} is {shown}, which gptrs does not read",
-            hint=f"the architectures that are read: {listed(sorted(known), 99)}",
+            f"{said} gptrs does not read",
+            hint=f"the architectures that are read: {listed(known, 99)}",
         )
-    kinds = found[min(found)]
-    if len(kinds) > 1:
-        names = joined([f"`{name}`" for name, _ in kinds], "and")
+    found.sort(key=lambda each: each[:2])
+    _require_one([name for *order, name, _ in found if tuple(order) == found[0][:2]], said)
+    return found[0][2:]
+
+
+def timm_kind(architecture: str, said: str, hint: str) -> tuple[str, TimmFamily, re.Match[str]]:
+    """Return the kind of an architecture of timm, its description, and the match of the name.
+
+    Kinds of gptrs come before others. ModelError that says of what it is `said` and has a `hint`
+    where no kind has it, and where several of strangers do.
+    """
+    found: list[tuple[bool, str, TimmFamily, re.Match[str]]] = []
+    for plugin, own in usable_kinds():
+        for wildcards, reference in plugin.timm.items():
+            if fnmatchcase(architecture, wildcards):
+                family = described_by(plugin, reference, TimmFamily)
+                match = re.fullmatch(family.architectures, architecture)
+                if match is not None:
+                    found.append((not own, plugin.name, family, match))
+    if not found:
+        known = sorted({wildcards for plugin, _ in usable_kinds() for wildcards in plugin.timm})
         raise ModelError(
-            f"`general.architecture` {where} is {quoted(str(architecture))}, which {names} read",
+            f"{said} is not supported; supported are most of {listed(known, 99)}", hint=hint
+        )
+    found.sort(key=lambda each: each[0])
+    _require_one([name for other, name, *_ in found if other == found[0][0]], f"{said}, which")
+    return found[0][1:]
+
+
+def _require_one(kinds: Sequence[str], said: str) -> None:
+    """ModelError for a model that several kinds read, unless they are one and the same."""
+    if len(set(kinds)) > 1:
+        raise ModelError(
+            f"{said} {joined([f'`{kind}`' for kind in kinds], 'and')} read",
             hint="leave out one of them with `-p no:NAME` or `GPTRS_DISABLE_PLUGINS`",
         )
-    return kinds[0]
 
 
 def gguf_architecture_of(kind: str) -> tuple[str, GgufArchitecture]:

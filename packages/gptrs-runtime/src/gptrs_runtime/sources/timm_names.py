@@ -6,16 +6,13 @@ import re
 from typing import Final, NamedTuple
 
 from gptrs.errors import ModelError
+from gptrs.plugins.timm_family import Shapes, TimmFamily
 from gptrs.quoting import quoted
-from gptrs_runtime.sources.timm_families import FAMILIES, Family, Shapes
+from gptrs_runtime.sources.format_kinds import timm_kind
 
 _WITHOUT_TIMM: Final = (
     "export it from timm with `torch.export.save(torch.export.export(model.eval(), (image,)),"
     ' "model.pt2")`: a file `.pt2` is imported'
-)
-_SUPPORTED: Final = (
-    "resnet18 to 152, regnetx_* and regnety_*, efficientnet_b* and relatives, mobilenetv3_*,"
-    " vit_*_patch*, deit_*_patch16_*, swin_*_patch4_window*, convnext_* and convnextv2_*"
 )
 
 
@@ -36,20 +33,8 @@ def translated(
     `pooling` is the `global_pool` of its config.json. ModelError for an architecture, a pooling or
     a tensor that no kind has.
     """
-    match = next(
-        (
-            (family, found)
-            for family in FAMILIES
-            if (found := re.fullmatch(family.architectures, architecture)) is not None
-        ),
-        None,
-    )
     shown = f"the architecture {quoted(architecture)} of timm in {quoted(where, 200)}"
-    if match is None:
-        raise ModelError(
-            f"{shown} is not supported; supported are {_SUPPORTED}", hint=_WITHOUT_TIMM
-        )
-    family, found = match
+    kind, family, found = timm_kind(architecture, shown, _WITHOUT_TIMM)
     if pooling not in ("", family.pooling):
         raise ModelError(
             f"{shown} is supported with the `global_pool` {quoted(family.pooling)} alone,"
@@ -65,14 +50,14 @@ def translated(
     for name in shapes:
         parts |= _renamed(family, name, shapes, shown)
     try:
-        return family.settings(found, shapes), parts
+        return {"model_type": kind, **family.settings(found, shapes)}, parts
     except (KeyError, IndexError):
         raise ModelError(
             f"{shown} lacks tensors of its layers", hint="download the weights again"
         ) from None
 
 
-def _renamed(family: Family, name: str, shapes: Shapes, shown: str) -> dict[str, Part]:
+def _renamed(family: TimmFamily, name: str, shapes: Shapes, shown: str) -> dict[str, Part]:
     shape, counted = shapes[name], family.counted(name, shapes)
     if not counted:
         return {}
@@ -80,7 +65,7 @@ def _renamed(family: Family, name: str, shapes: Shapes, shown: str) -> dict[str,
         found = re.fullmatch(pattern, counted)
         if found is not None:
             count = len(names)
-            own = _shape(name, shape)
+            own = family.shaped(name, shape)
             if own and own[0] % count:
                 break
             own = (own[0] // count, *own[1:]) if count > 1 else own
@@ -92,12 +77,3 @@ def _renamed(family: Family, name: str, shapes: Shapes, shown: str) -> dict[str,
         f"{shown} has a tensor {quoted(name)} {list(shape)}, which the kind does not have",
         hint=_WITHOUT_TIMM,
     )
-
-
-def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a tensor in the kind: affine layers are matrices."""
-    if ".mlp.grn." in name:
-        return (1, 1, 1, *shape)
-    if ".mlp.fc" in name and shape[2:] == (1, 1):
-        return shape[:2]
-    return shape

@@ -1,14 +1,16 @@
-"""The architectures of timm that kinds of transformers have: names of tensors, and settings."""
+"""Describe the architectures of timm that kinds are: names of tensors, settings; see `kinds`."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+from gptrs.api import TimmFamily
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""The shapes of tensors by timm's names."""
+Rules = Sequence[tuple[str, tuple[str, ...]]]
 _CLASSES: Final = {
     **{"vit": "ViT", "deit": "DeiT", "convnext": "ConvNext", "convnextv2": "ConvNextV2"},
     **{"resnet": "ResNet", "regnet": "RegNet", "swin": "Swin", "efficientnet": "EfficientNet"},
@@ -16,34 +18,14 @@ _CLASSES: Final = {
 _HEADS: Final = {"tiny": 3, "small": 6, "base": 12, "large": 16}
 
 
-class Rule(NamedTuple):
-    """A pattern of timm's names, and what they are called; several names share the rows."""
-
-    pattern: str
-    names: tuple[str, ...]
-
-
 _Settings = Callable[[re.Match[str], Shapes], dict[str, object]]
 
 
-class Family(NamedTuple):
-    """Architectures of one kind: `settings` gives those of its config.json by the shapes."""
-
-    architectures: str
-    rules: Sequence[Rule]
-    settings: _Settings
-    pooling: str
-    head: str | None
-    """A tensor without which the kind does not load."""
-    counted: Callable[[str, Shapes], str] = lambda name, _: name
-    """Counts the layers in a name of timm as the kind does; empty for a buffer of no use."""
+def _rules(*pairs: tuple[str, str]) -> Rules:
+    return tuple((pattern, tuple(names.split(" "))) for pattern, names in pairs)
 
 
-def _rules(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
-    return tuple(Rule(pattern, tuple(names.split(" "))) for pattern, names in pairs)
-
-
-def _of_encoder(body: str, classifier: str) -> tuple[Rule, ...]:
+def _of_encoder(body: str, classifier: str) -> Rules:
     """Return the rules of vision transformers."""
     layer, own = rf"{body}.encoder.layer.\1", "attention.attention"
     queries = " ".join(rf"{layer}.{own}.{name}.\2" for name in ("query", "key", "value"))
@@ -64,7 +46,7 @@ def _of_encoder(body: str, classifier: str) -> tuple[Rule, ...]:
     )
 
 
-def _of_convnext(body: str) -> tuple[Rule, ...]:
+def _of_convnext(body: str) -> Rules:
     stage = rf"{body}.encoder.stages.\1"
     block = rf"{stage}.layers.\2"
     return _rules(
@@ -81,7 +63,16 @@ def _of_convnext(body: str) -> tuple[Rule, ...]:
     )
 
 
-def _of_regnet() -> tuple[Rule, ...]:
+def _shaped_convnext(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape in the kind: affine layers are matrices, also those that timm convolves."""
+    if ".mlp.grn." in name:
+        return (1, 1, 1, *shape)
+    if ".mlp.fc" in name and shape[2:] == (1, 1):
+        return shape[:2]
+    return shape
+
+
+def _of_regnet() -> Rules:
     block = r"regnet.encoder.stages.\1.layers.\2"
     own, parts = r"s(\d+)\.b(\d+)", {"conv": "convolution", "bn": "normalization"}
     return _rules(
@@ -105,7 +96,7 @@ def _counted_regnet(name: str, shapes: Shapes) -> str:
     return re.sub(r"\.conv([123])\.", lambda found: f".conv{layers[found[1]]}.", name)
 
 
-def _of_swin() -> tuple[Rule, ...]:
+def _of_swin() -> Rules:
     layer = r"swin.encoder.layers.\1.blocks.\2"
     own = r"layers\.(\d+)\.blocks\.(\d+)"
     parts = (rf"{layer}.attention.self.{name}.\3" for name in ("query", "key", "value"))
@@ -142,7 +133,6 @@ def _encoder_settings(kind: str) -> _Settings:
         special = 1 + ("dist_token" in shapes)
         head = "ForImageClassification" if "head.weight" in shapes else "Model"
         return {
-            "model_type": kind,
             "architectures": [f"{_CLASSES[kind]}{head}"],
             "hidden_size": width,
             "num_hidden_layers": _count(shapes, r"blocks\.(\d+)\..*"),
@@ -162,7 +152,6 @@ def _encoder_settings(kind: str) -> _Settings:
 def _resnet_settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
     # The kind takes the sizes from the tensors, whose names are torchvision's.
     return {
-        "model_type": "resnet",
         "architectures": [f"{_CLASSES['resnet']}ForImageClassification"],
         "num_channels": shapes["conv1.weight"][1],
     }
@@ -171,7 +160,6 @@ def _resnet_settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
 def _mobilenet_v3_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
     # As for `resnet`; what TensorFlow trained pads and normalizes as it does.
     return {
-        "model_type": "mobilenet_v3",
         "architectures": ["MobileNetV3ForImageClassification"],
         "num_channels": shapes["conv_stem.weight"][1],
         "tf_padding": found["tf"] is not None,
@@ -184,7 +172,6 @@ def _convnext_settings(kind: str) -> _Settings:
         stages = range(_count(shapes, r"stages\.(\d+)\..*"))
         weights = [f"stages.{stage}.blocks.0.conv_dw.weight" for stage in stages]
         return {
-            "model_type": kind,
             "architectures": [f"{_CLASSES[kind]}ForImageClassification"],
             "hidden_sizes": [shapes[weight][0] for weight in weights],
             "depths": [_count(shapes, rf"stages\.{stage}\.blocks\.(\d+)\..*") for stage in stages],
@@ -201,7 +188,6 @@ def _convnext_settings(kind: str) -> _Settings:
 def _regnet_settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
     stages = range(1, 1 + _count(shapes, r"s(\d+)\.b1\..*", first=1))
     return {
-        "model_type": "regnet",
         "architectures": [f"{_CLASSES['regnet']}ForImageClassification"],
         "num_channels": shapes["stem.conv.weight"][1],
         "embedding_size": shapes["stem.conv.weight"][0],
@@ -219,7 +205,6 @@ def _swin_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
     rows = shapes[f"layers.0.blocks.0.{table}"][0]
     headless = not {"head.weight", "head.fc.weight"} & shapes.keys()
     return {
-        "model_type": "swin",
         "architectures": [f"{_CLASSES['swin']}{'Model' if headless else 'ForImageClassification'}"],
         "image_size": int(found["image"]),
         "patch_size": shapes["patch_embed.proj.weight"][-1],
@@ -238,7 +223,6 @@ def _swin_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
 def _efficientnet_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
     # As for `mobilenet_v3`: the kind takes the sizes from the tensors, under timm's names.
     return {
-        "model_type": "efficientnet",
         "architectures": [f"{_CLASSES['efficientnet']}ForImageClassification"],
         "num_channels": shapes["conv_stem.weight"][1],
         "hidden_act": "swish" if found["lite"] is None else "relu6",
@@ -269,66 +253,38 @@ _EFFICIENTNET: Final = _rules(
     ),
 )
 _SIZES: Final = "(?P<size>tiny|small|base|large)"
-FAMILIES: Final = (
-    Family(
-        r"resnet(18|26|34|50|101|152)",
-        _RESNET,
-        _resnet_settings,
-        "avg",
-        "fc.weight",
-    ),
-    Family(
-        r"(?P<tf>tf_)?mobilenetv3_(small|large)_\d+",
-        _MOBILENET_V3,
-        _mobilenet_v3_settings,
-        "avg",
-        "classifier.weight",
-    ),
-    Family(
-        r"(?P<tf>tf_)?efficientnet(_b\d|_l2|(?P<lite>_lite\d)|v2_(rw_)?[tsml]|v2_xl|v2_b\d)",
-        _EFFICIENTNET,
-        _efficientnet_settings,
-        "avg",
-        "classifier.weight",
-    ),
-    Family(
-        r"regnet[xy]_\d+(_tv)?",
-        _of_regnet(),
-        _regnet_settings,
-        "avg",
-        "head.fc.weight",
-        _counted_regnet,
-    ),
-    Family(
-        r"swin_(tiny|small|base|large)_patch\d+_window\d+_(?P<image>\d+)",
-        _of_swin(),
-        _swin_settings,
-        "avg",
-        None,
-        _counted_swin,
-    ),
-    Family(
-        rf"(vit|deit)_{_SIZES}_patch\d+_\d+",
-        _of_encoder("vit", "classifier"),
-        _encoder_settings("vit"),
-        "token",
-        None,
-    ),
-    Family(
-        rf"deit_{_SIZES}_distilled_patch\d+_\d+",
-        _of_encoder("deit", "cls_classifier"),
-        _encoder_settings("deit"),
-        "token",
-        "head_dist.weight",
-    ),
-    *(
-        Family(
-            rf"{kind}_(atto|femto|pico|nano|tiny|small|base|large|xlarge|huge)",
-            _of_convnext(kind),
-            _convnext_settings(kind),
-            "avg",
-            "head.fc.weight",
-        )
-        for kind in ("convnext", "convnextv2")
-    ),
+RESNET: Final = TimmFamily(
+    r"resnet(18|26|34|50|101|152)", _RESNET, _resnet_settings, "avg", "fc.weight"
 )
+MOBILENET_V3: Final = TimmFamily(
+    r"(?P<tf>tf_)?mobilenetv3_(small|large)_\d+",
+    _MOBILENET_V3, _mobilenet_v3_settings, "avg", "classifier.weight",
+)  # fmt: skip
+EFFICIENTNET: Final = TimmFamily(
+    r"(?P<tf>tf_)?efficientnet(_b\d|_l2|(?P<lite>_lite\d)|v2_(rw_)?[tsml]|v2_xl|v2_b\d)",
+    _EFFICIENTNET, _efficientnet_settings, "avg", "classifier.weight",
+)  # fmt: skip
+REGNET: Final = TimmFamily(
+    r"regnet[xy]_\d+(_tv)?",
+    _of_regnet(), _regnet_settings, "avg", "head.fc.weight", _counted_regnet,
+)  # fmt: skip
+SWIN: Final = TimmFamily(
+    r"swin_(tiny|small|base|large)_patch\d+_window\d+_(?P<image>\d+)",
+    _of_swin(), _swin_settings, "avg", counted=_counted_swin,
+)  # fmt: skip
+VIT: Final = TimmFamily(
+    rf"(vit|deit)_{_SIZES}_patch\d+_\d+",
+    _of_encoder("vit", "classifier"), _encoder_settings("vit"), "token",
+)  # fmt: skip
+DEIT: Final = TimmFamily(
+    rf"deit_{_SIZES}_distilled_patch\d+_\d+",
+    _of_encoder("deit", "cls_classifier"), _encoder_settings("deit"), "token", "head_dist.weight",
+)  # fmt: skip
+CONVNEXT, CONVNEXTV2 = (
+    TimmFamily(
+        rf"{kind}_(atto|femto|pico|nano|tiny|small|base|large|xlarge|huge)",
+        _of_convnext(kind), _convnext_settings(kind), "avg", "head.fc.weight",
+        shaped=_shaped_convnext,
+    )
+    for kind in ("convnext", "convnextv2")
+)  # fmt: skip

@@ -1,13 +1,15 @@
-"""A stranger's kind of model in GGUF files, by the architecture that its description names."""
+"""A stranger's kind of model in GGUF files and folders of timm, by what its description names."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.api import ModelPlugin
@@ -28,6 +30,30 @@ from gptrs import api
 PLUGIN = api.ModelPlugin(
     name="attention_only", summary="attention alone", factory="attention_only:load", api="0.1",
     gguf={"attn-only": "attention_only_gguf:ARCHITECTURE"},
+    timm={"attn_only_*": "attention_only_timm:FAMILY"},
+)
+"""
+FAMILY = r"""
+from gptrs.api import TimmFamily
+
+
+def settings(found, shapes):
+    names = ("vocab_size", "width"), ("context", "width")
+    sizes = dict(zip(names[0], shapes["tok.weight"])) | dict(zip(names[1], shapes["pos.weight"]))
+    return {**sizes, "heads": int(found["heads"]), "layers": 2, "rotary": False}
+
+
+FAMILY = TimmFamily(
+    r"attn_only_h(?P<heads>\d)",
+    [
+        (r"tok\.weight", ("tokens.weight",)),
+        (r"pos\.weight", ("places.weight",)),
+        (r"head\.weight", ("unembed.weight",)),
+        (r"blocks\.(\d)\.qkv\.weight", tuple(
+            rf"layers.\1.{name}.weight" for name in ("query", "key", "value"))),
+        (r"blocks\.(\d)\.proj\.weight", (r"layers.\1.out.weight",)),
+    ],
+    settings, "token", counted=lambda name, shapes: "" if name == "mask" else name,
 )
 """
 ARCHITECTURE = """
@@ -70,6 +96,7 @@ def install_kind(
         "attention_only": KIND,
         "attention_only_plugin": DESCRIPTION,
         "attention_only_gguf": architecture,
+        "attention_only_timm": FAMILY,
     }
     install(name, {"gptrs.models": {"attention_only": value}}, modules)
     backends = {"gptrs.backends": {"ref": "gptrs_backend_ref.plugin:PLUGIN"}}
@@ -198,7 +225,44 @@ def test_two_kinds_of_strangers_are_not_chosen_from(install, folder, tmp_path, m
     assert find_model(path).model_type == "attention_only"
 
 
-@pytest.mark.parametrize("gguf", ["x", {"a": "b"}, {"a b": "c:d"}, {3: "c:d"}, [("a", "c:d")]])
-def test_malformed_architectures_are_refused(gguf):
-    with pytest.raises(PluginError, match=r"`ModelPlugin.gguf` must be a mapping of words to"):
-        ModelPlugin(name="x", summary="x", api="0.1", factory="a:b", gguf=gguf)
+def save_as_timm(folder: Path, target: Path, architecture: str) -> Path:
+    """Save the model of a folder as timm would: queries, keys and values are one tensor there."""
+    weights = load_file(folder / "model.safetensors")
+    found = {"tok": "tokens", "pos": "places", "head": "unembed"}
+    tensors = {f"{short}.weight": weights[f"{name}.weight"] for short, name in found.items()}
+    tensors["mask"] = np.ones((2, 2), np.float32)
+    for number in range(SETTINGS["layers"]):
+        own = [weights[f"layers.{number}.{name}.weight"] for name in ("query", "key", "value")]
+        tensors[f"blocks.{number}.qkv.weight"] = np.concatenate(own)
+        tensors[f"blocks.{number}.proj.weight"] = weights[f"layers.{number}.out.weight"]
+    target.mkdir()
+    save_file(tensors, target / "model.safetensors")
+    config = {"architecture": architecture, "pretrained_cfg": {}}
+    (target / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return target
+
+
+def test_a_folder_of_timm_gives_the_same_logits(install, folder, tmp_path):
+    install_kind(install)
+    own = save_as_timm(folder, tmp_path / "timm", "attn_only_h3")
+    assert find_model(own).config == {
+        "model_type": "attention_only", **SETTINGS, "rotary": False
+    }  # fmt: skip
+    np.testing.assert_array_equal(logits(own), logits(folder))
+
+
+@pytest.mark.parametrize("architecture", ["attn_only_three", "resnet18"])
+def test_an_architecture_of_timm_that_no_kind_has_is_refused(
+    install, folder, tmp_path, architecture
+):
+    install_kind(install)
+    own = save_as_timm(folder, tmp_path / "timm", architecture)
+    with pytest.raises(ModelError, match=r"is not supported; supported are most of `attn_only_\*`"):
+        find_model(own)
+
+
+@pytest.mark.parametrize("field", ["gguf", "timm"])
+@pytest.mark.parametrize("given", ["x", {"a": "b"}, {"a b": "c:d"}, {3: "c:d"}, [("a", "c:d")]])
+def test_malformed_architectures_are_refused(field, given):
+    with pytest.raises(PluginError, match=rf"`ModelPlugin.{field}` must be a mapping of words to"):
+        ModelPlugin(name="x", summary="x", api="0.1", factory="a:b", **{field: given})
