@@ -46,8 +46,8 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 quick: .venv/.installed-test ## run the fast tests of core on the reference backend
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long' --backends ref $(addprefix tests/,$(QUICK))
 
-test: .venv/.installed-test ## run all tests but the exhaustive ones; without torch some are skipped
-	@$(BIN)/pytest $(PYTEST_FLAGS)
+test: .venv/.installed-test ## run the tests that are neither long nor exhaustive; without torch some are skipped
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long'
 
 check: .venv/.installed-check ## what CI runs: lint, types, docs, the tests with torch, a seventh of the exhaustive ones, paths
 	@# Each of these keeps one core busy.

@@ -1,4 +1,4 @@
-"""One test body for every backend, and two tiers of cases: `--backends` and `--exhaustive`."""
+"""One test body for every backend, and the tiers of tests: `long` ones and `--exhaustive`."""
 
 from __future__ import annotations
 
@@ -81,8 +81,19 @@ def _settle_sources() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = _chosen(metafunc.config)
     if "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", _chosen(metafunc.config), indirect=True, scope="session")
+        metafunc.parametrize("backend", chosen, indirect=True, scope="session")
+    if "compiling" in metafunc.fixturenames:
+        names = [name for name in chosen if name != "ref"]
+        metafunc.parametrize("compiling", names or [None], indirect=True, scope="session")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark `long` the tests of folders whose oracle is a library that takes seconds to import."""
+    folder, name = item.path.parts[-2:]
+    if folder in _BESIDE_OTHERS and name not in _IN_MAKE_TEST:
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -118,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("whole"):
             continue
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        parameters = _parameters(item)
         backend = str(parameters.get("backend", "none"))
         if backend != "ref" and ("backend" in parameters or item.get_closest_marker("sample")):
             cases[item.nodeid.partition("[")[0], backend].append(item)
@@ -132,6 +143,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _runs(item: pytest.Item, part: int, parts: int) -> bool:
+    if isinstance(item, pytest.Function) and _parameters(item).get("compiling", "") is None:
+        return False  # no backend that compiles was chosen
     if item.get_closest_marker("exhaustive") is None:
         return True
     return parts > 0 and zlib.crc32(item.nodeid.encode()) % parts == part
@@ -171,11 +184,14 @@ def _sample(items: list[pytest.Function]) -> None:
 
 def _values(item: pytest.Function) -> dict[str, tuple[type, Hashable]]:
     """Return the parameters of a case by name, what cannot be hashed by its identity."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return {
         name: (type(value), value if _hashable(value) else id(value))
-        for name, value in parameters.items()
+        for name, value in _parameters(item).items()
     }
+
+
+def _parameters(item: pytest.Function) -> dict[str, object]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
 
 
 def _hashable(value: object) -> bool:
@@ -200,12 +216,27 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return _plugins().get_backend(request.param)
 
 
+@pytest.fixture(scope="session")
+def compiling(request: pytest.FixtureRequest) -> Backend:
+    """A backend that compiles each program; tests of what `ref` defines run once for each."""
+    return _plugins().get_backend(request.param)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Backend:
+    """The backend that defines what PTIR means; other libraries are its oracle."""
+    return _plugins().get_backend("ref")
+
+
 @pytest.fixture
 def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have products of many rows round as those of few do: see docs/backends/numba.md."""
     monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
 
 
+_BESIDE_OTHERS = {"backend_jax", "jax_import", "models", "torch_import"}
+_IN_MAKE_TEST = {"test_bert.py", "test_llama.py", "test_llama_config.py", "test_vit.py"}
+"""Of the models, one of each build, so that `make test` notices what breaks them all."""
 _ENOUGH = 6
 _DAYS = 7
 """In so many days all exhaustive cases come round in `make check`."""

@@ -100,6 +100,7 @@ def test_the_second_model_packs_nothing(store, folder, monkeypatch):
     assert store.written == written
 
 
+@pytest.mark.long
 def test_parts_of_quantized_weights_are_kept_in_the_form_that_is_read(store, tmp_path, monkeypatch):
     """Of a first model, nothing but panels and the table of tokens; the second one decodes none."""
     monkeypatch.setattr(weight_store_module, "LEAST", 1)

@@ -159,6 +159,7 @@ class Payload:
         return os.mkdir, ("payload was executed",)
 
 
+@pytest.mark.long
 def test_a_process_survives_a_cache_that_was_tampered_with(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

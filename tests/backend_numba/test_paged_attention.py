@@ -86,6 +86,7 @@ def test_whole_texts_are_right(kind: str) -> None:
     np.testing.assert_allclose(np.concatenate(whole(kind)), wanted, atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.paths
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))

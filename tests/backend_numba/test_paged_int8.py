@@ -71,6 +71,7 @@ def test_updates_write_the_bytes_of_the_reference(dtype: str) -> None:
     assert np.isnan(as_numbers(np.frombuffer(found[1], np.int8).reshape(pool.shape))[0, 1, 2]).all()
 
 
+@pytest.mark.long
 @pytest.mark.sample(1)
 @pytest.mark.paths
 @pytest.mark.parametrize("kind", ["f32", ODD])

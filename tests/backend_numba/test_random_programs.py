@@ -56,6 +56,7 @@ def assert_like_the_reference(program: Program, seed: int, donate: bool) -> None
 TYPES = (dtypes.si32, dtypes.si64, dtypes.i1, dtypes.f32)
 
 
+@pytest.mark.long
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("donate", [False, True])
 @pytest.mark.parametrize("seed", range(25))

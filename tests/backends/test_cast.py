@@ -24,6 +24,8 @@ from gptrs_conformance.numerics import (
 )
 from gptrs_conformance.samples import SHAPES, edge_floats, edge_integers, integers, sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 SMALL = [dtype for dtype in dtypes.ALL if dtype.bits <= 16]
 WIDE = [dtype for dtype in dtypes.ALL if dtype.bits > 16 and not dtype.is_complex]
 REAL = [dtype for dtype in dtypes.ALL if not dtype.is_complex]

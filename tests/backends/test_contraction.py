@@ -15,6 +15,8 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs_conformance.numerics import assert_close, decode, integer_range, wrapped
 from gptrs_conformance.samples import sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], DotGeneral]] = [
     ((5,), (5,), DotGeneral((0,), (0,))),
     ((3, 5), (5, 7), DotGeneral((1,), (0,))),

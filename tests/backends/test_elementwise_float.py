@@ -16,6 +16,8 @@ from gptrs.ir.ops import elementwise as ops
 from gptrs_conformance.numerics import assert_close, decode, rounded
 from gptrs_conformance.samples import SHAPES, edge_floats, pairs, sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 torch = pytest.importorskip("torch", reason="parity with torch")
 
 

@@ -16,6 +16,8 @@ from gptrs.ir.ops.indexing import DynamicSlice, DynamicUpdateSlice, Gather, Take
 from gptrs_conformance.numerics import integer_range
 from gptrs_conformance.samples import integers, sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 Shape = tuple[int, ...]
 
 

@@ -14,6 +14,8 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Slice, Transpose
 from gptrs_conformance.samples import sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 Shape = tuple[int, ...]
 
 

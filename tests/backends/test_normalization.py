@@ -15,6 +15,8 @@ from gptrs.ir.ops.normalization import LayerNorm
 from gptrs_conformance.numerics import LEAST_EXPONENT, PRECISION, decode
 from gptrs_conformance.samples import sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 
 def definition(op: LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """In f64."""

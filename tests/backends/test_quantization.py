@@ -18,6 +18,8 @@ from gptrs.ir.packed_int4 import pack_int4, unpack_int4
 from gptrs_conformance.numerics import decode, every_value, integer_range, rounded
 from gptrs_conformance.samples import sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 SHORT_FLOATS = [dtypes.f8e4m3, dtypes.f8e5m2, dtypes.bf16, dtypes.f16]
 SHORT_INTEGERS = [dtype for dtype in QUANTIZED if dtype.bits <= 16]
 

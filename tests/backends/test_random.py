@@ -19,6 +19,8 @@ from gptrs_backend_ref.kernels import random as reference
 from gptrs_conformance.cases.random import inverse_normal, normal, philox, words
 from gptrs_conformance.numerics import decode, rounded
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 PUBLISHED = [
     (
         "00000000 00000000 00000000 00000000",

@@ -18,6 +18,8 @@ from gptrs.ir.ops.reduction import Argmax, Argmin, Reduce
 from gptrs_conformance.numerics import GREATEST, assert_close, decode, integer_range, wrapped
 from gptrs_conformance.samples import edge_floats, edge_integers, integers, sample
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 REALS = dtypes.INTEGERS + dtypes.FLOATS
 SHAPES_AND_AXES = [
     ((), ()),

@@ -21,6 +21,8 @@ from gptrs_conformance.cases.window import expected_patches, expected_reduction
 from gptrs_conformance.exact_values import exact_operand
 from gptrs_conformance.numerics import decode
 
+pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled
+
 
 @st.composite
 def geometries(draw: st.DrawFn, rank: int) -> tuple[tuple[int, ...], ...]:

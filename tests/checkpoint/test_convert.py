@@ -199,6 +199,7 @@ KILLED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", KILLED)
 def test_a_kill_at_any_call_leaves_the_old_or_the_new_and_no_litter(tmp_path, what):
     name, is_old = KILLED[what]

@@ -22,6 +22,7 @@ from gptrs_runtime.converting.convert import convert
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "budget"), [("m", "off"), ("m", "60%"), ("m.gptrschk", "off")])
 def test_a_file_that_is_cut_in_the_middle_of_a_step(tmp_path: Path, name: str, budget: str):
     """`ref` is NumPy: no signal handler can help it, so it reads no mapped file."""

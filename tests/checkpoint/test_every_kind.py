@@ -43,6 +43,7 @@ def _result(model: LoadedModel) -> np.ndarray:
     return model.text_embedder().encode(tokens, np.ones(tokens.shape, np.bool_))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_from_one_file(tmp_path, backend: Backend, kind):
     if backend.name != "ref":

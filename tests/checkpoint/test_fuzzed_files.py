@@ -33,6 +33,7 @@ def test_every_format_has_a_short_run() -> None:
     assert sorted(named) == sorted({**FORMATS, **OTHER_FORMATS})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", GROUPS)
 def test_mutated_files(tmp_path: Path, group: str) -> None:
     """In a process of its own, so that a death by a signal is a failure of one test."""

@@ -374,6 +374,7 @@ def smollm() -> Path:
     return path
 
 
+@pytest.mark.long
 def test_tokens_of_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that llama.cpp gives, and what transformers makes of the file, greedily."""
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f32")

@@ -49,6 +49,7 @@ def tiny(folder: Path, kind: str, **settings: Any) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type", TYPES)
 def test_blocks_are_what_the_package_gguf_reads(tmp_path: Path, type: str) -> None:
     """The demo model is a GPT-2, whose layers are stored turned here, with a tied head."""

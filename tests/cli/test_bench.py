@@ -95,6 +95,7 @@ def test_what_does_not_fit_is_said_at_once(gptrs, quick, arguments, text):
 QUICK = ("--backend", "ref", "--rounds", 1, "--requests", 1, "--prompt-tokens", 2)
 
 
+@pytest.mark.long
 def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
     pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
     model = ("--model", save_tiny_gpt2(tmp_path / "tiny"))
@@ -120,6 +121,7 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
     assert "medians of 1 round, engine and HTTP in turn" in text.err
 
 
+@pytest.mark.long
 def test_a_server_has_the_cache_that_was_asked_for(gptrs, tmp_path):
     pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
     folder = save_tiny_gpt2(tmp_path / "tiny")
@@ -142,6 +144,7 @@ def test_load_needs_a_tokenizer(gptrs, tmp_path):
     assert "has no tokenizer" in result.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

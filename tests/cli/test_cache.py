@@ -292,6 +292,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -122,6 +122,7 @@ def test_a_conversation(model):
         assert terminal.end() == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_an_answer_and_not_the_conversation(model):
     with Terminal(
         model, "--max-tokens", 4000, "--ignore-eos", "--temperature", 1, "--seed", 3

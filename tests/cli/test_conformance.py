@@ -125,6 +125,7 @@ def test_what_a_model_needs(gptrs) -> None:
     assert report["coverage"] == {"tanh": {"f32": "pass"}}
 
 
+@pytest.mark.long
 def test_an_interrupted_run_keeps_what_it_has(tmp_path) -> None:
     kept = tmp_path / "kept.json"
     options = ["--backend", "ref", "--level", "full", "--out", str(kept), "--json"]

@@ -141,6 +141,7 @@ MEMBERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_backend_that_exits_in_a_method_is_no_success(tmp_path, faulty, member):
     work = (tmp_path / "faulty_work.py").read_text()

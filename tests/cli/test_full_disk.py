@@ -42,6 +42,7 @@ def run_limited(words: list[str], most: int) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of files there")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_full_disk_is_said(tmp_path: Path, model_directory: Path, command: str):
@@ -56,6 +57,7 @@ def test_a_full_disk_is_said(tmp_path: Path, model_directory: Path, command: str
     assert not list(tmp_path.rglob("out*"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of files there")
 @pytest.mark.parametrize("most", [LITTLE, 60, 300, LIMIT])
 def test_a_dump_has_whole_files_only(tmp_path: Path, most: int):

@@ -380,6 +380,7 @@ def test_a_text_that_loses_its_form_is_told_and_fails(gptrs, tmp_path):
     assert "2 prompts are done, 2 with an `error`" in lines.err
 
 
+@pytest.mark.long
 def test_guesses_change_no_text_and_are_counted(gptrs):
     """`--prompt-lookup` and `--draft`, here the model itself."""
     options = ("--backend", "ref", "--max-tokens", "12", "--seed", "3", "--ignore-eos", "--json")

@@ -220,6 +220,7 @@ def whole(model_directory, tmp_path_factory) -> str:
     return subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [1, 50, 300])
 @pytest.mark.parametrize("to_stdout", [False, True])
 def test_a_full_disk_is_an_error_and_a_later_run_goes_on(
@@ -244,6 +245,7 @@ def test_a_full_disk_is_an_error_and_a_later_run_goes_on(
         assert records(out.read_text()) == records(whole)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_goes_on(gptrs, tmp_path):
     model = save_tiny_gpt2(tmp_path / "long", n_positions=1024)
     file, out = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"

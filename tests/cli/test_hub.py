@@ -17,6 +17,7 @@ def hub(model_directory):
         yield served
 
 
+@pytest.mark.long
 def test_a_hub_id_in_place_of_a_folder(gptrs_process, hub, tmp_path):
     environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": ""}
     options = ("--prompt", "the cat", "--max-tokens", "2", "--greedy", "--json")

@@ -112,6 +112,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [0.0, 0.003, 0.03])
 @pytest.mark.parametrize("after", [0.1, 1.0])
 def test_a_storm_of_interrupts_ends_with_130(every, after):

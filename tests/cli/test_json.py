@@ -105,6 +105,7 @@ def test_every_kind_is_tested():
     assert CASES.keys() | ELSEWHERE == KINDS.keys()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CASES)
 def test_the_output_is_what_the_schema_says(gptrs, folder, monkeypatch, kind):
     monkeypatch.chdir(folder)

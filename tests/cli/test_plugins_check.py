@@ -99,6 +99,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gptrs):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "step", "detail"),
     [

@@ -72,6 +72,7 @@ def test_an_interrupt_keeps_the_text(long_winded):
     assert err.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_an_interrupt_prints_the_partial_json(long_winded):
     with start("generate", "--model", long_winded, *ENDLESS, "--no-cache", "--json") as process:
         # Nothing tells when the first token is there: give it time.
@@ -148,6 +149,7 @@ def test_characters_that_the_encoding_lacks_become_question_marks(gptrs_process,
     assert result.out.startswith("??")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["list", "plugins"], ["doctor"], ["inspect", "/nowhere"]])
 def test_a_pipe_gets_no_escape_codes(gptrs_process, arguments):
     result = gptrs_process(*arguments)

@@ -1,20 +1,10 @@
-"""The backend that defines what PTIR means, and what fresh memory holds."""
+"""What fresh memory holds."""
 
 from __future__ import annotations
 
 import zlib
 
 import pytest
-
-from gptrs.backend.protocol import Backend
-from gptrs.plugins.manager import PluginManager
-from gptrs.plugins.selection import Selection
-
-
-@pytest.fixture(scope="session")
-def reference() -> Backend:
-    """The reference backend."""
-    return PluginManager(Selection()).get_backend("ref")
 
 
 @pytest.fixture

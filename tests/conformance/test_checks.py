@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from gptrs.backend.protocol import Backend
 from gptrs.functionals import implementations
 from gptrs.ir import OPS, parse_program
+from gptrs_conformance.check import Check
 from gptrs_conformance.checks import graphs, models, programs
 from gptrs_conformance.graph import Graph
 from gptrs_conformance.kit import checks_of, run_check
@@ -21,33 +22,55 @@ COVERING = "generated programs of every op and element type"
 """Op cases and other programs have the same on backends that compile, where it takes a minute."""
 
 
-SOME, PART = 1, 3
-"""Of the checks of one subject, such as a functional, so many are not `exhaustive`; of the others
-one of `PART` is run where each is compiled. `make fuzz` runs all of them there."""
+PART = 3
+"""Where each check is compiled, one of so many of the further checks of a subject is run, such as
+the further uses of a functional: they compile much alike. `make fuzz` runs all of them."""
 
 
-def _checks() -> Iterator[pytest.ParameterSet]:
-    seen: Counter[str] = Counter()
-    for name in (check.name for check in checks_of("full") if check.name != COVERING):
-        subject = re.sub(r" \(.*| \d.*", "", name)
-        seen[subject] += 1
-        slow = seen[subject] > SOME
-        left_out = slow and seen[subject] % PART != 0
-        yield pytest.param(name, left_out, marks=[pytest.mark.exhaustive] if slow else [], id=name)
+def _subjects() -> dict[str, list[Check]]:
+    """The checks of each subject; a subject has a name without what tells its checks apart."""
+    found: defaultdict[str, list[Check]] = defaultdict(list)
+    for check in checks_of("full"):
+        if check.name != COVERING:
+            found[re.sub(r" \(.*| \d.*", "", check.name)].append(check)
+    return found
 
 
-@pytest.mark.whole
+SUBJECTS = _subjects()
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_reference_passes_every_check(reference: Backend, subject: str) -> None:
+    require_passed(reference, SUBJECTS[subject])
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("fresh_memory_shows")
-@pytest.mark.parametrize(("name", "left_out"), list(_checks()))
-def test_every_check_passes_or_is_refused(backend: Backend, name: str, left_out: bool) -> None:
-    if left_out and backend.name != "ref":
-        pytest.skip("`make fuzz` runs it: it compiles much like others of its subject")
-    (check,) = [check for check in checks_of("full") if check.name == name]
-    outcome = run_check(backend, check)
-    assert outcome.status != "fail", outcome.reason
-    if outcome.status == "refused":
-        assert backend.name != "ref"
-        pytest.skip(f"`{backend.name}` refuses an op of it")
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_first_check_of_a_subject(compiling: Backend, subject: str) -> None:
+    require_passed(compiling, SUBJECTS[subject][:1])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("fresh_memory_shows")
+@pytest.mark.parametrize("subject", [name for name, of_it in SUBJECTS.items() if of_it[PART - 1 :]])
+def test_some_further_checks_of_a_subject(compiling: Backend, subject: str) -> None:
+    require_passed(compiling, SUBJECTS[subject][PART - 1 :: PART])
+
+
+def require_passed(backend: Backend, checks: Sequence[Check]) -> None:
+    """Fail with a line for each check that fails, or is refused on the reference."""
+    outcomes = [(check.name, run_check(backend, check)) for check in checks]
+    accepted = ("pass",) if backend.name == "ref" else ("pass", "refused")
+    wrong = [
+        f"{name}: {outcome.status}, {outcome.reason}"
+        for name, outcome in outcomes
+        if outcome.status not in accepted
+    ]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+    if all(outcome.status == "refused" for _, outcome in outcomes):
+        pytest.skip(f"`{backend.name}` refuses an op of each")
 
 
 @pytest.mark.exhaustive

@@ -257,6 +257,7 @@ class TestStale(suite.ConformanceSuite):
 """
 
 
+@pytest.mark.long
 def test_the_suite_that_authors_inherit(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(SUITE, encoding="utf-8")
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rf"]

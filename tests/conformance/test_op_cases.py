@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs_conformance.kit import run_conformance
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes, new_cases
-from gptrs_conformance.op_runner import run_case
+from gptrs_conformance.op_runner import failures
 
 # A type for each way to be computed and kept; the other types only change what kernels load.
 FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.si32, dtypes.ui8, dtypes.si4, dtypes.i1, dtypes.cf64)
@@ -46,41 +46,46 @@ def other_types(name: str) -> list[DType]:
 @pytest.mark.whole
 @pytest.mark.usefixtures("fresh_memory_shows")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_case_of_the_first_type_passes_or_is_refused(backend: Backend, name: str) -> None:
-    require_passed(backend, cases(OPS[name], few_types(name)[0]))
+def test_every_case_of_an_op(backend: Backend, name: str) -> None:
+    """Of all types on the reference, and of one type where each case is compiled."""
+    types = legal_dtypes(OPS[name]) if backend.name == "ref" else few_types(name)[:1]
+    require_passed(backend, name, {dtype: cases(OPS[name], dtype) for dtype in types})
 
 
-@pytest.mark.whole
+@pytest.mark.long
 @pytest.mark.usefixtures("fresh_memory_shows")
-@pytest.mark.parametrize("name", NAMES)
-def test_cases_of_a_few_types_pass_or_are_refused(backend: Backend, name: str) -> None:
-    for place, dtype in enumerate(few_types(name)[1:], 1):
-        made = cases(OPS[name], dtype)
-        require_passed(backend, some(made, PART_OF_FEW, place) if compiles(backend) else made)
+@pytest.mark.parametrize("name", [name for name in NAMES if few_types(name)[1:]])
+def test_some_cases_of_a_few_types(compiling: Backend, name: str) -> None:
+    require_passed(compiling, name, some_cases(name, few_types(name)[1:], PART_OF_FEW, first=1))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("fresh_memory_shows")
 @pytest.mark.parametrize("name", [name for name in NAMES if other_types(name)])
-def test_cases_of_the_other_types_pass_or_are_refused(backend: Backend, name: str) -> None:
-    for place, dtype in enumerate(other_types(name)):
-        made = cases(OPS[name], dtype)
-        require_passed(backend, some(made, PART, place) if compiles(backend) else made)
+def test_some_cases_of_the_other_types(compiling: Backend, name: str) -> None:
+    require_passed(compiling, name, some_cases(name, other_types(name), PART))
 
 
-def compiles(backend: Backend) -> bool:
-    return backend.name != "ref"
+def some_cases(
+    name: str, types: Sequence[DType], part: int, first: int = 0
+) -> dict[DType, list[OpCase]]:
+    """Return one of `part` cases of each type, from another one on for each; at least one."""
+    made = {dtype: cases(OPS[name], dtype) for dtype in types}
+    return {
+        dtype: each[start % part % len(each) :: part]
+        for start, (dtype, each) in enumerate(made.items(), first)
+    }
 
 
-def some(made: list[OpCase], part: int, place: int) -> list[OpCase]:
-    """Return one of `part` cases, from another one on at each `place`; at least one."""
-    return made[place % part % len(made) :: part]
-
-
-def require_passed(backend: Backend, made: Sequence[OpCase]) -> None:
-    for case in made:
-        outcome = run_case(backend, case)
-        assert outcome.status != "fail", f"{case.label}: {outcome.reason}"
+def require_passed(backend: Backend, name: str, made: Mapping[DType, Sequence[OpCase]]) -> None:
+    """Fail with a line for each case that fails; one that the backend refuses is none."""
+    wrong = [
+        f"`{name}` on {dtype}, {failure}"
+        for dtype, of_type in made.items()
+        for failure in failures(backend, of_type)
+    ]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import doc_examples
 
 ROOT = Path(doc_examples.__file__).parents[1]
@@ -72,6 +74,7 @@ def test_an_op_is_two_files_and_at_most_6_lines() -> None:
     assert len({Path(path).stem.partition("_")[0] for path in added}) == 1
 
 
+@pytest.mark.long
 def test_the_recipe_works(tmp_path: Path) -> None:
     for path in ROOT.glob("packages/*/src"):
         ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")

@@ -24,6 +24,7 @@ def test_the_readme_and_the_rules_for_contributors_have_examples():
     assert {ROOT / "README.md", ROOT / "CONTRIBUTING.md"} <= set(WITH_EXAMPLES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", list(_documents()))
 def test_examples_run(path: Path, tmp_path: Path):
     shutil.copytree(ROOT / "docs" / "examples", tmp_path, dirs_exist_ok=True)

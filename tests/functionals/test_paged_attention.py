@@ -53,6 +53,7 @@ def test_what_no_row_sees_may_be_anything():
     np.testing.assert_array_equal(_attended(arrays, window=3), wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", [dtypes.bf16, dtypes.f16])
 @pytest.mark.parametrize("query", [dtypes.f32, dtypes.bf16, dtypes.f64])
 def test_pools_may_have_another_float_type(query, pool):

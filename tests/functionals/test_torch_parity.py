@@ -1,4 +1,4 @@
-"""Functionals agree with torch, on every installed backend that takes the element type."""
+"""Functionals agree with torch on the reference backend, which the kit compares others with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.errors import UnsupportedError
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.uses import ALL_USES
 
@@ -17,8 +16,8 @@ ATOL = RTOL = 1e-5
 
 
 @pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
+def _on_the_reference(reference):
+    with gptrs.use_backend(reference):
         yield
 
 
@@ -43,10 +42,6 @@ def test_use(use: Use):
     ours = use.call(*map(gptrs.tensor, use.inputs))
     alone = isinstance(ours, gptrs.Tensor)
     for found, wanted in zip([ours] if alone else ours, [theirs] if alone else theirs, strict=True):
-        try:
-            found.numpy()
-        except UnsupportedError as refusal:
-            pytest.skip(str(refusal))
         _check(found, wanted)
 
 

@@ -54,6 +54,7 @@ def claimed(backend: Backend, program: Program) -> list[int]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("path", PATHS, ids=identified)
 def test_results(path: Path, backend: Backend):

@@ -95,6 +95,7 @@ def check(case: OpCase, op: Op, names: set[str], lift: Lift, kept: int) -> bool:
     return any(not type_.is_static for type_ in (*operands, *found))
 
 
+@pytest.mark.long
 @pytest.mark.sample(30)
 @pytest.mark.parametrize("name", sorted(set(OPS) - BY_HAND))
 def test_symbolic_inference_agrees_with_the_static_one(name: str) -> None:

@@ -89,6 +89,7 @@ CUTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 def test_however_the_texts_are_cut(backend, cuts):
     with use_backend(backend):

@@ -97,6 +97,7 @@ def made_up(model: OutgoingModel) -> dict[str, np.ndarray]:
     return inputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_the_same_bits_after_a_round_trip(name: str, tmp_path: Path) -> None:
     folder, file = saved(tmp_path, name), tmp_path / "out.onnx"

@@ -197,6 +197,7 @@ def require_agreement(case: OpCase, what: str) -> None:
         assert not problem or overflowed, (what, problem, case.inputs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_what_is_written_computes_the_same(op: type[Op]) -> None:
     check(op, others=False)

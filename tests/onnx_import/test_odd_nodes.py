@@ -16,6 +16,7 @@ from fuzzing.onnx_nodes import NodeKind, kinds
 from gptrs_onnx.registry import CONVERTERS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_variant_of_each_node_is_right(seed: int) -> None:
     outcomes = Counter[str]()

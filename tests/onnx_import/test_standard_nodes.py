@@ -66,6 +66,7 @@ def compare(case: Any, name: str, found: np.ndarray, wanted: np.ndarray) -> None
     )
 
 
+@pytest.mark.long
 @pytest.mark.sample(0)
 def test_deformable_convolutions_are_right(cases: list[Any], backend: Any) -> None:
     bent = [case for case in cases if "deform_conv" in case.name]

@@ -76,6 +76,7 @@ def theirs(weights: Path, prompt: list[int], settings: dict[str, object]) -> lis
     return output[0, len(prompt) :].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SETTINGS)
 def test_greedy_texts(weights, tmp_path, backend, name):
     settings = SETTINGS[name]

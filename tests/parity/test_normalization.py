@@ -23,38 +23,38 @@ TOLERANCES = {
 SHAPES = [((5,), 0), ((2, 3, 16), 2), ((4, 7), 0), ((1, 65, 129), 1), ((0, 4), 1), ((3, 0), 1)]
 
 
-def check(backend: Backend, x: np.ndarray, axis: int, epsilon: float) -> None:
+def check(reference: Backend, x: np.ndarray, axis: int, epsilon: float) -> None:
     dtype = dtypes.from_numpy(x.dtype)
     generator = np.random.default_rng(1)
     scale, bias = (generator.normal(size=x.shape[axis]).astype(x.dtype) for _ in range(2))
     last, *parameters = map(to_torch, (np.moveaxis(x, axis, -1), scale, bias))
     theirs = torch.nn.functional.layer_norm(last, last.shape[-1:], *parameters, epsilon)
-    found = run_op(backend, LayerNorm(epsilon, axis), x, scale, bias)
+    found = run_op(reference, LayerNorm(epsilon, axis), x, scale, bias)
     assert_close(found, theirs.movedim(-1, axis), *TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
-def test_layer_norm(backend: Backend, shape, axis, dtype) -> None:
+def test_layer_norm(reference: Backend, shape, axis, dtype) -> None:
     x = np.random.default_rng(0).normal(1, 3, shape)
-    check(backend, x.astype(dtype.numpy), axis, 1e-5)
+    check(reference, x.astype(dtype.numpy), axis, 1e-5)
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 1.0, 100.0])
-def test_epsilon(backend: Backend, epsilon: float) -> None:
-    check(backend, np.linspace(-2, 3, 24, dtype=np.float32).reshape(2, 12), 1, epsilon)
+def test_epsilon(reference: Backend, epsilon: float) -> None:
+    check(reference, np.linspace(-2, 3, 24, dtype=np.float32).reshape(2, 12), 1, epsilon)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite(backend: Backend, bad: float) -> None:
+def test_values_that_are_not_finite(reference: Backend, bad: float) -> None:
     x = np.arange(24, dtype=np.float32).reshape(3, 8)
     x[1, 2] = bad
-    check(backend, x, 1, 1e-5)
+    check(reference, x, 1, 1e-5)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-30, 7.0, 1e18])
-def test_rows_that_do_not_vary(backend: Backend, value: float) -> None:
-    check(backend, np.full((2, 8), value, np.float32), 1, 1e-5)
+def test_rows_that_do_not_vary(reference: Backend, value: float) -> None:
+    check(reference, np.full((2, 8), value, np.float32), 1, 1e-5)
 
 
 @pytest.mark.parametrize("n", [3, 7, 100, 4097])

@@ -55,17 +55,17 @@ def over_spatial(kind: str, window, strides, padding, dilation) -> ReduceWindow:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("shape", "window", "strides", "padding", "dilation"), GEOMETRIES)
-def test_max_pool(backend: Backend, shape, window, strides, padding, dilation, dtype) -> None:
+def test_max_pool(reference: Backend, shape, window, strides, padding, dilation, dtype) -> None:
     x = values(shape, dtype)
     theirs = POOLS[len(window)][0](to_torch(x), window, strides, padding, dilation)
-    found = run_op(backend, over_spatial("max", window, strides, padding, dilation), x)
+    found = run_op(reference, over_spatial("max", window, strides, padding, dilation), x)
     assert_same_elements(found, theirs)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("shape", "window", "strides", "padding", "dilation"), GEOMETRIES)
 def test_sum_is_average_pool(
-    backend: Backend, shape, window, strides, padding, dilation, dtype
+    reference: Backend, shape, window, strides, padding, dilation, dtype
 ) -> None:
     del dilation  # torch has none here
     if shape[0] == 0 and len(window) == 1:
@@ -77,16 +77,16 @@ def test_sum_is_average_pool(
     op = over_spatial("sum", window, strides, padding, (1,) * len(window))
     # The sums are whole eighths, and were but for the division by the count and its rounding.
     expected = (torch.round(total * 8) / 8).to(to_torch(x).dtype)
-    assert_same_elements(run_op(backend, op, x) + 0, expected + 0)  # a zero may have any sign
+    assert_same_elements(run_op(reference, op, x) + 0, expected + 0)  # a zero may have any sign
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_max_pool_of_edge_values(backend: Backend, dtype: DType) -> None:
+def test_max_pool_of_edge_values(reference: Backend, dtype: DType) -> None:
     nan, inf = math.nan, math.inf
     row = [nan, 1, -inf, -inf, -0.0, -0.0, inf, nan, -inf, 3]
     x = np.array([[row]], np.float32).astype(dtype.numpy)
     theirs = F.max_pool1d(to_torch(x), 2, 1, 1)
-    assert_same_elements(run_op(backend, over_spatial("max", (2,), (1,), (1,), (1,)), x), theirs)
+    assert_same_elements(run_op(reference, over_spatial("max", (2,), (1,), (1,), (1,)), x), theirs)
 
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
@@ -94,7 +94,7 @@ def test_max_pool_of_edge_values(backend: Backend, dtype: DType) -> None:
 @pytest.mark.parametrize(
     ("shape", "window", "strides"), [((9,), 3, 1), ((4, 7), 2, 3), ((3, 0, 5), 5, 1)]
 )
-def test_integer_windows(backend: Backend, shape, window, strides, dtype, kind) -> None:
+def test_integer_windows(reference: Backend, shape, window, strides, dtype, kind) -> None:
     x = values(shape, dtype, seed=window)
     views = to_torch(x).unfold(-1, window, strides)
     if kind in ("sum", "prod"):
@@ -102,14 +102,14 @@ def test_integer_windows(backend: Backend, shape, window, strides, dtype, kind) 
     else:
         theirs = getattr(views, f"a{kind}")(-1)
     ones = (1,) * (len(shape) - 1)
-    found = run_op(backend, ReduceWindow(kind, (*ones, window), (*ones, strides)), x)
+    found = run_op(reference, ReduceWindow(kind, (*ones, window), (*ones, strides)), x)
     assert_same_elements(found, theirs)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("shape", "window", "strides", "padding", "dilation"), UNFOLDS)
 def test_patches_are_unfolded_images(
-    backend: Backend, shape, window, strides, padding, dilation, dtype
+    reference: Backend, shape, window, strides, padding, dilation, dtype
 ) -> None:
     x = values(shape, dtype)
     x.reshape(-1)[::7] = math.nan
@@ -119,5 +119,5 @@ def test_patches_are_unfolded_images(
     theirs = theirs.unflatten(1, (shape[1], -1)).permute(0, 3, 2, 1)
     pads = tuple(side for side in padding for _ in range(2))
     op = ExtractPatches(window, strides, pads, dilation)
-    found = run_op(backend, op, x.transpose(0, 2, 3, 1))
+    found = run_op(reference, op, x.transpose(0, 2, 3, 1))
     assert_same_elements(found.reshape(theirs.shape), theirs)

@@ -34,6 +34,7 @@ def test_no_kind_is_suggested_for_how_it_is_spelled(kind):
     assert not any(name in said.split() for name in ("`llama`", "`gpt2`"))
 
 
+@pytest.mark.long
 def test_relatives_are_kinds_that_nobody_has():
     found = manager().relatives()
     installed = {record.name for record in manager().records(ModelPlugin)}

@@ -48,6 +48,8 @@ def test_on_the_reference_only(backend, x): pass
 
 @pytest.mark.exhaustive
 def test_marked(backend): pass
+
+def test_where_it_compiles(compiling): pass
 """
 
 
@@ -70,7 +72,7 @@ def collected(folder: Path, *options: str) -> list[str]:
 def test_the_default_tier_has_all_cases_on_ref_and_a_sample_where_it_compiles(tmp_path: Path):
     everything, kept = collected(tmp_path, "--exhaustive", "all"), collected(tmp_path)
     several = 200 + conftest._ENOUGH + 300 + 100 + 100 + 5 + 1
-    assert len(everything) == 2 * several + 100 + 100 + 30
+    assert len(everything) == 2 * several + 100 + 100 + 30 + 1
     assert set(kept) <= set(everything)
     counts = {
         "test_many": 200 + 12,
@@ -81,6 +83,7 @@ def test_the_default_tier_has_all_cases_on_ref_and_a_sample_where_it_compiles(tm
         "test_sampled": 7,
         "test_on_the_reference_only": 5,
         "test_marked": 0,
+        "test_where_it_compiles": 1,
     }
     for name, count in counts.items():
         assert sum(each.startswith(f"{name}[") for each in kept) == count, name
@@ -103,6 +106,12 @@ def test_the_parts_of_the_exhaustive_cases_are_all_of_them_once(tmp_path: Path):
     shown = run(tmp_path, "--exhaustive", "today", "-v").stdout
     day = shown.partition("exhaustive cases: --exhaustive ")[2].split("\n")[0]
     assert day in {f"{k}/{conftest._DAYS}" for k in range(1, conftest._DAYS + 1)}
+
+
+def test_nothing_compiles_on_the_reference(tmp_path: Path):
+    kept = collected(tmp_path, "--backends", "ref")
+    assert not [name for name in kept if name.startswith("test_where_it_compiles")]
+    assert [name for name in kept if name.startswith("test_few")]
 
 
 @pytest.mark.parametrize("part", ["some", "0/3", "4/3", "1/"])

@@ -160,6 +160,7 @@ class Steps:
         monkeypatch.setattr(CausalLMModule, "adapted_step", counted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "modules"), [("llama", LLAMA), ("gpt2", GPT2)])
 @pytest.mark.parametrize("guessed", [False, True])
 def test_adapters_of_one_model_share_steps_and_answer_as_alone(

@@ -36,6 +36,7 @@ assert found == right, (found, right)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["idle", "busy"])
 def test_children_of_a_pool_generate(tmp_path, backend: Backend, state: str) -> None:
     folder = save_tiny_gpt2(tmp_path / "model", n_positions=64)

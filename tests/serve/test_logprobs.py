@@ -103,6 +103,7 @@ def is_same(streamed, whole) -> bool:
     return same and text == whole["text"] and scores["token_logprobs"] == close
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("name", MADE)

@@ -172,6 +172,7 @@ def _variants():
             yield pytest.param(variant, dtype, marks=[pytest.mark.exhaustive] if slow else [])
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.usefixtures("without_amx")
 @pytest.mark.parametrize(("variant", "dtype"), list(_variants()))

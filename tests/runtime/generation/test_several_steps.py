@@ -151,6 +151,7 @@ def counted_runs(monkeypatch):
     return counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["gpt2", "qwen2"])
 def test_real_models(variant, tmp_path, backend, monkeypatch):
     """Texts of unequal lengths, over the end of a page and in windows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -47,6 +47,20 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
         raise
     except BaseException as error:  # a backend under test may raise anything, SystemExit, too
         return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
+
+
+def failures(backend: Backend, cases: Iterable[OpCase]) -> list[str]:
+    """Run `cases`; return for each that fails its label, op, operands, and what was found."""
+    found: list[str] = []
+    for case in cases:
+        outcome = run_case(backend, case)
+        if outcome.status == "fail":
+            operands = ", ".join(
+                f"{TensorType.of(array)} {np.array2string(array, threshold=16)}"
+                for array in case.inputs
+            )
+            found.append(f"{case.label}: {case.op} of {operands}: {outcome.reason}")
+    return found
 
 
 def program_of(case: OpCase) -> Program:
