@@ -1,8 +1,8 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
-QUICK := backends capture core functionals ir nn optimizer repository runtime \
-  models/test_llama_config.py
+QUICK := backends capture conformance/test_checks.py conformance/test_op_cases.py core functionals \
+  ir models/test_llama_config.py nn optimizer repository runtime/generation
 # Where it is set, each of the hundreds of processes that tests start compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # The part that `make check` runs: by the date, or 3/7 to repeat the run that printed it.
@@ -44,7 +44,7 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	  '  $(BIN)/gptrs --help'
 
 quick: .venv/.installed-test ## run the fast tests of core on the reference backend
-	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long' --backends ref $(addprefix tests/,$(QUICK))
+	@GPTRS_BACKEND=ref $(BIN)/pytest $(PYTEST_FLAGS) -m 'not long' --backends ref $(addprefix tests/,$(QUICK))
 
 test: .venv/.installed-test ## run the tests that are neither long nor exhaustive; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not long'
