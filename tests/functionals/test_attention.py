@@ -12,6 +12,7 @@ from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.ir import dtypes
 from gptrs_conformance.uses.attention import attended, heads, seen
+from support.covering import pairs
 
 SHARINGS = [(4, 4), (4, 2), (4, 1)]
 LENGTHS = [(1, 1), (1, 6), (3, 5), (5, 5), (5, 3), (0, 4), (3, 0)]
@@ -54,14 +55,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("query_heads", "key_heads"), SHARINGS)
-@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scale", [None, 0.3])
-def test_agrees_with_torch(query_heads, key_heads, queries, keys, kind, scale):
+@pytest.mark.parametrize(
+    ("sharing", "lengths", "kind", "scale"), pairs(SHARINGS, LENGTHS, KINDS, [None, 0.3]), ids=str
+)
+def test_agrees_with_torch(sharing, lengths, kind, scale):
     torch = pytest.importorskip("torch", reason="parity needs torch")
     settings, mask_of = KINDS[kind]
-    arrays = heads(queries, keys, query_heads, key_heads)
+    queries, keys = lengths
+    arrays = heads(queries, keys, *sharing)
     mask = mask_of(queries, keys)
     ours = F.attention(*map(gptrs.tensor, arrays), scale=scale, **settings(queries, keys)).numpy()
     theirs = torch.nn.functional.scaled_dot_product_attention(
@@ -76,9 +77,9 @@ def test_agrees_with_torch(query_heads, key_heads, queries, keys, kind, scale):
 MASKS = [(3, 5), (1, 5), (3, 1), (2, 1, 3, 5), (4, 1, 1), (1, 4, 3, 1), ()]
 
 
-@pytest.mark.parametrize("shape", MASKS)
-@pytest.mark.parametrize("additive", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "additive", "causal"), pairs(MASKS, [False, True], [False, True]), ids=str
+)
 def test_masks_broadcast_and_combine(shape, additive, causal):
     rng = np.random.default_rng(7)
     mask = np.asarray(rng.random(shape) < 0.7)

@@ -20,6 +20,7 @@ from parity.torch_arrays import (
     to_torch,
     torch,
 )
+from support.covering import pairs
 
 RTOL = {
     dtypes.bf16: 2.0**-7,
@@ -59,21 +60,24 @@ def total(kind, x, axes, keepdims, **dtype):
     return kept.reshape(shape)
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("kind", TOTALS)
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.parametrize(("shape", "axes"), SHAPES_AND_AXES, ids=str)
-def test_integer_totals_wrap(reference, shape, axes, dtype, kind, keepdims):
+@pytest.mark.parametrize(
+    ("part", "dtype", "kind", "keepdims"),
+    pairs(SHAPES_AND_AXES, INTEGERS, TOTALS, [False, True]),
+    ids=str,
+)
+def test_integer_totals_wrap(reference, part, dtype, kind, keepdims):
+    shape, axes = part
     x = edge_values(dtype, shape)
     (found,) = computed(reference, lambda t: P.reduce(t, kind, axes, keepdims), x)
     expected = total(kind, to_torch(x), axes, keepdims, dtype=TORCH[dtype])
     assert_same_bits(found, expected)
 
 
-@pytest.mark.parametrize("kind", TOTALS)
-@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
-@pytest.mark.parametrize(("shape", "axes"), SHAPES_AND_AXES, ids=str)
-def test_float_totals(reference, shape, axes, dtype, kind):
+@pytest.mark.parametrize(
+    ("part", "dtype", "kind"), pairs(SHAPES_AND_AXES, [*FLOATS, *COMPLEX], TOTALS), ids=str
+)
+def test_float_totals(reference, part, dtype, kind):
+    shape, axes = part
     x = moderate_values(dtype, shape)
     (found,) = computed(reference, lambda t: P.reduce(t, kind, axes), x)
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -107,10 +111,11 @@ def test_wide_results(reference, dtype):
     assert_close(found, torch.sum(to_torch(x), 1, dtype=torch.float32), 1e-6)
 
 
-@pytest.mark.parametrize("kind", EXTREMES)
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
-@pytest.mark.parametrize(("shape", "axes"), NOT_EMPTY, ids=str)
-def test_extremes(reference, shape, axes, dtype, kind):
+@pytest.mark.parametrize(
+    ("part", "dtype", "kind"), pairs(NOT_EMPTY, [*INTEGERS, *FLOATS], EXTREMES), ids=str
+)
+def test_extremes(reference, part, dtype, kind):
+    shape, axes = part
     x = edge_values(dtype, shape)
     (found,) = computed(reference, lambda t: P.reduce(t, kind, axes, keepdims=True), x)
     assert_close(found, EXTREMES[kind](to_torch(x), axes, keepdim=True))
@@ -124,13 +129,16 @@ def test_booleans(reference, shape, axes, kind):
     assert_same_bits(found, (torch.all if kind == "and" else torch.any)(to_torch(x), axes))
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
-@pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
+ALONG = [((9,), 0), ((1,), 0), ((4, 5), -1), ((2, 0, 3), 2), ((2, 3, 4), 1)]
+
+
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((9,), 0), ((1,), 0), ((4, 5), -1), ((2, 0, 3), 2), ((2, 3, 4), 1)], ids=str
+    ("part", "dtype", "largest", "keepdims"),
+    pairs(ALONG, [*INTEGERS, *FLOATS], [False, True], [False, True]),
+    ids=str,
 )
-def test_positions_of_extremes(reference, shape, axis, dtype, largest, keepdims):
+def test_positions_of_extremes(reference, part, dtype, largest, keepdims):
+    shape, axis = part
     x = edge_values(dtype, shape)
     ours, theirs = (P.argmax, torch.argmax) if largest else (P.argmin, torch.argmin)
     (found,) = computed(reference, lambda t: ours(t, axis, keepdims), x)
@@ -146,11 +154,13 @@ def running(kind, x, axis):
 RUNS = [((9,), 0), ((1,), 0), ((0,), 0), ((3, 0), 0), ((4, 5), -1), ((2, 3, 4), 1)]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.parametrize(("shape", "axis"), RUNS, ids=str)
-def test_running_integers(reference, shape, axis, dtype, kind, reverse):
+@pytest.mark.parametrize(
+    ("part", "dtype", "kind", "reverse"),
+    pairs(RUNS, INTEGERS, ["sum", "prod", "max", "min"], [False, True]),
+    ids=str,
+)
+def test_running_integers(reference, part, dtype, kind, reverse):
+    shape, axis = part
     x = edge_values(dtype, shape)
     (found,) = computed(reference, lambda t: P.cumulative(t, kind, axis, reverse), x)
     turned = to_torch(x).flip(axis) if reverse else to_torch(x)
