@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.caching import source_identity
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
@@ -226,6 +227,20 @@ def compiling(request: pytest.FixtureRequest) -> Backend:
 def reference() -> Backend:
     """The backend that defines what PTIR means; other libraries are its oracle."""
     return _plugins().get_backend("ref")
+
+
+@pytest.fixture
+def on_backend(backend: Backend) -> Iterator[None]:
+    """Run the test on each backend: `pytestmark = pytest.mark.usefixtures("on_backend")`."""
+    with use_backend(backend):
+        yield
+
+
+@pytest.fixture
+def on_reference(reference: Backend) -> Iterator[None]:
+    """Run the test on the reference backend."""
+    with use_backend(reference):
+        yield
 
 
 @pytest.fixture

@@ -15,11 +15,7 @@ from gptrs.capture.jitting.jit import Jitted
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 def _ones(*shape: int) -> gptrs.Tensor:

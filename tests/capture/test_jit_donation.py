@@ -13,11 +13,7 @@ from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 def _ones(*shape: int) -> gptrs.Tensor:

@@ -10,11 +10,7 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 READS = {

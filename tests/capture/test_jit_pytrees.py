@@ -15,11 +15,7 @@ from gptrs.capture.jitting.pytree import register_pytree
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 class Moments(NamedTuple):

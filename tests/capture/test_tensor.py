@@ -18,11 +18,7 @@ from gptrs.errors import CheckpointError, ProgramError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 def test_tensor_copies_its_array():

@@ -1,4 +1,4 @@
-"""Functionals that end with the test that needs them, and the backend that they run on."""
+"""Functionals that end with the test that needs them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-import gptrs
 from functionals.races import Race, slowly
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.functionals.dispatch import benchmark_policy
-
-
-@pytest.fixture
-def on_reference():
-    """Runs the test on the reference backend."""
-    with gptrs.use_backend(gptrs.get_backend("ref")):
-        yield
 
 
 @pytest.fixture(autouse=True)

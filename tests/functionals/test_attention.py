@@ -13,19 +13,12 @@ from gptrs.capture.graph import GraphSlice
 from gptrs.ir import dtypes
 from gptrs_conformance.uses.attention import attended, heads, seen
 from support.covering import pairs
+from support.tensors import f32
+
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 SHARINGS = [(4, 4), (4, 2), (4, 1)]
 LENGTHS = [(1, 1), (1, 6), (3, 5), (5, 5), (5, 3), (0, 4), (3, 0)]
-
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
-
-
-def _zeros(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
 
 
 def _close(found: gptrs.Tensor, wanted: np.ndarray, tolerance: float = 1e-5) -> None:
@@ -225,7 +218,7 @@ def test_position_masks(queries, keys, offset):
 
 
 def test_update_cache_by_number_and_tensor():
-    cache, new = _zeros(1, 2, 4, 3), F.add(_zeros(1, 2, 2, 3), 1)
+    cache, new = f32(1, 2, 4, 3), F.add(f32(1, 2, 2, 3), 1)
     by_number = F.update_cache(cache, new, 2).numpy()
     np.testing.assert_array_equal(by_number, F.update_cache(cache, new, gptrs.tensor(2)).numpy())
     assert by_number[:, :, 2:].min() == 1

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import gptrs
 from gptrs import functionals as F
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
+from support.tensors import f32
 
-
-def _zeros(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
-
-
-Q, K = _zeros(1, 4, 3, 8), _zeros(1, 2, 5, 8)
+Q, K = f32(1, 4, 3, 8), f32(1, 2, 5, 8)
 
 REFUSALS = [
     (
-        lambda: F.attention(_zeros(4, 3, 8), K, K),
+        lambda: F.attention(f32(4, 3, 8), K, K),
         "`attention` needs query, key and value of rank 4 [B, H, T, D],"
         " got `f32[4, 3, 8]`, `f32[1, 2, 5, 8]`, `f32[1, 2, 5, 8]`",
     ),
     (
-        lambda: F.attention(Q, _zeros(1, 3, 5, 8), _zeros(1, 3, 5, 8)),
+        lambda: F.attention(Q, f32(1, 3, 5, 8), f32(1, 3, 5, 8)),
         "`attention` needs the heads of the query to be a multiple of those of the key,"
         " got 4 and 3",
     ),
     (
-        lambda: F.attention(Q, _zeros(1, 0, 5, 8), _zeros(1, 0, 5, 8)),
+        lambda: F.attention(Q, f32(1, 0, 5, 8), f32(1, 0, 5, 8)),
         "`attention` needs the heads of the query to be a multiple of those of the key,"
         " got 4 and 0",
     ),
     (
-        lambda: F.attention(Q, _zeros(2, 2, 5, 8), K),
+        lambda: F.attention(Q, f32(2, 2, 5, 8), K),
         "`attention` needs `key` of shape [1, 2, 5, 8], got `f32[2, 2, 5, 8]`",
     ),
     (
-        lambda: F.attention(Q, K, _zeros(1, 4, 5, 8)),
+        lambda: F.attention(Q, K, f32(1, 4, 5, 8)),
         "`attention` needs `value` of shape [1, 2, 5, 8], got `f32[1, 4, 5, 8]`",
     ),
     (
@@ -51,7 +46,7 @@ REFUSALS = [
         "`attention` of f32 needs an i1 or f32 mask, got `si64[1, 5]`",
     ),
     (
-        lambda: F.attention(Q, K, K, _zeros(2, 1, 3, 5)),
+        lambda: F.attention(Q, K, K, f32(2, 1, 3, 5)),
         "`attention` needs a mask that broadcasts to [1, 4, 3, 5], got `f32[2, 1, 3, 5]`",
     ),
     (
@@ -67,7 +62,7 @@ REFUSALS = [
         "`attention` needs a window of at least 1 key, got 0",
     ),
     (
-        lambda: F.attention(Q, K, K, causal=True, offset=_zeros()),
+        lambda: F.attention(Q, K, K, causal=True, offset=f32()),
         "`attention` needs an integer `offset`, got `f32[]`",
     ),
     (
@@ -83,7 +78,7 @@ REFUSALS = [
         "`attention` needs a finite softcap above 0, got 0.0",
     ),
     (
-        lambda: F.attention(*[_zeros(1, 2, 3, 0)] * 3),
+        lambda: F.attention(*[f32(1, 2, 3, 0)] * 3),
         "`attention` with head_dim 0 has no default scale",
     ),
     (lambda: F.causal_mask(-1, 2), "`causal_mask` needs `queries` of at least 0, got -1"),
@@ -100,15 +95,15 @@ REFUSALS = [
         '`padding_mask` knows side="right" and "left", got \'top\'',
     ),
     (
-        lambda: F.update_cache(_zeros(1, 2, 4, 3), _zeros(1, 2, 5, 3), 0),
+        lambda: F.update_cache(f32(1, 2, 4, 3), f32(1, 2, 5, 3), 0),
         "`update_cache` cannot write `f32[1, 2, 5, 3]` into `f32[1, 2, 4, 3]`",
     ),
     (
-        lambda: F.update_cache(_zeros(1, 2, 4, 3), _zeros(1, 2, 2, 3), 3),
+        lambda: F.update_cache(f32(1, 2, 4, 3), f32(1, 2, 2, 3), 3),
         "`update_cache` cannot write `f32[1, 2, 2, 3]` at 3 of `f32[1, 2, 4, 3]`",
     ),
     (
-        lambda: F.update_cache(_zeros(1, 2, 4, 3), _zeros(1, 1, 2, 3), 0),
+        lambda: F.update_cache(f32(1, 2, 4, 3), f32(1, 1, 2, 3), 0),
         "`update_cache` needs `new` of shape [1, 2, 2, 3], got `f32[1, 1, 2, 3]`",
     ),
 ]

@@ -13,32 +13,13 @@ from gptrs.capture.graph import GraphSlice
 from gptrs.errors import ExecutionError, GptrsError, UsageError
 from gptrs.ir import dtypes
 from gptrs_conformance.numerics import decode
+from support.tensors import cf32, f32, i1, si64
 
-
-@pytest.fixture(autouse=True)
-def _on_the_reference():
-    with gptrs.use_backend(gptrs.get_backend("ref")):
-        yield
-
-
-def _f32(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
+pytestmark = pytest.mark.usefixtures("on_reference")
 
 
 def _f64(*shape: int) -> gptrs.Tensor:
     return gptrs.tensor(np.zeros(shape))
-
-
-def _int(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.int64))
-
-
-def _i1(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, bool))
-
-
-def _complex(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.complex64))
 
 
 FLOAT_ONLY = (
@@ -54,7 +35,7 @@ REAL_ONLY = ("relu", "relu6", "abs", "sign")
 
 
 @pytest.mark.parametrize("name", FLOAT_ONLY)
-@pytest.mark.parametrize("make", [_int, _i1, _complex])
+@pytest.mark.parametrize("make", [si64, i1, cf32])
 def test_floats_only(name, make):
     x = make(3)
     wanted = f"`{name}` needs a floating-point `x`, got `{x.type}`"
@@ -63,7 +44,7 @@ def test_floats_only(name, make):
 
 
 @pytest.mark.parametrize("name", FLOAT_OR_COMPLEX)
-@pytest.mark.parametrize("make", [_int, _i1])
+@pytest.mark.parametrize("make", [si64, i1])
 def test_floats_and_complex_numbers_only(name, make):
     x = make(3)
     wanted = f"`{name}` needs a floating-point or complex `x`, got `{x.type}`"
@@ -72,7 +53,7 @@ def test_floats_and_complex_numbers_only(name, make):
 
 
 @pytest.mark.parametrize("name", REAL_ONLY)
-@pytest.mark.parametrize("make", [_i1, _complex])
+@pytest.mark.parametrize("make", [i1, cf32])
 def test_reals_only(name, make):
     x = make(3)
     wanted = f"`{name}` needs an integer or floating-point `x`, got `{x.type}`"
@@ -81,52 +62,52 @@ def test_reals_only(name, make):
 
 
 REFUSALS = [
-    (lambda: F.gelu(_f32(2), "erf"),
+    (lambda: F.gelu(f32(2), "erf"),
      '`gelu` knows approximate="none", "tanh" and "quick", got \'erf\''),
-    (lambda: F.softmax(_f32()), "`softmax` got axis -1 for `f32[]`, which has 0 axes"),
-    (lambda: F.log_softmax(_f32(2), 1), "`log_softmax` got axis 1 for `f32[2]`, which has 1 axes"),
-    (lambda: F.swiglu(_f32(2, 3)), "`swiglu` needs a last axis of even size, got `f32[2, 3]`"),
-    (lambda: F.swiglu(_f32()), "`swiglu` needs a last axis of even size, got `f32[]`"),
-    (lambda: F.geglu(_f32(2), _f32(1)),
+    (lambda: F.softmax(f32()), "`softmax` got axis -1 for `f32[]`, which has 0 axes"),
+    (lambda: F.log_softmax(f32(2), 1), "`log_softmax` got axis 1 for `f32[2]`, which has 1 axes"),
+    (lambda: F.swiglu(f32(2, 3)), "`swiglu` needs a last axis of even size, got `f32[2, 3]`"),
+    (lambda: F.swiglu(f32()), "`swiglu` needs a last axis of even size, got `f32[]`"),
+    (lambda: F.geglu(f32(2), f32(1)),
      "`geglu` needs a gate and a value of one type, got `f32[2]` and `f32[1]`"),
-    (lambda: F.geglu(_int(2), _int(2)), "`geglu` needs a floating-point `gate`, got `si64[2]`"),
-    (lambda: F.add(_f32(2), _f64(2)),
+    (lambda: F.geglu(si64(2), si64(2)), "`geglu` needs a floating-point `gate`, got `si64[2]`"),
+    (lambda: F.add(f32(2), _f64(2)),
      "`add` needs tensors of one element type, got `f32[2]`, `f64[2]`"),
     (lambda: F.add(1, 2.5), "`add` needs at least one tensor, got 1 and 2.5"),
-    (lambda: F.add(_f32(2), "x"), "`add` takes tensors and numbers, got `str`"),
-    (lambda: F.add(_f32(2), np.zeros(2)), "`add` takes tensors and numbers, got `ndarray`"),
-    (lambda: F.add(_f32(2), _f32(3)), "`add`: shapes [2], [3] do not broadcast together"),
-    (lambda: F.mul(_i1(2), _i1(2)),
+    (lambda: F.add(f32(2), "x"), "`add` takes tensors and numbers, got `str`"),
+    (lambda: F.add(f32(2), np.zeros(2)), "`add` takes tensors and numbers, got `ndarray`"),
+    (lambda: F.add(f32(2), f32(3)), "`add`: shapes [2], [3] do not broadcast together"),
+    (lambda: F.mul(i1(2), i1(2)),
      "`mul` needs an integer, floating-point or complex `lhs`, got `i1[2]`"),
-    (lambda: F.add(_int(2), 0.5), "the number 0.5 is not a value of si64"),
+    (lambda: F.add(si64(2), 0.5), "the number 0.5 is not a value of si64"),
     (lambda: F.add(gptrs.tensor([1], dtypes.ui8), -1), "the number -1 is not a value of ui8"),
     (lambda: F.add(gptrs.tensor([1], dtypes.f16), 1e6),
      "the number 1000000.0 is not a value of f16"),
-    (lambda: F.add(_f32(2), 10**400), " is not a value of f32"),
-    (lambda: F.add(_f32(2), 1j), "the number 1j is not a value of f32"),
-    (lambda: F.equal(_i1(2), 1), "the number 1 is not a value of i1"),
+    (lambda: F.add(f32(2), 10**400), " is not a value of f32"),
+    (lambda: F.add(f32(2), 1j), "the number 1j is not a value of f32"),
+    (lambda: F.equal(i1(2), 1), "the number 1 is not a value of i1"),
     (lambda: F.maximum(gptrs.tensor([1], dtypes.f8e4m3), float("inf")),
      "the number inf is not a value of f8e4m3"),
-    (lambda: F.neg(_i1(2)), "`neg` needs an integer, floating-point or complex `x`, got `i1[2]`"),
-    (lambda: F.remainder(_complex(2), 2),
+    (lambda: F.neg(i1(2)), "`neg` needs an integer, floating-point or complex `x`, got `i1[2]`"),
+    (lambda: F.remainder(cf32(2), 2),
      "`remainder` needs an integer or floating-point `lhs`, got `cf32[2]`"),
-    (lambda: F.pow(_int(2), -1), "`pow` of `si64[2]` needs an exponent >= 0, got -1"),
-    (lambda: F.pow(_int(2), _int(2)),
+    (lambda: F.pow(si64(2), -1), "`pow` of `si64[2]` needs an exponent >= 0, got -1"),
+    (lambda: F.pow(si64(2), si64(2)),
      "`pow` needs a floating-point or complex `lhs`, got `si64[2]`"),
-    (lambda: F.clamp(_f32(2)), "`clamp` needs `low`, `high`, or both"),
-    (lambda: F.clamp(_f32(2), 0, _f64()),
+    (lambda: F.clamp(f32(2)), "`clamp` needs `low`, `high`, or both"),
+    (lambda: F.clamp(f32(2), 0, _f64()),
      "`clamp` needs tensors of one element type, got `f32[2]`, `f64[]`"),
-    (lambda: F.less(_complex(2), 1),
+    (lambda: F.less(cf32(2), 1),
      "`less` needs an i1, integer or floating-point `lhs`, got `cf32[2]`"),
-    (lambda: F.where(_f32(2), _f32(2), 1), "`where` needs an i1 `condition`, got `f32[2]`"),
-    (lambda: F.where(_i1(2), 1, 2.0), "`where` needs a tensor for `x` or `y`, got 1 and 2.0"),
-    (lambda: F.where(_i1(2), _f32(3), 0), "`where`: shapes [2], [3] do not broadcast together"),
-    (lambda: F.where(_i1(2), _f32(2), _int(2)),
+    (lambda: F.where(f32(2), f32(2), 1), "`where` needs an i1 `condition`, got `f32[2]`"),
+    (lambda: F.where(i1(2), 1, 2.0), "`where` needs a tensor for `x` or `y`, got 1 and 2.0"),
+    (lambda: F.where(i1(2), f32(3), 0), "`where`: shapes [2], [3] do not broadcast together"),
+    (lambda: F.where(i1(2), f32(2), si64(2)),
      "`where` needs tensors of one element type, got `f32[2]`, `si64[2]`"),
-    (lambda: F.logical_and(_int(2), _i1(2)), "`logical_and` needs an i1 `lhs`, got `si64[2]`"),
-    (lambda: F.logical_not(_int(2)), "`logical_not` needs an i1 `x`, got `si64[2]`"),
-    (lambda: F.bitwise_or(_f32(2), 1), "`bitwise_or` needs an i1 or integer `lhs`, got `f32[2]`"),
-    (lambda: F.left_shift(_i1(2), 1), "`left_shift` needs an integer `lhs`, got `i1[2]`"),
+    (lambda: F.logical_and(si64(2), i1(2)), "`logical_and` needs an i1 `lhs`, got `si64[2]`"),
+    (lambda: F.logical_not(si64(2)), "`logical_not` needs an i1 `x`, got `si64[2]`"),
+    (lambda: F.bitwise_or(f32(2), 1), "`bitwise_or` needs an i1 or integer `lhs`, got `f32[2]`"),
+    (lambda: F.left_shift(i1(2), 1), "`left_shift` needs an integer `lhs`, got `i1[2]`"),
 ]  # fmt: skip
 
 
@@ -190,6 +171,6 @@ def test_small_floats_are_rounded_once(name, dtype):
 @pytest.mark.parametrize("name", ROUNDED_ONCE)
 def test_f32_is_not_cast(name):
     call, _ = ROUNDED_ONCE[name]
-    captured = GraphSlice([call(_f32(2, 3)).source])
+    captured = GraphSlice([call(f32(2, 3)).source])
     assert captured.nodes
     assert "cast" not in {node.op.name for node in captured.nodes}

@@ -13,16 +13,9 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from support.tensors import f32
 
-
-@pytest.fixture(autouse=True)
-def _on_the_reference():
-    with gptrs.use_backend(gptrs.get_backend("ref")):
-        yield
-
-
-def _f32(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
+pytestmark = pytest.mark.usefixtures("on_reference")
 
 
 def _f64(*shape: int) -> gptrs.Tensor:
@@ -32,64 +25,64 @@ def _f64(*shape: int) -> gptrs.Tensor:
 REFUSALS = [
     (lambda: F.cast(gptrs.tensor(np.zeros(2, np.complex64)), dtypes.f32),
      "`cast` of `cf32[2]` to f32 would drop the imaginary part"),
-    (lambda: F.reshape(_f32(5), (2, -1)), "does not keep the number of elements, 5"),
-    (lambda: F.flatten(_f32(2, 3), 1, 0), "`flatten` of `f32[2, 3]` cannot go from axis 1 to 0"),
-    (lambda: F.flatten(_f32(2, 3), 2), "`flatten` got axis 2 for `f32[2, 3]`, which has 2 axes"),
-    (lambda: F.squeeze(_f32(2, 1), 0), "`squeeze` of `f32[2, 1]` cannot drop axis 0, it is not 1"),
-    (lambda: F.squeeze(_f32(1), (0, -1)),
+    (lambda: F.reshape(f32(5), (2, -1)), "does not keep the number of elements, 5"),
+    (lambda: F.flatten(f32(2, 3), 1, 0), "`flatten` of `f32[2, 3]` cannot go from axis 1 to 0"),
+    (lambda: F.flatten(f32(2, 3), 2), "`flatten` got axis 2 for `f32[2, 3]`, which has 2 axes"),
+    (lambda: F.squeeze(f32(2, 1), 0), "`squeeze` of `f32[2, 1]` cannot drop axis 0, it is not 1"),
+    (lambda: F.squeeze(f32(1), (0, -1)),
      "`squeeze` of `f32[1]` got axes [0, -1], which name one twice"),
-    (lambda: F.expand_dims(_f32(2), 2),
+    (lambda: F.expand_dims(f32(2), 2),
      "`expand_dims` of `f32[2]` needs places in a result of 2 axes, each once, got [2]"),
-    (lambda: F.expand_dims(_f32(2), (0, -3)),
+    (lambda: F.expand_dims(f32(2), (0, -3)),
      "`expand_dims` of `f32[2]` needs places in a result of 3 axes, each once, got [0, -3]"),
-    (lambda: F.transpose(_f32(2, 3), (0, 0)), "needs a permutation of 2 axes, got [0, 0]"),
-    (lambda: F.swap_axes(_f32(2), 0, 1), "`swap_axes` got axis 1 for `f32[2]`, which has 1 axes"),
-    (lambda: F.broadcast_to(_f32(2, 3), (3,)),
+    (lambda: F.transpose(f32(2, 3), (0, 0)), "needs a permutation of 2 axes, got [0, 0]"),
+    (lambda: F.swap_axes(f32(2), 0, 1), "`swap_axes` got axis 1 for `f32[2]`, which has 1 axes"),
+    (lambda: F.broadcast_to(f32(2, 3), (3,)),
      "`broadcast_to` of `f32[2, 3]` to [3] needs each dim, aligned at the right, equal or 1"),
-    (lambda: F.slice(_f32(2, 3), (0,), (1,)),
+    (lambda: F.slice(f32(2, 3), (0,), (1,)),
      "`slice` of `f32[2, 3]` needs 2 starts, stops and steps"),
-    (lambda: F.slice(_f32(2), (0,), (1,), (0,)), "`slice` of `f32[2]` cannot walk in steps of 0"),
-    (lambda: F.slice_axis(_f32(5), 0, 4, 2), "`slice_axis` of `f32[5]` cannot take 2 from 4 on"),
-    (lambda: F.flip(_f32(2), 1), "`flip` got axis 1 for `f32[2]`, which has 1 axes"),
-    (lambda: F.split(_f32(5), 2), "`split` cannot cut axis 0 of `f32[5]` into 2 equal parts"),
-    (lambda: F.split(_f32(5), 0), "`split` cannot cut axis 0 of `f32[5]` into 0 equal parts"),
-    (lambda: F.split(_f32(5), (2, 2)),
+    (lambda: F.slice(f32(2), (0,), (1,), (0,)), "`slice` of `f32[2]` cannot walk in steps of 0"),
+    (lambda: F.slice_axis(f32(5), 0, 4, 2), "`slice_axis` of `f32[5]` cannot take 2 from 4 on"),
+    (lambda: F.flip(f32(2), 1), "`flip` got axis 1 for `f32[2]`, which has 1 axes"),
+    (lambda: F.split(f32(5), 2), "`split` cannot cut axis 0 of `f32[5]` into 2 equal parts"),
+    (lambda: F.split(f32(5), 0), "`split` cannot cut axis 0 of `f32[5]` into 0 equal parts"),
+    (lambda: F.split(f32(5), (2, 2)),
      "`split` cannot cut axis 0 of `f32[5]` into parts of [2, 2]"),
-    (lambda: F.split(_f32(5), (6, -1)),
+    (lambda: F.split(f32(5), (6, -1)),
      "`split` cannot cut axis 0 of `f32[5]` into parts of [6, -1]"),
     (lambda: F.concat([]), "`concat` needs at least one tensor"),
-    (lambda: F.concat([_f32(2), _f64(2)]),
+    (lambda: F.concat([f32(2), _f64(2)]),
      "`concat` needs tensors of one element type, got `f32[2]`, `f64[2]`"),
-    (lambda: F.concat([_f32(), _f32()]), "`concat` got axis 0 for `f32[]`, `f32[]`"),
-    (lambda: F.concat([_f32(2, 3), _f32(2, 4)]),
+    (lambda: F.concat([f32(), f32()]), "`concat` got axis 0 for `f32[]`, `f32[]`"),
+    (lambda: F.concat([f32(2, 3), f32(2, 4)]),
      "`concat` needs equal dims on every axis but 0, got `f32[2, 3]`, `f32[2, 4]`"),
-    (lambda: F.concat([_f32(2, 3), _f32(2)]),
+    (lambda: F.concat([f32(2, 3), f32(2)]),
      "`concat` needs equal dims on every axis but 0, got `f32[2, 3]`, `f32[2]`"),
     (lambda: F.stack([]), "`stack` needs at least one tensor"),
-    (lambda: F.stack([_f32(2), _f32(1)]),
+    (lambda: F.stack([f32(2), f32(1)]),
      "`stack` needs tensors of one shape, got `f32[2]`, `f32[1]`"),
-    (lambda: F.stack([_f32(2)], 2), "`stack` got axis 2 for `f32[2]`, result of 2 axes"),
-    (lambda: F.tile(_f32(2), (-1,)), "`tile` of `f32[2]` needs repeats >= 0, got [-1]"),
-    (lambda: F.repeat_interleave(_f32(2), -1, 0),
+    (lambda: F.stack([f32(2)], 2), "`stack` got axis 2 for `f32[2]`, result of 2 axes"),
+    (lambda: F.tile(f32(2), (-1,)), "`tile` of `f32[2]` needs repeats >= 0, got [-1]"),
+    (lambda: F.repeat_interleave(f32(2), -1, 0),
      "`repeat_interleave` of `f32[2]` needs repeats >= 0, got -1"),
-    (lambda: F.roll(_f32(2), 1, 1), "`roll` got axis 1 for `f32[2]`, which has 1 axes"),
-    (lambda: F.pad(_f32(2), ()), "`pad` of `f32[2]` needs 1 pairs of widths, got []"),
-    (lambda: F.pad(_f32(2), ((1, 1),), "wrap"),
+    (lambda: F.roll(f32(2), 1, 1), "`roll` got axis 1 for `f32[2]`, which has 1 axes"),
+    (lambda: F.pad(f32(2), ()), "`pad` of `f32[2]` needs 1 pairs of widths, got []"),
+    (lambda: F.pad(f32(2), ((1, 1),), "wrap"),
      '`pad` knows mode="constant", "edge" and "reflect", got \'wrap\''),
-    (lambda: F.pad(_f32(2), ((-2, -1),)), "`pad` of `f32[2]` trims axis 0 by 3"),
-    (lambda: F.pad(_f32(2), ((2, 0),), "reflect"),
+    (lambda: F.pad(f32(2), ((-2, -1),)), "`pad` of `f32[2]` trims axis 0 by 3"),
+    (lambda: F.pad(f32(2), ((2, 0),), "reflect"),
      "`pad` of `f32[2]` cannot reflect axis 0 by (2, 0)"),
-    (lambda: F.pad(_f32(2), ((-1, 0),), "edge"), "`pad` of `f32[2]` cannot edge axis 0 by (-1, 0)"),
-    (lambda: F.pad(_f32(0), ((1, 0),), "edge"), "`pad` of `f32[0]` cannot edge axis 0 by (1, 0)"),
+    (lambda: F.pad(f32(2), ((-1, 0),), "edge"), "`pad` of `f32[2]` cannot edge axis 0 by (-1, 0)"),
+    (lambda: F.pad(f32(0), ((1, 0),), "edge"), "`pad` of `f32[0]` cannot edge axis 0 by (1, 0)"),
     (lambda: F.pad(gptrs.tensor([1]), ((1, 0),), value=0.5),
      "the number 0.5 is not a value of si64"),
     (lambda: F.arange(1, 2, 0), "`arange` cannot go from 1 to 2 in steps of 0"),
     (lambda: F.arange("a"), "`arange` cannot go from 0 to 'a' in steps of 1"),
     (lambda: F.arange(float("inf")), "`arange` cannot go from 0 to inf in steps of 1"),
-    (lambda: F.sum(_f32(2), "x"), "`sum` takes an integer as an axis, got `'x'`"),
+    (lambda: F.sum(f32(2), "x"), "`sum` takes an integer as an axis, got `'x'`"),
     (lambda: F.zeros(2, "float23"), "unknown dtype `float23`"),
     (lambda: F.zeros(2, 3), "unknown dtype `3`"),
-    (lambda: F.cast(_f32(2), str), "NumPy dtype `<U0` has no PTIR counterpart"),
+    (lambda: F.cast(f32(2), str), "NumPy dtype `<U0` has no PTIR counterpart"),
     (lambda: F.arange(2, dtype=dtypes.i1),
      "`arange` needs an integer, floating-point or complex `dtype`, got `i1`"),
     (lambda: F.arange(10_000, dtype=dtypes.bf16),
@@ -98,8 +91,8 @@ REFUSALS = [
      "`arange` of 300 elements counts past 255, the last index exact in ui8"),
     (lambda: F.full((2, -1), 0), "`full` needs dims >= 0, got [2, -1]"),
     (lambda: F.full((2,), 300, dtypes.si8), "the number 300 is not a value of si8"),
-    (lambda: F.tril(_f32(2)), "`tril` needs matrices [.., M, N], got `f32[2]`"),
-    (lambda: F.triu(_f32()), "`triu` needs matrices [.., M, N], got `f32[]`"),
+    (lambda: F.tril(f32(2)), "`tril` needs matrices [.., M, N], got `f32[2]`"),
+    (lambda: F.triu(f32()), "`triu` needs matrices [.., M, N], got `f32[]`"),
 ]  # fmt: skip
 
 
@@ -144,7 +137,7 @@ def test_other_names_of_types():
 
 
 def test_what_changes_nothing_is_not_captured():
-    x = _f32(2, 3)
+    x = f32(2, 3)
     assert F.cast(x, dtypes.f32) is x
     assert F.broadcast_to(x, (2, 3)) is x
     assert F.concat([x]) is x

@@ -13,20 +13,13 @@ from gptrs.ir import dtypes
 from gptrs.ir.type_text import parse_type
 from gptrs_conformance.uses.attention import attended, seen
 from gptrs_conformance.uses.paged_attention import SIZE, paged, ragged, updated
+from support.tensors import f32
 
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 
 def _attended(arrays, **settings) -> np.ndarray:
     return F.paged_attention(*map(gptrs.tensor, arrays), **settings).numpy()
-
-
-def _zeros(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize("window", [None, 1, 6])
@@ -110,23 +103,23 @@ def test_a_donated_pool_is_updated(dtype):
 @pytest.mark.parametrize("slot", [-1, 20])
 def test_a_slot_outside_of_the_pool(slot):
     with pytest.raises(ExecutionError, match="index"):
-        F.update_pages(_zeros(5, 2, 4, 3), _zeros(1, 2, 3), gptrs.tensor([slot])).numpy()
+        F.update_pages(f32(5, 2, 4, 3), f32(1, 2, 3), gptrs.tensor([slot])).numpy()
 
 
-Q, POOL = _zeros(3, 4, 8), _zeros(5, 2, 4, 8)
+Q, POOL = f32(3, 4, 8), f32(5, 2, 4, 8)
 TABLE, STARTS, COUNTS = (gptrs.tensor(np.zeros(n, np.int32)) for n in ((2, 3), (3,), (2,)))
 
 REFUSALS = [
     (
-        lambda: F.paged_attention(_zeros(1, 4, 3, 8), POOL, POOL, TABLE, STARTS, COUNTS),
+        lambda: F.paged_attention(f32(1, 4, 3, 8), POOL, POOL, TABLE, STARTS, COUNTS),
         "`paged_attention` needs `query` of rank 3, got `f32[1, 4, 3, 8]`",
     ),
     (
-        lambda: F.paged_attention(Q, _zeros(5, 2, 4, 7), POOL, TABLE, STARTS, COUNTS),
+        lambda: F.paged_attention(Q, f32(5, 2, 4, 7), POOL, TABLE, STARTS, COUNTS),
         "`paged_attention` needs `key_pool` of shape [5, 2, 4, 8], got `f32[5, 2, 4, 7]`",
     ),
     (
-        lambda: F.paged_attention(Q, POOL, _zeros(5, 2, 5, 8), TABLE, STARTS, COUNTS),
+        lambda: F.paged_attention(Q, POOL, f32(5, 2, 5, 8), TABLE, STARTS, COUNTS),
         "`paged_attention` needs `value_pool` of shape [5, 2, 4, 8], got `f32[5, 2, 5, 8]`",
     ),
     (
@@ -135,7 +128,7 @@ REFUSALS = [
         " `f16[5, 2, 4, 8]`",
     ),
     (
-        lambda: F.paged_attention(_zeros(3, 3, 8), POOL, POOL, TABLE, STARTS, COUNTS),
+        lambda: F.paged_attention(f32(3, 3, 8), POOL, POOL, TABLE, STARTS, COUNTS),
         "`paged_attention` needs the heads of the query to be a multiple of those of the pools,"
         " got 3 and 2",
     ),
@@ -156,15 +149,15 @@ REFUSALS = [
         "`paged_attention` needs a finite softcap above 0, got -1.0",
     ),
     (
-        lambda: F.update_pages(POOL, _zeros(3, 4, 8), STARTS),
+        lambda: F.update_pages(POOL, f32(3, 4, 8), STARTS),
         "`update_pages` needs `new` of shape [3, 2, 8], got `f32[3, 4, 8]`",
     ),
     (
-        lambda: F.update_pages(POOL, _zeros(3, 2, 8), COUNTS),
+        lambda: F.update_pages(POOL, f32(3, 2, 8), COUNTS),
         "`update_pages` needs `slots` of shape [3], got `si32[2]`",
     ),
     (
-        lambda: F.update_pages(_zeros(5, 2, 8), _zeros(3, 2, 8), STARTS),
+        lambda: F.update_pages(f32(5, 2, 8), f32(3, 2, 8), STARTS),
         "`update_pages` needs `pool` of rank 4, got `f32[5, 2, 8]`",
     ),
 ]

@@ -11,28 +11,9 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
+from support.tensors import cf32, f32, i1, si64
 
-
-@pytest.fixture(autouse=True)
-def _on_the_reference():
-    with gptrs.use_backend(gptrs.get_backend("ref")):
-        yield
-
-
-def _f32(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
-
-
-def _int(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.int64))
-
-
-def _i1(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, bool))
-
-
-def _complex(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.complex64))
+pytestmark = pytest.mark.usefixtures("on_reference")
 
 
 NUMBERS = "an integer, floating-point or complex"
@@ -40,33 +21,33 @@ REALS = "an integer or floating-point"
 ORDERED = "an i1, integer or floating-point"
 
 REFUSALS = [
-    (lambda: F.sum(_i1(2)), f"`sum` needs {NUMBERS} `x`, got `i1[2]`"),
-    (lambda: F.prod(_i1(2)), f"`prod` needs {NUMBERS} `x`, got `i1[2]`"),
-    (lambda: F.max(_complex(2)), f"`max` needs {REALS} `x`, got `cf32[2]`"),
-    (lambda: F.min(_i1(2)), f"`min` needs {REALS} `x`, got `i1[2]`"),
-    (lambda: F.mean(_int(2)), "`mean` needs a floating-point or complex `x`, got `si64[2]`"),
-    (lambda: F.variance(_int(2)), "`variance` needs a floating-point `x`, got `si64[2]`"),
-    (lambda: F.std(_complex(2)), "`std` needs a floating-point `x`, got `cf32[2]`"),
-    (lambda: F.logsumexp(_int(2)), "`logsumexp` needs a floating-point `x`, got `si64[2]`"),
-    (lambda: F.any(_int(2)), "`any` needs an i1 `x`, got `si64[2]`"),
-    (lambda: F.all(_f32(2)), "`all` needs an i1 `x`, got `f32[2]`"),
-    (lambda: F.sum(_f32(2, 3), 2), "`sum` got axis 2 for `f32[2, 3]`, which has 2 axes"),
-    (lambda: F.sum(_f32(), 0), "`sum` got axis 0 for `f32[]`, which has 0 axes"),
-    (lambda: F.mean(_f32(2, 3), (0, -2)),
+    (lambda: F.sum(i1(2)), f"`sum` needs {NUMBERS} `x`, got `i1[2]`"),
+    (lambda: F.prod(i1(2)), f"`prod` needs {NUMBERS} `x`, got `i1[2]`"),
+    (lambda: F.max(cf32(2)), f"`max` needs {REALS} `x`, got `cf32[2]`"),
+    (lambda: F.min(i1(2)), f"`min` needs {REALS} `x`, got `i1[2]`"),
+    (lambda: F.mean(si64(2)), "`mean` needs a floating-point or complex `x`, got `si64[2]`"),
+    (lambda: F.variance(si64(2)), "`variance` needs a floating-point `x`, got `si64[2]`"),
+    (lambda: F.std(cf32(2)), "`std` needs a floating-point `x`, got `cf32[2]`"),
+    (lambda: F.logsumexp(si64(2)), "`logsumexp` needs a floating-point `x`, got `si64[2]`"),
+    (lambda: F.any(si64(2)), "`any` needs an i1 `x`, got `si64[2]`"),
+    (lambda: F.all(f32(2)), "`all` needs an i1 `x`, got `f32[2]`"),
+    (lambda: F.sum(f32(2, 3), 2), "`sum` got axis 2 for `f32[2, 3]`, which has 2 axes"),
+    (lambda: F.sum(f32(), 0), "`sum` got axis 0 for `f32[]`, which has 0 axes"),
+    (lambda: F.mean(f32(2, 3), (0, -2)),
      "`mean` of `f32[2, 3]` got axes [0, -2], which name one twice"),
-    (lambda: F.argmax(_complex(2)), f"`argmax` needs {ORDERED} `x`, got `cf32[2]`"),
-    (lambda: F.argmax(_f32(2, 0), 1), "`argmax` of `f32[2, 0]` has no elements to choose from"),
-    (lambda: F.argmin(_f32(0)), "`argmin` of `f32[0]` has no elements to choose from"),
-    (lambda: F.argmin(_f32(2), dtype=dtypes.si8),
+    (lambda: F.argmax(cf32(2)), f"`argmax` needs {ORDERED} `x`, got `cf32[2]`"),
+    (lambda: F.argmax(f32(2, 0), 1), "`argmax` of `f32[2, 0]` has no elements to choose from"),
+    (lambda: F.argmin(f32(0)), "`argmin` of `f32[0]` has no elements to choose from"),
+    (lambda: F.argmin(f32(2), dtype=dtypes.si8),
      "`argmin` needs an si32 or si64 `dtype`, got `si8`"),
-    (lambda: F.cumsum(_f32(), 0), "`cumsum` got axis 0 for `f32[]`, which has 0 axes"),
-    (lambda: F.cumprod(_i1(2), 0), f"`cumprod` needs {NUMBERS} `x`, got `i1[2]`"),
-    (lambda: F.cummax(_complex(2), 0), f"`cummax` needs {REALS} `x`, got `cf32[2]`"),
-    (lambda: F.sort(_complex(2)), f"`sort` needs {ORDERED} `x`, got `cf32[2]`"),
-    (lambda: F.sort(_f32()), "`sort` got axis -1 for `f32[]`, which has 0 axes"),
-    (lambda: F.argsort(_f32(2), 1), "`argsort` got axis 1 for `f32[2]`, which has 1 axes"),
-    (lambda: F.top_k(_f32(2, 3), 4), "`top_k` cannot give 4 elements of axis 1 of `f32[2, 3]`"),
-    (lambda: F.top_k(_f32(2), -1), "`top_k` cannot give -1 elements of axis 0 of `f32[2]`"),
+    (lambda: F.cumsum(f32(), 0), "`cumsum` got axis 0 for `f32[]`, which has 0 axes"),
+    (lambda: F.cumprod(i1(2), 0), f"`cumprod` needs {NUMBERS} `x`, got `i1[2]`"),
+    (lambda: F.cummax(cf32(2), 0), f"`cummax` needs {REALS} `x`, got `cf32[2]`"),
+    (lambda: F.sort(cf32(2)), f"`sort` needs {ORDERED} `x`, got `cf32[2]`"),
+    (lambda: F.sort(f32()), "`sort` got axis -1 for `f32[]`, which has 0 axes"),
+    (lambda: F.argsort(f32(2), 1), "`argsort` got axis 1 for `f32[2]`, which has 1 axes"),
+    (lambda: F.top_k(f32(2, 3), 4), "`top_k` cannot give 4 elements of axis 1 of `f32[2, 3]`"),
+    (lambda: F.top_k(f32(2), -1), "`top_k` cannot give -1 elements of axis 0 of `f32[2]`"),
 ]  # fmt: skip
 
 

@@ -10,14 +10,11 @@ from gptrs import functionals as F
 from gptrs.errors import UsageError
 from gptrs.functionals.rotary_scaling import RotaryScaling
 from gptrs.ir import dtypes
+from support.tensors import f32
+
+pytestmark = pytest.mark.usefixtures("on_backend")
 
 DEPTH, THETA, LONGEST = 64, 500000.0, 128
-
-
-@pytest.fixture(autouse=True)
-def _on_backend(backend):
-    with gptrs.use_backend(backend):
-        yield
 
 
 LONG, SHORT = (tuple(1 + i * step for i in range(DEPTH // 2)) for step in (0.5, 0.01))
@@ -186,11 +183,7 @@ def test_empty_tensors(shape):
     assert F.rotary(gptrs.tensor(np.zeros(shape, np.float32)), *tables).shape == shape
 
 
-def _zeros(*shape: int) -> gptrs.Tensor:
-    return gptrs.tensor(np.zeros(shape, np.float32))
-
-
-X, TABLE = _zeros(2, 3, 5, 8), _zeros(5, 4)
+X, TABLE = f32(2, 3, 5, 8), f32(5, 4)
 REFUSALS = [
     (
         lambda: F.rotary_frequencies(7),
@@ -209,7 +202,7 @@ REFUSALS = [
         "`rotary_frequencies` needs a length of at least 0, got -1",
     ),
     (
-        lambda: F.rotary_frequencies(8, length=_zeros()),
+        lambda: F.rotary_frequencies(8, length=f32()),
         "`rotary_frequencies` needs an integer `length`, got `f32[]`",
     ),
     (
@@ -217,7 +210,7 @@ REFUSALS = [
         "`DynamicScaling` needs a head_dim of at least 4, got 2",
     ),
     (
-        lambda: F.rotary_tables(_zeros(5), 8),
+        lambda: F.rotary_tables(f32(5), 8),
         "`rotary_tables` needs an integer `positions`, got `f32[5]`",
     ),
     (
@@ -225,7 +218,7 @@ REFUSALS = [
         "`rotary_tables` makes tables of a floating-point type, got si8",
     ),
     (
-        lambda: F.rotary(_zeros(5, 8), TABLE, TABLE),
+        lambda: F.rotary(f32(5, 8), TABLE, TABLE),
         "`rotary` needs `x` of rank 4 [B, H, T, D], got `f32[5, 8]`",
     ),
     (lambda: F.rotary(X, TABLE, TABLE, heads_axis=3), "`rotary` knows heads_axis=1 and 2, got 3"),
@@ -238,17 +231,17 @@ REFUSALS = [
         "`rotary` needs tensors of one element type, got `f32[5, 4]`, `f16[5, 4]`",
     ),
     (
-        lambda: F.rotary(X, _zeros(4, 4), _zeros(4, 4)),
+        lambda: F.rotary(X, f32(4, 4), f32(4, 4)),
         "`rotary` of `f32[2, 3, 5, 8]` needs tables [5, R / 2] or [2, 5, R / 2],"
         " got `f32[4, 4]` and `f32[4, 4]`",
     ),
     (
-        lambda: F.rotary(X, TABLE, _zeros(5, 3)),
+        lambda: F.rotary(X, TABLE, f32(5, 3)),
         "`rotary` of `f32[2, 3, 5, 8]` needs tables [5, R / 2] or [2, 5, R / 2],"
         " got `f32[5, 4]` and `f32[5, 3]`",
     ),
     (
-        lambda: F.rotary(X, _zeros(5, 5), _zeros(5, 5)),
+        lambda: F.rotary(X, f32(5, 5), f32(5, 5)),
         "`rotary` with tables of `f32[5, 5]` rotates 10 components, but `f32[2, 3, 5, 8]` has 8",
     ),
     (lambda: F.LinearScaling(0.5), "`LinearScaling` needs a finite factor of at least 1, got 0.5"),

@@ -14,6 +14,8 @@ from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes
 from gptrs.ir.ops.elementwise import Binary
 
+pytestmark = pytest.mark.usefixtures("on_reference")
+
 X = np.array([[1.0, -2.0, 3.5], [0.5, 4.0, -6.0]], np.float32)
 Y = np.array([2.0, -3.0, 0.5], np.float32)
 M, N = np.array([7, -8, 3]), np.array([2, 3, -2])
@@ -51,12 +53,6 @@ UNARY = {
     "** 3 of integers": (lambda x: x**3, M),
     "2 **": (lambda x: 2.0**x, X),
 }
-
-
-@pytest.fixture(autouse=True)
-def _on_the_reference():
-    with gptrs.use_backend(gptrs.get_backend("ref")):
-        yield
 
 
 def _same(ours: gptrs.Tensor, wanted: np.ndarray) -> None:

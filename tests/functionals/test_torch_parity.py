@@ -10,15 +10,11 @@ from gptrs import functionals as F
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.uses import ALL_USES
 
+pytestmark = pytest.mark.usefixtures("on_reference")
+
 torch = pytest.importorskip("torch", reason="parity needs torch")
 
 ATOL = RTOL = 1e-5
-
-
-@pytest.fixture(autouse=True)
-def _on_the_reference(reference):
-    with gptrs.use_backend(reference):
-        yield
 
 
 def _random(*shape: int, seed: int = 0) -> np.ndarray:
