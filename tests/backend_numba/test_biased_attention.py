@@ -14,13 +14,17 @@ from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.kernels.attention.geometry import GUARDS
 from gptrs_backend_numba.kernels.attention.many_queries import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+
+CLAIMS = Inlining(claim)
 
 KERNEL = "gptrs.numba.biased_attention.f32.v1"
 
@@ -42,7 +46,7 @@ def program_of(shapes: Sequence[Sequence[int]], guard: str, scale: float = 1.0) 
     query, key, value, bias = map(Tensor, leaves)
     result = written(query, key, value, bias, guard, scale)
     program = GraphSlice([result.source]).lower(leaves)
-    return Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    return Pipeline(inlining=CLAIMS, fuse=FUSE, evaluate=evaluate, verify=True).run(program)
 
 
 def targets(program: Program) -> list[str]:
@@ -126,5 +130,5 @@ def test_queries_and_keys_that_were_scaled_need_no_bias() -> None:
     query, key, value = map(Tensor, leaves)
     shares = F.softmax(F.matmul(query * 0.5, key * 0.5), axis=-1)
     program = GraphSlice([F.matmul(shares, value).source]).lower(leaves)
-    found = Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    found = Pipeline(inlining=CLAIMS, fuse=FUSE, evaluate=evaluate, verify=True).run(program)
     assert targets(found) == ["gptrs.numba.attention.f32.v1"]

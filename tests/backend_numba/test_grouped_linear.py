@@ -11,11 +11,15 @@ from gptrs.capture.backend_choice import use_backend
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR
+
+CLAIMS = Inlining(claim)
 
 STEP = gptrs.jit(F.grouped_linear, dynamic={"x": ("R", None), "groups": ("R",)})
 RNG = np.random.default_rng(5)
@@ -34,7 +38,7 @@ def operands(rows: int, inputs: int, outputs: int, matrices: int) -> list[np.nda
 
 def targets(x: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> list[str]:
     program = STEP.lower(*map(gptrs.tensor, (x, weight, groups)))
-    fused = Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    fused = Pipeline(inlining=CLAIMS, fuse=FUSE, evaluate=evaluate, verify=True).run(program)
     ops = [made.op for made in fused.main.body.instructions]
     return [op.target for op in ops if isinstance(op, CustomCall)]
 
@@ -85,7 +89,7 @@ def test_narrow_matrices_are_read_as_they_are(dtype):
     narrow = F.cast(gptrs.tensor(weight), dtype)
     step = gptrs.jit(lambda x, w, g: F.grouped_linear(x, F.cast(w, x.dtype), g))
     program = step.lower(gptrs.tensor(x), narrow, gptrs.tensor(groups))
-    fused = Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    fused = Pipeline(inlining=CLAIMS, fuse=FUSE, evaluate=evaluate, verify=True).run(program)
     ops = [made.op for made in fused.main.body.instructions]
     assert [getattr(op, "target", op) for op in ops] == [GROUPED_LINEAR]
     with use_backend(create(2)):

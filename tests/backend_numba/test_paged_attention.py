@@ -18,15 +18,19 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbols
 from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.kernels.attention import paged_geometry as geometry
 from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.memory import address_of
 from gptrs_conformance.uses.paged_attention import paged
+
+CLAIMS = Inlining(claim)
 
 
 @kernel
@@ -188,7 +192,7 @@ def test_both_are_found_in_programs(
     jitted = gptrs.jit(step, dynamic=axes)  # pyright: ignore[reportArgumentType]
     captured = jitted.lower(*arrays)
     with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):
-        program = Pipeline(fuse=backend().fuse, evaluate=evaluate).run(captured)
+        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(captured)
     ops = [made.op for made in program.main.body.instructions]
     targets = [op.target for op in ops if isinstance(op, CustomCall)]
     assert targets == ["gptrs.numba.update_pages.v1", "gptrs.numba.paged_attention.v1"]
@@ -209,7 +213,9 @@ def test_a_donated_pool_is_written_in_place(dtype: str, kv_heads: int) -> None:
     types = {"pool": f"{dtype}[9, {kv_heads}, 4, 6]", "new": f"f32[5, {kv_heads}, 6]"}
     given = {name: parse_type(text) for name, text in {**types, "slots": "si32[5]"}.items()}
     roles = [InputRole.DONATED, InputRole.ARGUMENT, InputRole.ARGUMENT]
-    program = Pipeline(fuse=backend().fuse, evaluate=evaluate).run(capture(F.update_pages, given))
+    program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(
+        capture(F.update_pages, given, claim=claim)
+    )
     executable = backend().compile(program, roles)
     (call,) = executable.schedule.calls
     (result,) = executable.schedule.results

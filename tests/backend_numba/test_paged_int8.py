@@ -13,11 +13,15 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbols
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_ref.backend import create as create_ref
+
+CLAIMS = Inlining(claim)
 
 ODD = "f16 pool, softcap, odd sizes"
 """Every setting at once; compiling each kind of pages takes seconds."""
@@ -138,7 +142,7 @@ def test_one_program_of_two_kernels_serves_all_sizes() -> None:
     assert dynamic.compiled == 1
     captured = gptrs.jit(step, dynamic=AXES).lower(*map(gptrs.tensor, _int8_arrays(STEPS[0])))
     with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):
-        program = Pipeline(fuse=backend().fuse, evaluate=evaluate).run(captured)
+        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(captured)
     ops = [made.op for made in program.main.body.instructions]
     targets = [op.target for op in ops if isinstance(op, CustomCall)]
     assert targets == ["gptrs.numba.update_pages.v1", "gptrs.numba.paged_attention.v1"]

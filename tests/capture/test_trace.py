@@ -72,7 +72,7 @@ def test_a_flush_is_compiled_and_run(recorder):
     kinds = [type(event) for event in recorder.events if not isinstance(event, PassEvent)]
     assert kinds == [CompileStart, CompileEnd, RunStart, RunEnd, RunStart, RunEnd]
     stages = {event.stage for event in recorder.of(PassEvent)}
-    assert stages == {"canonicalize", "clean up"}
+    assert stages == {"inline", "canonicalize", "clean up"}
     assert all(event.seconds >= 0 for event in recorder.of(PassEvent))
 
 

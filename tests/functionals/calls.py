@@ -11,6 +11,7 @@ import pytest
 import gptrs
 from gptrs.backend.protocol import Backend
 from gptrs.errors import UnsupportedError
+from gptrs.optimizer.passes.inlining import Inlining
 
 
 def zeros(*shape: int, dtype: str = "f4") -> gptrs.Tensor:
@@ -19,8 +20,11 @@ def zeros(*shape: int, dtype: str = "f4") -> gptrs.Tensor:
 
 
 def ops_of(call: Callable[..., object], *tensors: gptrs.Tensor) -> list[str]:
-    """The names of the captured ops, constants and their repetitions left out."""
-    steps = gptrs.jit(call).lower(*tensors).main.body.walk()
+    """The names of the captured ops, composites inlined.
+
+    Constants and their repetitions are left out.
+    """
+    steps = Inlining().apply(gptrs.jit(call).lower(*tensors)).main.body.walk()
     return [step.op.name for step in steps if step.op.name not in ("constant", "broadcast_to")]
 
 

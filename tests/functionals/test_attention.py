@@ -11,6 +11,7 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.ir import dtypes
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs_conformance.uses.attention import attended, heads, seen
 from support.covering import pairs
 from support.tensors import f32
@@ -94,7 +95,7 @@ def test_the_mask_of_a_call_and_a_given_one_mean_the_same():
 
 def _ops(out: gptrs.Tensor) -> Counter[str]:
     graph = GraphSlice([out.source])
-    program = graph.lower(graph.leaves)
+    program = Inlining().apply(graph.lower(graph.leaves))
     return Counter(step.op.name for step in program.main.body.walk())
 
 

@@ -274,7 +274,8 @@ def test_caches_are_updated(backend):
             compiled = gptrs.jit(run, donate="pools")
             if not plain:
                 program = compiled.lower(step, buffers.pools, plain)
-                assert len(program.functions) == 3, "the window is another function"
+                calls = [step.op for step in program.main.body.walk() if isinstance(step.op, Call)]
+                assert len({call.function for call in calls}) == 2, "the window is another function"
             x, pools = compiled(step, buffers.pools, plain)
             results.append([x.numpy(), *(pool.numpy() for pair in pools for pool in pair)])
     for one, other in zip(*results, strict=True):

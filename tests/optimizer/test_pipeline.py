@@ -182,7 +182,7 @@ func @main(%x: f32[2]) -> f32[2] {
     Pipeline(legalize=(own,), fuse=(own,), observe=runs.append).run(program)
     assert [run.stage for run in runs if run.name == "own"] == ["legalize", "fuse"]
     stages = list(dict.fromkeys(run.stage for run in runs))
-    assert stages == ["canonicalize", "legalize", "fuse", "clean up"]
+    assert stages == ["inline", "canonicalize", "legalize", "fuse", "clean up"]
 
 
 def test_a_long_chain_does_not_exhaust_the_stack():

@@ -38,7 +38,9 @@ from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
 if TYPE_CHECKING:
+    from gptrs.ir.ops.custom_call import Composite
     from gptrs.optimizer.pass_base import Pass
+    from gptrs.optimizer.passes.inlining import Claimed
 
 SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PRECISION)
 """The environment variables that decide what is made of a program."""
@@ -94,6 +96,14 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     ) -> str | None:
         """Why there is no kernel for `op` on these types, None if there is one."""
         return TABLE.refusal(op, operands, results)
+
+    def claim(
+        self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Claimed:
+        """Return what computes a composite, a reason against it, or None without a kernel."""
+        # Late, as in `fuse`.
+        claims = import_module("gptrs_backend_numba.fusion.claims")
+        return cast("Claimed", claims.claim(op, operands, results))
 
     @property
     def fuse(self) -> tuple[Pass, ...]:

@@ -153,7 +153,7 @@ def _elements(weight: Parameter) -> Iterable[np.ndarray]:
 
 def _canonical(program: Program) -> Program:
     """Return `@main` alone, without calls and without what others need not compute."""
-    return Pipeline().before_folding(Inlining().apply(program))
+    return Pipeline(inlining=Inlining()).before_folding(program)
 
 
 def _size_name(size: int) -> int | str:

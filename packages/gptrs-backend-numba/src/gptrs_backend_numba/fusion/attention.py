@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.activation import LEAST_TOTAL, softmax
+from gptrs.functionals.activation import softmax
 from gptrs.functionals.attention import attention, attention_by
 from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Compare, Div, Exp, Select
-from gptrs.ir.ops.reduction import Reduce
+from gptrs.ir.ops.elementwise import Compare, Select
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion.claims import claim_softmax
 from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
@@ -82,17 +82,18 @@ Attention that computes its mask comes first: to the others it looks like one th
 
 
 def _fusions(
-    function: Callable[..., Tensor], guard: str, heads: tuple[int, ...], *needs: Need
+    function: Callable[..., Tensor], guard: str, heads: tuple[int, ...], normal: Need
 ) -> Iterator[Pass]:
     """Yield passes for all kinds, of examples with `heads` of queries on three of keys."""
     for ops, (queries, keys), seen in _KINDS:
         for count in heads:
             calls = _calls(f"f32[2, {count}, {queries}, 5]", keys, **seen)
-            wanted = (DotGeneral, Exp, Reduce, Div, *ops, *needs)
-            yield fusion(function, calls, wanted, partial(_replaced, guard=guard))
+            replaced = partial(_replaced, guard=guard)
+            yield fusion(function, calls, (DotGeneral, normal, *ops), replaced, claim_softmax)
 
 
 FUSE_ATTENTION: tuple[Pass, ...] = (
-    *_fusions(attention, "blind", (3, 6), LEAST_TOTAL),
-    *_fusions(plain_attention, "none", (3,)),  # files repeat keys for the heads that share them
+    *_fusions(attention, "blind", (3, 6), "safe_softmax"),
+    # Files repeat keys for the heads that share them.
+    *_fusions(plain_attention, "none", (3,), "softmax"),
 )

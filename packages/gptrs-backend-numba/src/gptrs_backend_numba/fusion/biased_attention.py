@@ -12,18 +12,18 @@ from functools import partial
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.activation import LEAST_TOTAL, softmax
+from gptrs.functionals.activation import softmax
 from gptrs.functionals.attention import attention, attention_by
 from gptrs.functionals.operands import splat
 from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Add, Compare, Div, Exp, Select
-from gptrs.ir.ops.reduction import Reduce
+from gptrs.ir.ops.elementwise import Add, Compare, Select
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion.claims import claim_softmax
 from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
 from gptrs_backend_numba.lowering.biased_attention import TARGET
 
@@ -83,12 +83,12 @@ def _replaced(call: FoundCall, guard: str) -> CustomCall | None:
 
 
 def _fused(function: Callable[..., Tensor], guard: str, *needs: Need) -> Pass:
-    needs = (DotGeneral, Exp, Reduce, Div, Add, *needs)
-    return fusion(function, _CALLS, needs, partial(_replaced, guard=guard))
+    replaced = partial(_replaced, guard=guard)
+    return fusion(function, _CALLS, (DotGeneral, Add, *needs), replaced, claim_softmax)
 
 
 FUSE_BIASED_ATTENTION: tuple[Pass, ...] = (
-    _fused(biased_attention, "blind", LEAST_TOTAL),
-    _fused(guarded_attention, "nan", Select, Compare),
-    _fused(plain_biased_attention, "none"),
+    _fused(biased_attention, "blind", "safe_softmax"),
+    _fused(guarded_attention, "nan", "softmax", Select, Compare),
+    _fused(plain_biased_attention, "none", "softmax"),
 )

@@ -18,6 +18,7 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
+from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR
 from gptrs_backend_numba.lowering.linear import NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
@@ -115,6 +116,10 @@ def _is_broadcast(node: InstructionNode | None) -> bool:
     return node is not None and isinstance(node.op, BroadcastTo)
 
 
+NARROW_GROUPS = RegionPass(
+    "numba-fuse-narrow-groups", lambda region: take_narrow_weights(region, GROUPED_LINEAR)
+)
+"""The same for products of groups of rows, which are composites that this backend claims."""
 _LAYERS: list[dict[str, object]] = [
     {**tensors(x="f32[2, 3]", weight=weight, **bias), "layout": layout}
     for layout, weight in (("out_in", "f32[4, 3]"), ("in_out", "f32[3, 4]"))

@@ -9,17 +9,19 @@ from gptrs.functionals.matching.patterns import FunctionalPattern
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
+from gptrs.optimizer.passes.inlining import Claim, unclaimed
 from gptrs.optimizer.rewrite.template import Definer
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate
 
 Users = Mapping[Value, frozenset[tuple[Value, ...]]]
 """The instructions that read each value, by their results; () stands for the end of a region."""
-Need = type[Op] | float
-"""An op, or a number that is a constant of a program."""
+Need = type[Op] | float | str
+"""An op, a number that is a constant of a program, or what a `custom_call` computes: `softmax`."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,11 @@ class GatedFusion:
         """Return the program with all calls replaced."""
         bodies = [function.body for function in program.functions]
         made = [made for body in bodies for made in body.walk()]
-        if not self.needs <= {*map(type, (each.op for each in made)), *_numbers(made)}:
+        if not self.needs <= {
+            *map(type, (each.op for each in made)),
+            *_numbers(made),
+            *_kinds(made),
+        }:
             return program
         found = Unshared(self.pattern, _users(bodies))
         return FusionPass(self.name, found, self.replacement).apply(program)
@@ -80,15 +86,17 @@ def fusion(
     examples: Iterable[Mapping[str, object]],
     needs: Iterable[Need],
     replacement: Replacement,
+    claim: Claim = unclaimed,
 ) -> GatedFusion:
     """Return the pass that replaces calls like `examples` by the result of `replacement`.
 
-    All these calls must have the ops and numbers in `needs`. An argument of an example is a number,
+    All these calls must have the ops and numbers in `needs`. Composites in them that `claim` takes
+    look as in programs. An argument of an example is a number,
     a word, or the type of a tensor as `tensors` gives it: see
     `gptrs.functionals.matching.examples.pattern_example`.
     """
     name = function.__name__
-    found = FunctionalPattern(name, function, list(examples), evaluate)
+    found = FunctionalPattern(name, function, list(examples), evaluate, claim)
     return GatedFusion(f"numba-fuse-{name.replace('_', '-')}", found, replacement, frozenset(needs))
 
 
@@ -102,6 +110,13 @@ def _numbers(made: Iterable[Instruction]) -> Iterator[object]:
     for each in made:
         if isinstance(each.op, Constant) and each.op.value.array.size == 1:
             yield each.op.value.array.item()
+
+
+def _kinds(made: Iterable[Instruction]) -> Iterator[str]:
+    """Yield what custom calls of this backend compute, the third word of their targets."""
+    for each in made:
+        if isinstance(each.op, CustomCall) and each.op.target.startswith("gptrs.numba."):
+            yield each.op.target.split(".")[2]
 
 
 def _users(bodies: Iterable[Region]) -> Users:

@@ -8,30 +8,28 @@ from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
-from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.image_layout import CHANNELS_LAST
-from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
-from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
+from gptrs_backend_numba.fusion.linear import FUSE_LINEAR, NARROW_GROUPS
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
 from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
-from gptrs_backend_numba.fusion.rows import FUSE_ROWS
+from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX
 from gptrs_backend_numba.fusion.switch import is_on
 
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,
     FUSE_CONVOLUTIONS,
-    *FUSE_PAGED_ATTENTION,
-    *FUSE_GROUPED_LINEAR,
+    NARROW_GROUPS,
     *FUSE_QUANTIZED_GROUPED,
+    *FUSE_SOFTMAX,
     *FUSE_ATTENTION,
     *FUSE_BIASED_ATTENTION,
     *FUSE_LINEAR,
     *FUSE_QUANTIZED,
-    *FUSE_ROWS,
+    *FUSE_NORMS,
     FUSE_ROTARY,
 )
-"""A softmax is part of attention, and a linear layer may be a convolution: those come first.
+"""Attention has a softmax in it, and a linear layer may be a convolution: those come first.
 
 What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
 """

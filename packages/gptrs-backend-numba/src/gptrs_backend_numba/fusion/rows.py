@@ -75,7 +75,12 @@ _GROUPS = [
     {**tensors(x="f32[2, 3, 4, 5]"), "axes": axes, "epsilon": epsilon}
     for axes, epsilon in (((1, 3), 1e-5), ((1, 2), 1e-3))
 ]
-FUSE_ROWS: tuple[Pass, ...] = (
+FUSE_SOFTMAX: tuple[Pass, ...] = (
+    fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
+    fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),
+)
+"""Softmax that a program spells out; that of the functional has been claimed."""
+FUSE_NORMS: tuple[Pass, ...] = (
     fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(plain_layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms("weight"), (Reduce, Rsqrt), _norm("weight")),
@@ -83,7 +88,5 @@ FUSE_ROWS: tuple[Pass, ...] = (
     fusion(plain_layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
     fusion(standardized, _GROUPS, (Reduce, Rsqrt), _standardize),
-    fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
-    fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),
 )
 """Those that are most of what others are made of come last."""

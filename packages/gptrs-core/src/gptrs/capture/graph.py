@@ -122,7 +122,7 @@ def make_node(
     )
     abstract = any([source.abstract for source in sources])
     constant = all([isinstance(source, Captured) and source.node.constant for source in sources])
-    backend = common_backend(sources, op.name)
+    backend = common_backend(sources, op.title)
     stored: list[Stored | None] = [None] * len(types)
     return GraphNode(
         op, sources, types, backend, abstract, stored, tuple(regions), tuple(functions), constant

@@ -9,13 +9,12 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
-from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.inlining import Claimed, Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.split import Split
 from gptrs.optimizer.stage import PassRun
@@ -53,8 +52,8 @@ class ClaimingBackend(Protocol):
 
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Op | None:
-        """Return the op, with the same operands, that computes a composite; None to inline it."""
+    ) -> Claimed:
+        """Return what computes a composite, a reason against it, or None to inline it."""
         ...
 
 
@@ -72,10 +71,9 @@ def optimize(
     others are inlined. `observe` is called after every pass.
     """
     for_backend = _ForBackend(backend)
-    pipeline = for_backend.pipeline(observe)
     shares = share and for_backend.shares_functions
-    inlined = Inlining(for_backend.claim, share=shares).apply(program)
-    canonical = pipeline.before_folding(inlined)
+    pipeline = for_backend.pipeline(Inlining(for_backend.claim, share=shares), observe)
+    canonical = pipeline.before_folding(program)
     if parameters is None:
         split = Split(canonical, tuple(range(len(canonical.main.body.params))))
     else:
@@ -92,11 +90,12 @@ class _ForBackend:
         with blamed(self.backend, "`shares_functions`"):
             return isinstance(self.backend, SharingBackend) and self.backend.shares_functions
 
-    def pipeline(self, observe: Callable[[PassRun], None] | None) -> Pipeline:
+    def pipeline(self, inlining: Inlining, observe: Callable[[PassRun], None] | None) -> Pipeline:
         with blamed(self.backend, "`legalize` and `fuse`"):
             own = self.backend if isinstance(self.backend, BackendWithPasses) else None
             legalize, fuse = (tuple(own.legalize), tuple(own.fuse)) if own else ((), ())
         return Pipeline(
+            inlining=inlining,
             legalize=tuple(_BackendPass(self.backend, each) for each in legalize),
             fuse=tuple(_BackendPass(self.backend, each) for each in fuse),
             evaluate=self._evaluate,
@@ -105,7 +104,7 @@ class _ForBackend:
 
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Op | None:
+    ) -> Claimed:
         if not isinstance(self.backend, ClaimingBackend):
             return None
         with blamed(self.backend, "`claim`"):

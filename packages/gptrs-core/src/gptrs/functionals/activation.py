@@ -104,7 +104,7 @@ def hard_swish(x: Tensor) -> Tensor:
 @pattern_example(x="f32[2, 3]", approximate="none")
 @pattern_example(x="f32[2, 3]", approximate="tanh")
 @pattern_example(x="f32[2, 3]", approximate="quick")
-@functional
+@functional(composite=True)
 def gelu(x: Tensor, approximate: Approximation = "none") -> Tensor:
     """The Gaussian error linear unit (Hendrycks and Gimpel 2016) of a floating-point tensor.
 
@@ -149,7 +149,7 @@ def geglu(gate: Tensor, value: Tensor | None = None, approximate: Approximation 
 
 @pattern_example(x="f32[2, 3]", axis=0)
 @pattern_example(x="f32[2, 3]", axis=1)
-@functional
+@functional(composite=True)
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`exp(x - max) / sum exp(x - max)` along `axis` of a floating-point tensor of rank >= 1.
 
@@ -164,7 +164,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 @pattern_example(x="f32[2, 3]", axis=0)
 @pattern_example(x="f32[2, 3]", axis=1)
-@functional
+@functional(composite=True)
 def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`softmax`, but 0 for a slice of nothing but -inf: the probabilities of `attention`.
 
@@ -192,7 +192,7 @@ def positive_total(total: Tensor) -> Tensor:
 
 @pattern_example(x="f32[2, 3]", axis=0)
 @pattern_example(x="f32[2, 3]", axis=1)
-@functional
+@functional(composite=True)
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`x - max - log(sum exp(x - max))` along `axis` of a floating-point tensor of rank >= 1.
 

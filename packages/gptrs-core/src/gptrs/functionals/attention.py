@@ -38,7 +38,7 @@ _KEYS = {"key": "f32[2, 3, 6, 5]", "value": "f32[2, 3, 6, 7]"}
     )
     for scale in (0.25, 0.75)
 )
-@functional
+@functional(composite=True)
 def attention(
     query: Tensor,
     key: Tensor,

@@ -12,7 +12,7 @@ from gptrs.ir import dtypes
 _FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)
 
 
-@functional
+@functional(composite=True)
 def grouped_linear(x: Tensor, weight: Tensor, groups: Tensor) -> Tensor:
     """Row r of x times the transposed matrix `weight[groups[r]]`: [R, I], [G, O, I] -> [R, O].
 

@@ -29,7 +29,7 @@ from gptrs.functionals.reduction import bounded_mean, centered
 @pattern_example(x="f32[2, 3]", weight="f32[3]", bias="f32[3]", epsilon=1e-3)
 @pattern_example(x="f32[2, 3]", epsilon=1e-5)
 @pattern_example(x="f32[2, 3]", epsilon=1e-3)
-@functional
+@functional(composite=True)
 def layer_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -55,7 +55,7 @@ def layer_norm(
 @pattern_example(x="f32[2, 3]", weight="f32[3]", epsilon=1e-3)
 @pattern_example(x="f32[2, 3]", epsilon=1e-6)
 @pattern_example(x="f32[2, 3]", epsilon=1e-3)
-@functional
+@functional(composite=True)
 def rms_norm(
     x: Tensor, weight: Tensor | None = None, epsilon: float = 1e-6, weight_offset: float = 0
 ) -> Tensor:
@@ -121,7 +121,7 @@ def batch_norm(
     return _narrowed(_affine(_widened(x), scale, shift), x)
 
 
-@functional
+@functional(composite=True)
 def group_norm(
     x: Tensor,
     groups: int,
@@ -152,7 +152,7 @@ def group_norm(
     return _narrowed(_affine(normal, weight, bias), x)
 
 
-@functional
+@functional(composite=True)
 def instance_norm(
     x: Tensor,
     weight: Tensor | None = None,

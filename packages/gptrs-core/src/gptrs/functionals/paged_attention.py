@@ -39,7 +39,7 @@ _MAX_ROWS = 2**31 - 1
 """Most rows of a pool, [P * K * S, D]: they are counted in si32."""
 
 
-@functional
+@functional(composite=True)
 def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
     """`pool` [P, K, S, D] with row n of `new` [N, K, D] written at the position `slots[n]`.
 
@@ -89,7 +89,7 @@ def _lines(slots: Tensor, kv_heads: int, size: int) -> Tensor:
     return primitives.reshape(primitives.add(expand(first, shape), below), (*shape, 1))
 
 
-@functional
+@functional(composite=True)
 def paged_attention(
     query: Tensor,
     key_pool: Tensor,

@@ -99,7 +99,7 @@ def rotary_tables(
     for table in ("f32[5, 3]", "f32[5, 2]", "f32[2, 5, 3]", "f32[2, 5, 2]")
     for interleaved in (False, True)
 )
-@functional
+@functional(composite=True)
 def rotary(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, heads_axis: int = 1
 ) -> Tensor:

@@ -80,6 +80,11 @@ class Op(_Immutable):
     data_operand: ClassVar[int] = 0
     """The operand whose element type a kernel is chosen by (`select`: the first branch)."""
 
+    @property
+    def title(self) -> str:
+        """The name for messages and reports."""
+        return self.name
+
     def infer(self, *operands: Any, **bodies: Any) -> Inferred:
         """Result type(s) for operands of these types."""
         raise NotImplementedError

@@ -11,9 +11,10 @@ that its guards accept. Every symbol is at least 1 there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Generic, Literal, TypeVar
 
 from gptrs.errors import ProgramError
 from gptrs.ir.symbolic_dim import (
@@ -26,6 +27,8 @@ from gptrs.ir.symbolic_dim import (
     symbols_of,
 )
 from gptrs.quick_dataclass import dataclass
+
+Kept = TypeVar("Kept")
 
 FIRST_DERIVED = 500_000
 """The number of the first derived symbol: those of programs are below."""
@@ -260,6 +263,31 @@ def adopt(decided: SizeGuards) -> None:
     if isinstance(guards, SizeGuards):
         for guard in decided.guards:
             guards.at_least_zero(guard)
+
+
+class GuardedValues(Generic[Kept]):
+    """The last values by key, each for the sizes that what was decided for it holds for."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._known: OrderedDict[Hashable, tuple[Kept, SizeGuards]] = OrderedDict()
+
+    def find(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Kept, SizeGuards]:
+        """Return the value under `key`, and its guards; `make` it if there is none for these sizes.
+
+        The sizes are those of the `deciding` block around, which does not `adopt` the guards.
+        """
+        sizes = example_sizes()
+        full = bool(sizes), key
+        known = self._known.get(full)
+        if known is None or not known[1].accept(sizes):
+            guards = SizeGuards(sizes)
+            with deciding(guards) if sizes else nullcontext():
+                known = make(), guards
+            self._known[full] = known
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return known
 
 
 def least(a: int, b: int) -> int:

@@ -112,7 +112,7 @@ class _Description:
         node = source.node
         number = self._nodes.get(node)
         if number is None:
-            if node.abstract or node.regions or node.functions:
+            if node.abstract or node.regions:  # the names of functions end in their digests
                 raise _UnknownError
             number = self._nodes[node] = len(self._nodes)
             self.parts.append(f"{node.op!r} {len(node.operands)} {list(map(str, node.types))}")

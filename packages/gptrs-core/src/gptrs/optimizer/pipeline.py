@@ -15,6 +15,7 @@ from gptrs.optimizer.passes.dead_code import DEAD_CODE
 from gptrs.optimizer.passes.dot_general_folding import DOT_GENERAL_FOLDING
 from gptrs.optimizer.passes.elementwise_simplification import ELEMENTWISE_SIMPLIFICATION
 from gptrs.optimizer.passes.extreme_folding import EXTREME_FOLDING
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.passes.integer_simplification import INTEGER_SIMPLIFICATION
 from gptrs.optimizer.passes.late_broadcasts import LATE_BROADCASTS
 from gptrs.optimizer.passes.late_casts import LATE_CASTS
@@ -85,12 +86,15 @@ class Pipeline:
     Between them the caller may cut out what depends on parameters alone (see
     `gptrs.optimizer.parameter_folding`). The first half brings a program into its canonical form,
     in which equal computations look alike, and lets the backend replace what it does not take
-    (`legalize`). In the second half the backend puts instructions together (`fuse`), and what that
+    (`legalize`). In front of that the backend claims composites, and `inlining` takes apart all
+    others. In the second half the backend puts instructions together (`fuse`), and what that
     left behind is cleaned up, with an eye on sizes and numbers. Every stage keeps what the program
     computes, bit for bit, and its signature. `GPTRS_OPT_PRE_ITERS` and `GPTRS_OPT_POST_ITERS` bound
     the rounds of the first and the last stage; with 0 it does not run.
     """
 
+    inlining: Inlining = Inlining(calls=False)
+    """Whose claims count, and which functions stay."""
     legalize: tuple[Pass, ...] = ()
     fuse: tuple[Pass, ...] = ()
     evaluate: Evaluator | None = None
@@ -104,6 +108,7 @@ class Pipeline:
         """Return `program` in canonical form, and as the backend wants it."""
         return self._run(
             program,
+            Stage("inline", (self.inlining,)),
             Stage("canonicalize", self._with_constants(PIPELINE), rounds(FIRST_ROUNDS)),
             Stage("legalize", self.legalize),
         )

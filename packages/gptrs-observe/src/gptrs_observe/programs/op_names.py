@@ -23,12 +23,13 @@ def kernel_name(kernel: str) -> str:
 
 
 def op_title(op: Op) -> str:
-    """Return the name of an op; of a custom call that of its target, and what it fuses.
+    """Return the name of an op: of a composite the functional, of a custom call its target.
 
-    That is told by the attributes `bias`, `activation` and `residual`: `linear + bias + gelu_tanh`.
+    What a custom call fuses is told by its attributes `bias`, `activation` and `residual`:
+    `linear + bias + gelu_tanh`.
     """
     if not isinstance(op, CustomCall):
-        return op.name
+        return op.title
     given = dict(op.attrs.items)
     flags = [key for key in ("bias", "residual") if given.get(key) is True]
     activation = given.get("activation")

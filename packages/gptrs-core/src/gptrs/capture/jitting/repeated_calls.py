@@ -87,7 +87,13 @@ def _weight_below(source: Source) -> tuple[Source, tuple[Op, ...]]:
     below = source
     while isinstance(below, Captured) and len(ops) < _MOST_OPS:
         node = below.node
-        if node.abstract or node.regions or len(node.operands) != 1 or len(node.types) != 1:
+        if (
+            node.abstract
+            or node.regions
+            or node.functions
+            or len(node.operands) != 1
+            or len(node.types) != 1
+        ):
             break
         ops.append(node.op)
         below = resolve(node.operands[0])

@@ -86,6 +86,13 @@ def suspended(functional: str) -> Generator[None]:
 
 
 @contextmanager
+def nothing_overridden() -> Generator[None]:
+    """Scope in which each functional is the portable one."""
+    with _set({}):
+        yield
+
+
+@contextmanager
 def _set(active: Mapping[str, Choice]) -> Generator[None]:
     token = ACTIVE.set(active)
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast, overload
 
 from gptrs.capture.ports import plugin_implementations
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
+from gptrs.functionals.dispatch.composites import CompositeCalls
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
@@ -48,21 +49,60 @@ class Implementation:
     def run(self, args: Arguments, kwargs: Keywords) -> object:
         """Its result; a call of the functional inside of it is a call of the portable one."""
         with suspended(self.functional):
-            return self.function(*args, **kwargs)
+            composite = _composites.get(self.functional)
+            if composite is None:
+                return self.function(*args, **kwargs)
+            name = None if self.name == PORTABLE else self.name
+            return composite.call(self.function, name, args, kwargs)
 
 
 _implementations: dict[str, dict[str, Implementation]] = {}
+_composites: dict[str, CompositeCalls] = {}
+"""The functionals that are captured as composites."""
 
 
-def functional(portable: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+@overload
+def functional(portable: Callable[Parameters, Result], /) -> Callable[Parameters, Result]: ...
+
+
+@overload
+def functional(
+    *, composite: bool | str
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]: ...
+
+
+def functional(
+    portable: Callable[Parameters, Result] | None = None, /, *, composite: bool | str = False
+) -> (
+    Callable[Parameters, Result]
+    | Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]
+):
     """Decorator: register `portable` under its name and let calls go to the active override.
 
-    The body validates (pure, precise errors), then captures primitives or calls functionals.
+    The body validates (pure, precise errors), then captures primitives or calls functionals. With
+    `composite` a call is one instruction, `softmax.v1`, whose decomposition is the body: backends
+    may claim it, see `OpTable.composite`. True means the version `v1`; a string says another one,
+    which a body that computes something else for the same call needs.
     """
+    if portable is None:
+        version = composite if isinstance(composite, str) else "v1"
+        return lambda function: _registered_as(function, version)
+    return _registered_as(portable, None)
+
+
+def _registered_as(
+    portable: Callable[Parameters, Result], version: str | None
+) -> Callable[Parameters, Result]:
     name = portable.__name__
     if name in _implementations:
         raise ValueError(f"functional `{name}` is defined twice")
     _implementations[name] = {PORTABLE: Implementation(name, PORTABLE, portable)}
+    calls = portable
+    if version is not None:
+        composite = _composites[name] = CompositeCalls(f"{name}.{version}", portable)
+
+        def calls(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            return cast("Result", composite.call(portable, None, args, kwargs))
 
     @functools.wraps(portable)
     def dispatch(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -70,7 +110,7 @@ def functional(portable: Callable[Parameters, Result]) -> Callable[Parameters, R
         choice = active.get(name) if active else None
         try:
             if choice is None:
-                return portable(*args, **kwargs)
+                return calls(*args, **kwargs)
             return cast("Result", choice.call(args, kwargs))
         except (AttributeError, TypeError) as error:
             refused = _foreign_operand(portable, args, kwargs)

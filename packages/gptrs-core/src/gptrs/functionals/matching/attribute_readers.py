@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Program
 from gptrs.optimizer.rewrite.template import TemplateMatch
 from gptrs.quick_dataclass import dataclass
@@ -88,6 +89,8 @@ def readers_of(
 
 def _places(program: Program) -> Iterator[Reader]:
     for made in program.main.body.instructions:
+        if isinstance(made.op, CustomCall):
+            continue  # it stands for a composite, which looks alike in all calls
         for attribute in made.op.attribute_types:
             for conversion in _CONVERSIONS:
                 yield Reader(made, attribute, conversion)

@@ -13,9 +13,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
@@ -26,12 +24,13 @@ from gptrs.functionals.matching.examples import EXAMPLES, pattern_names
 from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Program, Region, Value
-from gptrs.ir.size_guards import SizeGuards, adopt, deciding, example_sizes
+from gptrs.ir.size_guards import GuardedValues, SizeGuards, adopt
 from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.fusion import FoundCall
+from gptrs.optimizer.passes.inlining import Claim, Inlining, unclaimed
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 from gptrs.quick_dataclass import dataclass
@@ -39,16 +38,18 @@ from gptrs.quick_dataclass import dataclass
 Example = Mapping[str, object]
 """Arguments of an example call by parameter: a `TensorType` for a tensor."""
 
-_KEPT_CAPTURES = 256
-
 
 def capture(
-    function: Callable[..., object], example: Example, evaluate: Evaluator | None = None
+    function: Callable[..., object],
+    example: Example,
+    evaluate: Evaluator | None = None,
+    claim: Claim = unclaimed,
 ) -> Program:
     """Return the canonical program of a call; its parameters are the tensors, under their names.
 
-    No override is active; what is assumed about symbolic sizes is. UsageError where the function
-    does not return one tensor, or reads tensors that it does not take.
+    Composites that `claim` leaves are inlined. No override is active; what is assumed about
+    symbolic sizes is. UsageError where the function does not return one tensor, or reads tensors
+    that it does not take.
     """
     tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}
     leaves = [Argument(type_, position, None) for position, type_ in enumerate(tensors.values())]
@@ -63,7 +64,8 @@ def capture(
     own: set[Leaf] = set(leaves)
     if not own.issuperset(graph.leaves):
         raise UsageError("a pattern needs a function that reads nothing but its arguments")
-    return Pipeline(evaluate=evaluate).before_folding(graph.lower(leaves))
+    pipeline = Pipeline(inlining=Inlining(claim), evaluate=evaluate)
+    return pipeline.before_folding(graph.lower(leaves))
 
 
 @dataclass(frozen=True)
@@ -78,48 +80,41 @@ class Variant:
     """Readers of the other arguments from a program."""
 
 
-@dataclass(frozen=True)
-class CapturedCall:
-    """A captured call, and what was decided about symbolic sizes on the way."""
-
-    template: Template | None
-    """None if the function refuses the call."""
-    guards: SizeGuards
-
-
 class CapturedCalls:
     """Captures of calls of one function by arguments; the last ones are kept."""
 
-    def __init__(self, function: Callable[..., object], evaluate: Evaluator | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        evaluate: Evaluator | None = None,
+        claim: Claim = unclaimed,
+    ) -> None:
         self._function = function
         self._evaluate = evaluate
-        self._known: OrderedDict[object, CapturedCall] = OrderedDict()
+        self._claim = claim
+        self._known = GuardedValues[Template | None]()
 
-    def find(self, call: Example) -> CapturedCall:
-        """Return the capture of a call.
+    def find(self, call: Example) -> tuple[Template | None, SizeGuards]:
+        """Return the capture of a call, None if the function refuses it, and its guards.
 
         With symbolic sizes it holds for sizes like those of the `deciding` block around.
         """
-        sizes = example_sizes()
-        key = (bool(sizes), *((name, str(value), type(value)) for name, value in call.items()))
-        known = self._known.get(key)
-        if known is None or not known.guards.accept(sizes):
-            known = self._known[key] = self._made(call, SizeGuards(sizes))
-            if len(self._known) > _KEPT_CAPTURES:
-                self._known.popitem(last=False)
-        return known
+        key = tuple([(name, str(value), type(value)) for name, value in call.items()])
+        return self._known.find(key, lambda: self._made(call))
 
-    def _made(self, call: Example, guards: SizeGuards) -> CapturedCall:
+    def _made(self, call: Example) -> Template | None:
         try:
-            with deciding(guards) if guards.example else nullcontext():
-                program = capture(self._function, call, self._evaluate)
+            program = capture(self._function, call, self._evaluate, self._claim)
         except GptrsError:
-            return CapturedCall(None, guards)
-        return CapturedCall(Template(program.main.body), guards)
+            return None
+        return Template(program.main.body)
 
 
 class FunctionalPattern:
-    """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`."""
+    """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`.
+
+    In programs for a backend, `claim` is that of the backend: what it claims is no longer there.
+    """
 
     def __init__(
         self,
@@ -127,12 +122,14 @@ class FunctionalPattern:
         function: Callable[..., object],
         examples: list[Example],
         evaluate: Evaluator | None = None,
+        claim: Claim = unclaimed,
     ) -> None:
         self.name = name
         self._function = function
         self._examples = examples
         self._evaluate = evaluate
-        self._captures = CapturedCalls(function, evaluate)
+        self._claim = claim
+        self._captures = CapturedCalls(function, evaluate, claim)
 
     def evaluated_by(self, evaluate: Evaluator) -> FunctionalPattern:
         """Return the pattern for programs whose constants `evaluate` has folded."""
@@ -144,7 +141,7 @@ class FunctionalPattern:
         groups: dict[object, list[tuple[Example, Program]]] = {}
         for example in self._examples:
             for kind in _in_small_floats(example):
-                program = capture(self._function, kind, self._evaluate)
+                program = capture(self._function, kind, self._evaluate, self._claim)
                 words = tuple(item for item in kind.items() if _is_word(item[1]))
                 shape = (_outline(program.main.body), words)
                 groups.setdefault(shape, []).append((kind, program))
@@ -178,14 +175,13 @@ class FunctionalPattern:
         types = {name: candidate.bound[param].type for name, param in params}
         numbers = {name: reader.read(candidate) for name, reader in variant.readers.items()}
         attributes = {**variant.constants, **numbers}
-        found = self._captures.find({**types, **attributes})
-        template = found.template
+        template, guards = self._captures.find({**types, **attributes})
         if template is None:
             return None
         match = template.match(result, definition, exact=True)
         if match is None:
             return None
-        adopt(found.guards)
+        adopt(guards)
         operands = {
             name: match.bound[param]
             for name, param in zip(variant.operands, template.params, strict=True)
@@ -200,7 +196,7 @@ class FunctionalPattern:
 
         def same(call: Example, wanted: Program) -> bool:
             try:
-                found = capture(self._function, call, self._evaluate)
+                found = capture(self._function, call, self._evaluate, self._claim)
             except (GptrsError, TypeError, ValueError):  # a try with a value of another kind
                 return False
             return print_region(found.main.body) == print_region(wanted.main.body)

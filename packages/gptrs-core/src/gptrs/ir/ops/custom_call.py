@@ -48,6 +48,11 @@ class Composite(ControlFlow):
         return self.require_some(body.results)
 
     @property
+    def title(self) -> str:
+        """The functional, `softmax` of the kind `softmax.v1`."""
+        return self.kind.partition("/")[0].rpartition(".")[0]
+
+    @property
     def operand_names_given(self) -> tuple[str, ...]:
         """The parameters that the operands belong to."""
         return tuple(self.operands.split())

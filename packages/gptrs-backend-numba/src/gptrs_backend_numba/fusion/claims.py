@@ -1,0 +1,213 @@
+"""Composites that this backend computes: calls of its kernels in the place of functionals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.builder import Builder
+from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Composite, CustomCall
+from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.ops.layout import BroadcastTo, Reshape
+from gptrs.ir.program import Value
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.passes.inlining import Claimed, Declined
+from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.fusion.switch import is_on
+from gptrs_backend_numba.kernels import rows
+from gptrs_backend_numba.lowering.attention import attention_target
+from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR, fits_grouped
+from gptrs_backend_numba.lowering.matmul import FLOATS
+from gptrs_backend_numba.lowering.paged_attention import (
+    PAGED_ATTENTION,
+    UPDATE_PAGES,
+    fits_attention,
+    fits_update,
+)
+from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
+from gptrs_backend_numba.lowering.rows import rows_target
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A composite that may be claimed: its operands by parameter, its attributes, its result."""
+
+    op: Composite
+    types: Mapping[str, TensorType]
+    result: TensorType
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Return an attribute that is a number, `default` where the call has none."""
+        value = dict(self.op.attrs.items).get(name, default)
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def replaced(self, target: str, **attrs: DictionaryValue) -> CustomCall:
+        """Return a call of a kernel that takes the operands as they are."""
+        return CustomCall(target, (self.result,), Dictionary.of(attrs))
+
+    def lowered(self, call: CustomCall, **changes: Sequence[Op]) -> Claimed:
+        """Return `call` behind `changes` of operands, without ops that have nothing to do."""
+        builder = Builder()
+        given = {name: builder.param(type_) for name, type_ in self.types.items()}
+        taken = [_applied(builder, value, changes.get(name, ())) for name, value in given.items()]
+        return builder.region(builder.emit(call, *taken)) if taken != list(given.values()) else call
+
+
+def _applied(builder: Builder, value: Value, ops: Sequence[Op]) -> Value:
+    for op in ops:
+        if op.result_types([value.type]) != (value.type,):
+            value = builder.emit(op, value)
+    return value
+
+
+_Claim = Callable[[_Call], Claimed]
+
+
+def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Claimed:
+    """Return what computes a composite, a reason against it, or None for kinds without a kernel."""
+    found = _CLAIMS.get(op.kind) if is_on() else None
+    if found is None:
+        return None
+    return found(_Call(op, dict(zip(op.operand_names_given, operands, strict=True)), results[0]))
+
+
+def claim_softmax(
+    op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Claimed:
+    """`claim` of softmax alone: what patterns of attention have in them, see `FUSE_SOFTMAX`."""
+    return claim(op, operands, results) if op.kind in _SOFTMAX else None
+
+
+def _softmax(call: _Call) -> Claimed:
+    axis = call.op.attrs["axis"]
+    if axis not in (-1, call.result.rank - 1):
+        return Declined(f"the kernel takes the last axis, not axis {axis}")
+    return _rows(call)
+
+
+def _norm(*vectors: str) -> _Claim:
+    def norm(call: _Call) -> Claimed:
+        attrs = call.op.attrs
+        if "axes" in attrs and attrs["axes"] not in ((-1,), (call.result.rank - 1,)):
+            return Declined(f"the kernel takes the last axis, not axes {attrs['axes']}")
+        if call.number("weight_offset"):
+            return Declined("`weight_offset` is added to the weight, as parameters are folded")
+        flags: dict[str, DictionaryValue] = {name: name in call.types for name in vectors}
+        return _rows(call, **flags, epsilon=call.number("epsilon"))
+
+    return norm
+
+
+def _rows(call: _Call, **attrs: DictionaryValue) -> Claimed:
+    x = call.result
+    if x.dtype not in rows.FLOATS:
+        return _wrong_type(x.dtype, rows.FLOATS)
+    if 0 in x.shape:
+        return _EMPTY
+    return call.replaced(rows_target(call.op.title, x.dtype), **attrs)
+
+
+def _attention(call: _Call) -> Claimed:
+    query, key, value = (call.types[name] for name in ("query", "key", "value"))
+    causal, keys = call.op.attrs["causal"] is True, call.op.attrs
+    if query.dtype not in FLOATS:
+        return _wrong_type(query.dtype, FLOATS)
+    if 0 in (*query.shape, *key.shape, *value.shape):
+        return _EMPTY
+    mask = call.types.get("mask")
+    if mask is not None and not mask.dtype.is_bool:
+        return Declined("the kernel hides keys; a mask that is added is another kernel's")
+    unknown = [name for name in ("window", "softcap", "offset") if name in keys]
+    if unknown or (mask is not None and causal):
+        what = f"`{unknown[0]}`" if unknown else "a mask and `causal`"
+        return Declined(f"the kernel does not compute the mask or the scores for {what}")
+    offset = "offset" in call.types
+    length = query.shape[2]
+    if causal and not offset and not isinstance(length, SymbolicDim) and length == 1:
+        causal = False  # the last position sees all keys
+    made = call.replaced(
+        attention_target(query.dtype),
+        causal=causal,
+        guard="blind",
+        mask=mask is not None,
+        offset=offset,
+        scale=_scale(call, query),
+    )
+    return call.lowered(made, offset=[Cast(dtypes.si64)])
+
+
+def _scale(call: _Call, query: TensorType) -> float:
+    """Return the scale in the type that scores are computed in, as its constant would be."""
+    return float(np.float32(call.number("scale", 1 / math.sqrt(query.shape[-1]))))
+
+
+def _paged_attention(call: _Call) -> Claimed:
+    integers = ("page_table", "row_starts", "lengths")
+    casts = {name: [Cast(dtypes.si32)] for name in integers}
+    taken = [
+        type_.with_dtype(dtypes.si32) if name in integers else type_
+        for name, type_ in call.types.items()
+    ]
+    if not fits_attention(taken):
+        return _UNFIT
+    made = call.replaced(
+        PAGED_ATTENTION,
+        scale=_scale(call, call.types["query"]),
+        window=int(call.number("window")),
+        softcap=float(np.float32(call.number("softcap"))),
+    )
+    return call.lowered(made, **casts)
+
+
+def _update_pages(call: _Call) -> Claimed:
+    pool, new, slots = call.types.values()
+    if not fits_update([pool, new, slots.with_dtype(dtypes.si32)]):
+        return _UNFIT
+    return call.lowered(call.replaced(UPDATE_PAGES), slots=[Cast(dtypes.si32)])
+
+
+def _grouped_linear(call: _Call) -> Claimed:
+    x, weight, groups = call.types.values()
+    if not fits_grouped([x, weight, groups.with_dtype(dtypes.si64)]):
+        return _UNFIT
+    return call.lowered(call.replaced(GROUPED_LINEAR), groups=[Cast(dtypes.si64)])
+
+
+def _rotary(call: _Call) -> Claimed:
+    x, table, _ = call.types.values()
+    wide = table.with_shape((*x.shape[:3], table.shape[-1]))
+    if not fits_rotary(x, wide):
+        return _UNFIT
+    batch, (length, half) = table.shape[:-2] or (1,), table.shape[-2:]
+    between = (1, length) if call.op.attrs["heads_axis"] == 1 else (length, 1)
+    # Strides of 0 say that a table was broadcast, which costs nothing.
+    spread = (Reshape((*batch, *between, half)), BroadcastTo(wide.shape))
+    made = call.replaced(rotary_target(x.dtype), interleaved=call.op.attrs["interleaved"])
+    return call.lowered(made, cos=spread, sin=spread)
+
+
+def _wrong_type(dtype: DType, known: Sequence[DType]) -> Declined:
+    return Declined(f"the kernel takes {', '.join(map(str, known))}, not {dtype}")
+
+
+_EMPTY = Declined("there are no elements")
+_UNFIT = Declined("the kernel does not take these element types or sizes")
+_SOFTMAX: dict[str, _Claim] = {"softmax.v1": _softmax, "safe_softmax.v1": _softmax}
+_CLAIMS: dict[str, _Claim] = {
+    **_SOFTMAX,
+    "layer_norm.v1": _norm("weight", "bias"),
+    "rms_norm.v1": _norm("weight"),
+    "attention.v1": _attention,
+    "paged_attention.v1": _paged_attention,
+    "update_pages.v1": _update_pages,
+    "grouped_linear.v1": _grouped_linear,
+    "rotary.v1": _rotary,
+}

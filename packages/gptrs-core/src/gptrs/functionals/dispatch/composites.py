@@ -1,0 +1,162 @@
+"""Calls of functionals as composites: one instruction each, whose function is the body."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from gptrs.capture import execute
+from gptrs.capture.jitting.captured_function import signature_context
+from gptrs.capture.region import as_function, capture_body
+from gptrs.capture.tensor import Tensor, apply_many
+from gptrs.functionals.dispatch.active_overrides import (
+    ACTIVE,
+    Arguments,
+    Keywords,
+    nothing_overridden,
+)
+from gptrs.functionals.dispatch.override_policy import Benchmark
+from gptrs.ir.attributes import FunctionName
+from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.custom_call import Composite
+from gptrs.ir.program import Function
+from gptrs.ir.size_guards import GuardedValues, adopt
+from gptrs.quick_dataclass import dataclass
+
+Body = Callable[..., object]
+
+_PLAIN = (bool, int, float, str, DType)
+_KEPT = 1024
+"""Kinds of calls a functional; a model of many sizes has a few dozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decomposed:
+    op: Composite
+    functions: tuple[Function, ...]
+    """The decomposition, after the functions that it calls."""
+    single: bool
+    """Whether the functional returns a tensor rather than several."""
+
+
+class CompositeCalls:
+    """Captures the calls of one functional as composites, equal calls once in the process.
+
+    `kind` is the name with its version, `softmax.v1`. The tensors of a call are the operands, in
+    the order of the parameters; all other arguments are attributes, those left out as well, but not
+    those that are None. A call is captured in place, as the primitives of its body, where one
+    instruction cannot hold it: an argument is no attribute, the body uses tensors that it is not
+    given, ops run one by one (eager mode), or a `benchmark` policy times functionals in the body.
+
+    A kind with an implementation behind a slash is one that backends do not claim: `gelu.v1/fast`,
+    and `attention.v1/overridden` where an override changes what the portable body captures.
+    """
+
+    def __init__(self, kind: str, portable: Body) -> None:
+        parameters = inspect.signature(portable).parameters
+        self.kind = kind
+        self._known = GuardedValues[_Decomposed | None](_KEPT)
+        self._defaults = {name: each.default for name, each in parameters.items()}
+
+    def call(self, body: Body, name: str | None, args: Arguments, kwargs: Keywords) -> object:
+        """Return the results of `body(*args, **kwargs)`, and raise what it raises.
+
+        `name` is that of the implementation, None for the portable one.
+        """
+        if execute.eager() or _times_calls():
+            return body(*args, **kwargs)
+        given = {**dict(zip(self._defaults, args, strict=False)), **kwargs}
+        whole = {key: given.get(key, default) for key, default in self._defaults.items()}
+        operands = {key: value for key, value in whole.items() if isinstance(value, Tensor)}
+        attrs = self._attributes(whole)
+        known = given.keys() <= whole.keys() and len(given) == len(args) + len(kwargs)
+        if not operands or attrs is None or not known:
+            return body(*args, **kwargs)
+        # Names may be registered anew for another function, so that is part of the key.
+        types = tuple([operand.type for operand in operands.values()])
+        key = name, body, tuple(operands), types, attrs, signature_context()
+
+        def run(*placeholders: Tensor) -> object:
+            tensors = dict(zip(operands, placeholders, strict=True))
+            before = [tensors.get(each, value) for each, value in zip(given, args, strict=False)]
+            return body(*before, **{each: tensors.get(each, kwargs[each]) for each in kwargs})
+
+        found, guards = self._known.find(key, lambda: self._made(name, run, operands, attrs))
+        if found is None:
+            return body(*args, **kwargs)
+        adopt(guards)
+        results = apply_many(found.op, *operands.values(), functions=found.functions)
+        return results[0] if found.single else results
+
+    def _made(
+        self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
+    ) -> _Decomposed | None:
+        if name is not None:
+            return _decomposed(f"{self.kind}/{name}", run, operands, attrs)
+        made = _decomposed(self.kind, run, operands, attrs)
+        if made is None or not ACTIVE.get():
+            return made
+        with nothing_overridden():
+            usual = _decomposed(self.kind, run, operands, attrs)
+        if usual is not None and usual.op == made.op:  # a decomposition is named by its content
+            return made
+        return replace(made, op=replace(made.op, kind=f"{self.kind}/overridden"))
+
+    def _attributes(self, given: Mapping[str, object]) -> Dictionary | None:
+        """Return the arguments that are no tensors; None if one of them cannot be an attribute."""
+        attrs: dict[str, DictionaryValue] = {}
+        for name, value in given.items():
+            if isinstance(value, Tensor) or (value is None and self._defaults[name] is None):
+                continue
+            plain = _plain(value)
+            if plain is None:
+                return None
+            attrs[name] = plain
+        return Dictionary.of(attrs)
+
+
+def _plain(value: object) -> DictionaryValue | None:
+    """Return an argument as an attribute: pairs of pairs are flat. None for what is none."""
+    if type(value) in _PLAIN:
+        return cast("DictionaryValue", value)
+    if type(value) not in (tuple, list, range):
+        return None
+    flat: list[int] = []
+    for each in cast("Sequence[object]", value):
+        inner = _plain(each)
+        if type(inner) is int:
+            flat.append(inner)
+        elif type(inner) is tuple:
+            flat.extend(inner)
+        else:
+            return None
+    return tuple(flat)
+
+
+def _times_calls() -> bool:
+    active = ACTIVE.get()
+    return bool(active) and any(isinstance(each.policy, Benchmark) for each in active.values())
+
+
+def _decomposed(
+    kind: str, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
+) -> _Decomposed | None:
+    """Capture a call; None where no function can stand for it."""
+    returned: list[object] = []
+
+    def body(*placeholders: Tensor) -> Tensor | Sequence[Tensor]:
+        returned.append(run(*placeholders))
+        return cast("Tensor | Sequence[Tensor]", returned[0])
+
+    try:
+        captured = capture_body(kind, body, [operand.type for operand in operands.values()])
+    except Exception:
+        return None  # the call in place raises it again, of the tensors that it was given
+    if captured.outside or not captured.results:
+        return None
+    made = as_function(captured)
+    op = Composite(kind, FunctionName(made.name), " ".join(operands), attrs)
+    return _Decomposed(op, (*captured.functions, made), isinstance(returned[0], Tensor))
