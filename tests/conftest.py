@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.caching import source_identity
 from gptrs.plugins.descriptions import BackendPlugin

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fuzzing import json_mutations, program_mutations, text_mutations
 from fuzzing.judge import Form, judge
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import Program, print_json, print_program
 from gptrs_backend_ref.backend import create
 from gptrs_conformance.program_generator import random_program

@@ -18,7 +18,7 @@ from fuzzing.file_formats import FORMATS, FileFormat
 from fuzzing.file_judge import Watch, judge
 from fuzzing.import_formats import IMPORTED, import_formats
 from fuzzing.input_formats import OTHER_FORMATS
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs_backend_ref.backend import create
 from gptrs_conformance.program_generator.dice import Dice
 

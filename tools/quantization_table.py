@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gptrs
 from demo_model.corpus import standard_library_corpus
-from gptrs.backend.precision import Precision
+from gptrs.backend.contract import Precision
 from gptrs.ir import dtypes
 from gptrs_observe.compare.divergence import compare_text, compare_vectors
 from gptrs_runtime.converting.convert import convert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.plugins.manager import manager
 
 collect_ignore_glob: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir.builder import Builder
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType

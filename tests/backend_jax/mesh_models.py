@@ -14,7 +14,7 @@ import numpy as np
 
 import gptrs
 from gptrs.api import ProcessGroup
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_backend_jax.grid import GridCall
 from gptrs_conformance.kit import checks_of, run_check

@@ -11,8 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.api import BackendSettings
-from gptrs.backend.bound_inputs import BoundInputs
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, BoundInputs, InputRole
 from gptrs.errors import BackendError, ExecutionError, UsageError
 from gptrs.ir.parser import parse_program
 from gptrs_conformance.kit import checks_of, run_check

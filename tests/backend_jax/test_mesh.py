@@ -15,7 +15,7 @@ import pytest
 
 import gptrs
 from gptrs.api import ProcessGroup
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import UsageError
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.backend.settings import BackendSettings
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager

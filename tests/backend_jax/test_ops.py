@@ -6,7 +6,7 @@ import pytest
 
 from backend_jax.many_cases import fits_together, problems
 from gptrs.api import op_support
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs_conformance import kit
 from gptrs_conformance.op_case import OpCase, cases, legal_dtypes

@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend, Executable, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.ir import dtypes, ops
 from gptrs.ir.builder import Builder
 from gptrs.ir.tensor_type import TensorType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.run.executable import NumbaExecutable

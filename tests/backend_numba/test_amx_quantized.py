@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend_numba.quantized_layers import FORMS
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create

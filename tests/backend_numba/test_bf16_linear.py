@@ -6,8 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gptrs.backend.precision import with_precision
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
@@ -52,7 +51,7 @@ def run(
 ) -> np.ndarray:
     """Return the result of a program whose layer must have become one call."""
     backend = create(threads).with_precision("bf16")
-    fused = Pipeline(fuse=backend.fuse, verify=True).run(parse_program(text))
+    fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(text))
     assert str(fused).count(BF16_LINEAR) == 1, fused
     roles = [InputRole.ARGUMENT, *[role] * (len(inputs) - 1)]
     buffers = [backend.to_device(each) for each in inputs]
@@ -122,7 +121,7 @@ func @main(%x: f32[33, 64], %v: f32[48, 64], %w: f32[40, 64]) -> (f32[33, 48], f
   return %0, %1, %3
 }"""
     backend = create(2).with_precision("bf16")
-    fused = Pipeline(fuse=backend.fuse, verify=True).run(parse_program(text))
+    fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(text))
     roles = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
     executable = backend.compile(fused, roles)
     assert len(executable.schedule.calls) == 2 + 1 + 3  # roundings, the negation, products
@@ -165,7 +164,7 @@ def test_a_large_table_of_bf16_is_read_where_it_lies() -> None:
 
 def test_f32_weights_take_half_the_memory() -> None:
     backend = create(1).with_precision("bf16")
-    fused = Pipeline(fuse=backend.fuse).run(parse_program(program(1, 64, 64)))
+    fused = Pipeline(fuse=backend.fuse()).run(parse_program(program(1, 64, 64)))
     executable = backend.compile(fused, [InputRole.ARGUMENT, InputRole.PARAMETER])
     (packing,) = executable.schedule.packings
     assert packing.layout.nbytes == 64 * 64 * 2
@@ -174,7 +173,7 @@ def test_f32_weights_take_half_the_memory() -> None:
 def test_products_are_rounded_without_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FUSE, "0")
     backend = create(1).with_precision("bf16")
-    fused = Pipeline(fuse=backend.fuse, verify=True).run(parse_program(program(3, 48, 64)))
+    fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(program(3, 48, 64)))
     assert BF16_LINEAR not in str(fused)
     x, w = normal(3, 64), normal(48, 64)
     executable = backend.compile(fused, [InputRole.ARGUMENT, InputRole.PARAMETER])
@@ -189,7 +188,7 @@ def test_a_model_in_bf16() -> None:
     wanted = load_model("demo", "ref", precision="bf16").forward(tokens)
     model = load_model("demo", "numba", precision="bf16")
     assert model.precision == "bf16"
-    assert with_precision(model.backend, "f32") is not model.backend
+    assert model.backend.with_precision("f32") is not model.backend
     found = model.forward(tokens)
     scale = np.abs(exact).max()
     assert 1e-5 * scale < np.abs(found - exact).max() < 0.02 * scale

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add
 from gptrs.ir.tensor_type import TensorType

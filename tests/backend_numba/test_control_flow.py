@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gptrs_backend_ref.backend as ref
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create

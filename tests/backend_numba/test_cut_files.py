@@ -19,7 +19,7 @@ READ = """
 import os, sys
 import numpy as np
 import gptrs
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import ModelError
 from gptrs.ir import parse_program
@@ -56,7 +56,7 @@ PACKED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.errors import ModelError
 from gptrs.ir import parse_program

@@ -16,7 +16,7 @@ import pytest
 import gptrs
 from fuzzing.tiny_models import save_tiny_model
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes, parse_program
 from gptrs.ir.program import Program

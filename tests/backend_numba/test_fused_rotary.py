@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create

@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, verify
@@ -189,11 +189,11 @@ def test_a_program_without_the_ops_is_the_same_object():
 
 
 def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
-    assert create(1).with_precision("int8").fuse == FUSE
+    assert create(1).with_precision("int8").fuse() == FUSE
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
-    assert create(1).fuse == tuple(each for each in FUSE if each not in rounding)
+    assert create(1).fuse() == tuple(each for each in FUSE if each not in rounding)
     monkeypatch.setenv("GPTRS_NUMBA_FUSE", "0")
-    assert create(1).fuse == ()
+    assert create(1).fuse() == ()
 
 
 def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):

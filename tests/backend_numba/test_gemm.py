@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from backend_numba.products import dot, numbers, product, require_close
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS

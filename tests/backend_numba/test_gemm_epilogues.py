@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend_numba.products import HALF_ULP, numbers, require_close
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create

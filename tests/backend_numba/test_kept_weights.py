@@ -12,7 +12,7 @@ import pytest
 import gptrs
 from fuzzing import tiny_gguf
 from gptrs.backend import weight_identity
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.capture.parameter import Parameter
 from gptrs.checkpoint.formats.gguf import GgufFile, open_header

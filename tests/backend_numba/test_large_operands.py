@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import f32, si32, si64
 from gptrs.ir.literal import Literal, Scalar

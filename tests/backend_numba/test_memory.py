@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import NumbaBackend, create

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from backend_numba.products import dot, numbers, require_close
-from gptrs.backend.mapped_pages import release_pages
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
+from gptrs.backend.mapped_files import release_pages
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL

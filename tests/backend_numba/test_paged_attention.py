@@ -10,7 +10,7 @@ import pytest
 import gptrs
 from backend_numba.paged_steps import AXES, KINDS, LENGTH, STEPS, Texts, backend, step, step_arrays
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.functionals.matching.patterns import capture
 from gptrs.ir import dtypes
@@ -192,7 +192,7 @@ def test_both_are_found_in_programs(
     jitted = gptrs.jit(step, dynamic=axes)  # pyright: ignore[reportArgumentType]
     captured = jitted.lower(*arrays)
     with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):
-        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(captured)
+        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse(), evaluate=evaluate).run(captured)
     ops = [made.op for made in program.main.body.instructions]
     targets = [op.target for op in ops if isinstance(op, CustomCall)]
     assert targets == ["gptrs.numba.update_pages.v1", "gptrs.numba.paged_attention.v1"]
@@ -213,7 +213,7 @@ def test_a_donated_pool_is_written_in_place(dtype: str, kv_heads: int) -> None:
     types = {"pool": f"{dtype}[9, {kv_heads}, 4, 6]", "new": f"f32[5, {kv_heads}, 6]"}
     given = {name: parse_type(text) for name, text in {**types, "slots": "si32[5]"}.items()}
     roles = [InputRole.DONATED, InputRole.ARGUMENT, InputRole.ARGUMENT]
-    program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(
+    program = Pipeline(inlining=CLAIMS, fuse=backend().fuse(), evaluate=evaluate).run(
         capture(F.update_pages, given, claim=claim)
     )
     executable = backend().compile(program, roles)

@@ -142,7 +142,7 @@ def test_one_program_of_two_kernels_serves_all_sizes() -> None:
     assert dynamic.compiled == 1
     captured = gptrs.jit(step, dynamic=AXES).lower(*map(gptrs.tensor, _int8_arrays(STEPS[0])))
     with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):
-        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse, evaluate=evaluate).run(captured)
+        program = Pipeline(inlining=CLAIMS, fuse=backend().fuse(), evaluate=evaluate).run(captured)
     ops = [made.op for made in program.main.body.instructions]
     targets = [op.target for op in ops if isinstance(op, CustomCall)]
     assert targets == ["gptrs.numba.update_pages.v1", "gptrs.numba.paged_attention.v1"]

@@ -7,7 +7,7 @@ import pytest
 
 from backend_numba.quantized_layers import FORMS, K, Layer, N
 from backend_numba.test_quantized_linear import compiled as compiled_layer
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 from gptrs.ir.type_text import parse_type
@@ -120,7 +120,7 @@ def test_partial_panels_and_exact_precisions_have_the_ops() -> None:
     narrow = text.replace(f"{OUTPUTS},", "60,").replace(f"[{OUTPUTS}]", "[60]")
     narrow = narrow.replace(f", {OUTPUTS}]", ", 60]")
     assert QUANTIZED_GROUPED not in str(Pipeline(fuse=FUSE).run(parse_program(narrow)))
-    exact = create(1).fuse
+    exact = create(1).fuse()
     assert QUANTIZED_GROUPED not in str(Pipeline(fuse=exact).run(parse_program(text)))
     codes = parse_program(text).main.body.params[1].type
     rounding = create(1).with_precision("int8")

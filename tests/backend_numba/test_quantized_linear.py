@@ -11,8 +11,7 @@ import pytest
 from backend_numba.quantized_layers import FORMS, Layer, of_largest_codes
 from fuzzing import tiny_gguf
 from gptrs import get_backend
-from gptrs.backend.precision import PreciseBackend, with_precision, with_quantized_precision
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
@@ -148,17 +147,16 @@ def test_a_model_reads_its_file_as_it_is(
 
 def test_precisions() -> None:
     backend = create(1)
-    assert isinstance(backend, PreciseBackend)
-    rounding = with_precision(backend, "int8")
+    rounding = backend.with_precision("int8")
     assert isinstance(rounding, NumbaBackend)
-    assert rounding is with_precision(backend, "int8")
-    assert with_precision(rounding, "f32") is backend
+    assert rounding is backend.with_precision("int8")
+    assert rounding.with_precision("f32") is backend
     with pytest.raises(UsageError, match="has no precision `int8`"):
-        with_precision(get_backend("ref"), "int8")
+        get_backend("ref").with_precision("int8")
     layer = FORMS["q4_0"]
     program = parse_program(layer.program(1))
-    assert TARGET not in str(Pipeline(fuse=create(1).fuse).run(program))  # programs are exact
-    assert TARGET in str(Pipeline(fuse=rounding.fuse).run(program))
+    assert TARGET not in str(Pipeline(fuse=create(1).fuse()).run(program))  # programs are exact
+    assert TARGET in str(Pipeline(fuse=rounding.fuse()).run(program))
     codes = program.main.body.params[1].type
     assert rounding.reads_quantized(codes, 4, 32)
     assert not create(1).reads_quantized(codes, 4, 32)
@@ -166,7 +164,8 @@ def test_precisions() -> None:
 
 def test_the_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f32")
-    assert with_quantized_precision(backend := create(1)) is backend
+    backend = create(1)
+    assert backend.with_precision(backend.quantized_precision()) is backend
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f64")
     with pytest.raises(UsageError, match="must be a precision, got `f64`"):
-        with_quantized_precision(create(1))
+        create(1).with_precision(create(1).quantized_precision())

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import Op, Program, TensorType, dtypes, print_program
 from gptrs_backend_numba.backend import create
 from gptrs_conformance.program_generator import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gptrs_backend_ref.backend as ref
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import DType

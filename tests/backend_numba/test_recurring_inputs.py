@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
 

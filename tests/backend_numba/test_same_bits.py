@@ -11,7 +11,7 @@ import pytest
 import gptrs
 from backend_numba.products import dot, numbers
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir.builder import Builder
 from gptrs.ir.op import Op
 from gptrs.ir.ops.elementwise import Erf, Exp, Logistic, Tanh

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs_backend_numba.backend import create

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.packing import PACKED_WEIGHTS

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from backend_numba.symbolic_programs import FAMILIES
-from gptrs.backend.profiled import KernelRun
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole, KernelRun
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.ir import Program, parse_program
 from gptrs.ir.size_guards import SizeGuards, deciding

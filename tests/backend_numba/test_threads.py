@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
+from gptrs.backend.contract import InputRole
 from gptrs.backend.process_limits import granted_cpus
-from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
 from gptrs.ir.ops.contraction import DotGeneral
@@ -89,7 +89,7 @@ def test_python_threads_may_run_one_executable_at_once() -> None:
 PROGRAM = """
 import multiprocessing, os, sys, threading, time
 import numpy as np
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.run import run_lock

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir.builder import Builder
 from gptrs.ir.op import Op

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Bitcast, Cast

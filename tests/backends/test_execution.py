@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, Executable, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir import dtypes
 from gptrs.ir.builder import Builder

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import primitives
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -10,7 +10,7 @@ from scipy import special, stats
 
 import gptrs
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import primitives
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

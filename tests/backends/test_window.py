@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import primitives
 from gptrs.capture.graph import Captured
 from gptrs.capture.tensor import Tensor, tensor

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 import gptrs
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, apply

@@ -10,10 +10,13 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.backend.contract import Buffer, Executable, InputRole
 from gptrs.capture import execute
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor
 from gptrs.errors import BackendError, ExecutionError
 from gptrs.ir import Program
+from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_ref.backend import RefBackend
 
 TEXT = """
@@ -27,7 +30,7 @@ X = np.ones((2, 3), np.float32)
 WHO = f"backend `ref` (`{__name__}.Faulty`)"
 
 
-class Executable:
+class Altered(Executable):
     def __init__(self, results: Callable[[list[Buffer]], Any], right: Any) -> None:
         self._results = results
         self._right = right
@@ -49,7 +52,7 @@ class Faulty(RefBackend):
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
         right = super().compile(program, roles)
-        return right if self._results is None else Executable(self._results, right)
+        return right if self._results is None else Altered(self._results, right)
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +151,7 @@ def test_what_is_meant_for_the_caller_is_left_alone(error):
 PARTS = {
     "refusal": "`compile`",  # which asks it
     "fuse": "`legalize` and `fuse`",
-    "shares_functions": "`shares_functions`",
+    "legalize": "`legalize` and `fuse`",
     "pass": "its pass `wobbly`",
 }
 
@@ -163,17 +166,11 @@ def test_what_parts_of_a_backend_raise_names_it(member, error):
             return program if member != "pass" else fail(error)()
 
     class Broken(Faulty):
-        @property
-        def legalize(self) -> tuple[Any, ...]:
-            return ()
+        def legalize(self) -> Any:
+            return fail(error)() if member == "legalize" else ()
 
-        @property
-        def fuse(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        def fuse(self) -> Any:
             return fail(error)() if member == "fuse" else (Wobbly(),)
-
-        @property
-        def shares_functions(self) -> bool:
-            return fail(error)() if member == "shares_functions" else False
 
         def refusal(self, op: Any, operands: Any, results: Any) -> Any:
             return fail(error)() if member == "refusal" else None
@@ -187,8 +184,22 @@ def test_what_parts_of_a_backend_raise_names_it(member, error):
 
 def test_what_is_no_executable_is_refused():
     backend = Faulty(compile=lambda program, roles: None)
-    with pytest.raises(BackendError, match="`compile` gave a `NoneType` without `run`"):
+    problem = "`compile` gave a `NoneType`, which does not derive from `gptrs.api.Executable`"
+    with pytest.raises(BackendError, match=problem):
         gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, backend)
+
+
+@pytest.mark.parametrize("own", ["run", "run_bound", "submit"])
+def test_the_method_that_the_backend_wrote_is_named(own):
+    """Runs with weights come as `submit`, whose default calls `run_bound`, and that `run`."""
+    backend = Faulty(lambda results: results)
+    made = type("Made", (Altered,), {own: fail(TypeError("no such thing"))})
+    backend.compile = lambda program, roles: made(None, None)  # pyright: ignore
+    weight = TensorType.of(X)
+    w = Tensor.of_parameter(Parameter(weight, 1, "w", lambda: X, backend))
+    with gptrs.use_backend(backend), pytest.raises(BackendError) as caught:
+        gptrs.jit(lambda x: x * w)(gptrs.tensor(X)).numpy()
+    assert f"failed in `{own}`: TypeError" in caught.value.message
 
 
 def test_memory_of_another_type_is_refused():

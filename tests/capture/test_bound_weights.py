@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.bound_inputs import BoundInputs
-from gptrs.backend.protocol import Buffer, Executable, InputRole
+from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole
 from gptrs.capture.events import trace
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
@@ -19,7 +18,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_ref.backend import RefBackend
 
 
-class Binding:
+class Binding(Executable):
     """Runs another executable, and notes what it is given."""
 
     def __init__(self, inner: Executable, roles: Sequence[InputRole]) -> None:

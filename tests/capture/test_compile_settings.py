@@ -15,7 +15,6 @@ from gptrs_backend_ref.backend import RefBackend
 class Configured(RefBackend):
     settings: Hashable = "fast"
 
-    @property
     def compile_settings(self) -> Any:
         return self.settings
 

@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import compilation, execute
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor

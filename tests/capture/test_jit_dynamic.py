@@ -13,7 +13,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.events import trace
 from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import ConsumedTensorError, ProgramError, UsageError

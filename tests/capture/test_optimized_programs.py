@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gptrs
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.caching import optimized_programs
 from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms

@@ -9,7 +9,7 @@ import pytest
 
 from capture.generated_graphs import GraphGenerator, literal
 from capture.made_keys import made_key
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture import primitives
 from gptrs.capture.caching import program_key
 from gptrs.capture.caching.program_key import ASPECTS, ProgramKey

@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture import execute
 from gptrs.capture.events import trace
 from gptrs.capture.events.trace import (

@@ -14,7 +14,6 @@ from safetensors.numpy import save_file
 
 import gptrs
 from checkpoint import cut_in_a_step
-from gptrs.backend.mapped_files import reads_mapped_files
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError
 from gptrs_runtime.content_digest import weights_digest
@@ -57,4 +56,4 @@ def test_only_backends_that_say_so_get_views(tmp_path: Path, backend):
     with SafetensorsFile.open(tmp_path / "w.safetensors") as file:
         assert isinstance(file.view("w").base, np.ndarray)
         assert file.read("w").tobytes() == file.view("w").tobytes() == weight.tobytes()
-    assert reads_mapped_files(backend) == (backend.name == "numba")
+    assert backend.reads_mapped_files == (backend.name == "numba")

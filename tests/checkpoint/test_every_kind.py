@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuzzing.tiny_models import CONFIGS, save_tiny_model
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs_runtime.chat.template import chat_template_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from gptrs.backend.protocol import Buffer, Executable, InputRole
+from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
 from gptrs.capture.graph import GraphSlice
 from gptrs.capture.parameter import Parameter
 from gptrs.checkpoint.param_source import FileSource
@@ -52,7 +52,7 @@ class ArraySource:
         return self.arrays[name]
 
 
-class HostBackend:
+class HostBackend(Backend):
     """A backend whose memory is NumPy's; it keeps arrays and runs nothing."""
 
     name = "host"

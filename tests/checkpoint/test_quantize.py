@@ -11,7 +11,6 @@ import pytest
 
 import gptrs
 from fuzzing import tiny_gguf
-from gptrs.backend.precision import with_quantized_precision
 from gptrs.checkpoint.params import Params
 from gptrs.errors import GptrsError, ModelError, UsageError
 from gptrs.nn.linear import Linear
@@ -80,7 +79,8 @@ def test_products_have_the_errors_that_are_told(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str, precision: str
 ) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", precision)
-    backend = with_quantized_precision(gptrs.get_backend("numba"))
+    backend = gptrs.get_backend("numba")
+    backend = backend.with_precision(backend.quantized_precision())
     out = tmp_path / ("out.gguf" if type == "gguf" else "out")
     report = gptrs.quantize(llama, out, "q8" if type == "gguf" else type)
     assert report.precision == precision

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuzzing.tiny_models import save_tiny_model
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli.json_records import checked
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.plugins.manager import configure
 from gptrs_cli.commands import bench
 from gptrs_cli.doctor import environment

@@ -14,20 +14,20 @@ from cli.test_terminal import on_a_terminal
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.disk_cache import CachePart, CacheReport, Entries
 from gptrs.plugins.manager import manager
+from gptrs_backend_ref.backend import RefBackend
 from gptrs_runtime import content_digest
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
-class KeepingBackend:
+class KeepingBackend(RefBackend):
     """The reference backend, with a cache that only says what it was asked."""
 
+    keeps_code = keeps_weights = tells_kernels = True
+
     def __init__(self) -> None:
-        self._real = manager().get_backend("ref")
+        super().__init__()
         self.cleared: list[bool] = []
         self.cleared_weights: list[bool] = []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._real, name)
 
     def cache_report(self) -> CacheReport:
         versions = [

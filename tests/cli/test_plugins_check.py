@@ -18,9 +18,10 @@ PLUGIN = BackendPlugin(
 """
 BACKEND = """
 import {heavy}
+from gptrs import api
 from gptrs.api import OpTable, dtypes, ops, require_supported
 
-class Backend:
+class Backend(api.Backend):
     name = "{name}"
     table = OpTable(name)
     to_device = to_host = staticmethod(lambda array: array)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gptrs.backend.protocol import Buffer, Executable, InputRole
+from gptrs.backend.contract import Buffer, Executable, InputRole
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.ir import Program
 from gptrs_backend_ref.backend import RefBackend
@@ -31,7 +31,7 @@ class Misbehaviour:
 MISBEHAVIOURS: list[Misbehaviour] = []
 
 
-class Altered:
+class Altered(Executable):
     """An executable with another `run`; `right` is the one that does as it should."""
 
     def __init__(self, backend: Any, right: Executable, roles: Sequence[InputRole], run: Run):

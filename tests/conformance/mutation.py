@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import OPS, Op
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.functionals import implementations
 from gptrs.ir import OPS, parse_program
 from gptrs_conformance.check import Check

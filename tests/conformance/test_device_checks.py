@@ -18,6 +18,7 @@ CHECKS = {check.name: check for check in checks_of("core") if check.name in NAME
 class Placed(RefBackend):
     """The reference with a mesh of one memory: right unless a test breaks it."""
 
+    own_memory = True
     mesh = Mesh.parse("data=2,tensor=4")
 
     def devices(self) -> list[DeviceInfo]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.errors import BackendError, PluginError, UnsupportedError, UsageError
 from gptrs.ir import OPS, Program, dtypes
 from gptrs.ir.dtypes import DType
@@ -139,7 +139,7 @@ FAULTS = {
 def test_the_kit_survives_faulty_backends_and_reports_them(fault):
     wrong, reason = FAULTS[fault]
 
-    class Executable:
+    class Wrong(Executable):
         def run(self, inputs):
             asked.append(inputs)
             if isinstance(wrong, BaseException):
@@ -148,7 +148,7 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
 
     class Faulty(RefBackend):
         def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
-            return Executable()
+            return Wrong()
 
     def exit_with(error):
         asked.append(error)

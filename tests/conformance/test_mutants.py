@@ -9,7 +9,7 @@ import pytest
 from conformance.misbehaving import MISBEHAVIOURS, Misbehaviour
 from conformance.mutants import MUTANTS
 from conformance.mutation import Mutant
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Op, Program, TensorType
 from gptrs_backend_ref.backend import RefBackend, RefExecutable

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import ProgramError
 from gptrs.ir import OPS, TensorType, dtypes
 from gptrs.ir.dtypes import DType

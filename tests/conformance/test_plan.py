@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.ir import Op, Program, TensorType
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.isolated import run_isolated
@@ -107,11 +107,11 @@ def test_what_a_model_needs_and_a_backend_gets_wrong_is_found() -> None:
         def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
             right = super().compile(program, roles)
 
-            class Executable:
+            class Sevens(Executable):
                 def run(self, inputs: Sequence[Any]) -> list[Any]:
                     return [np.full_like(result, 7) for result in right.run(inputs)]
 
-            return Executable()
+            return Sevens()
 
     report = run_plan(Wrong(), Plan(model="demo", ops=["rsqrt", "div"]))
     assert set(report.coverage) == {"rsqrt", "div"}

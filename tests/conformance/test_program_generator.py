@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import OPS, Instruction, Program, dtypes, print_program, verify
 from gptrs.ir.ops.elementwise import Neg
 from gptrs.ir.tensor_type import TensorType

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program
+from gptrs.api import BoundInputs, Buffer, Executable, ExecutionError, InputRole, Program
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.kit import checks_of, run_check
 
@@ -26,7 +26,7 @@ class Late:
             raise self.error
 
 
-class Submitted:
+class Submitted(Executable):
     """An executable of ref that keeps its errors for later."""
 
     def __init__(self, made: Any, program: Program) -> None:

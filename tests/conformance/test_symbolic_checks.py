@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Buffer, Executable, InputRole
+from gptrs.backend.contract import Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards
@@ -20,13 +20,15 @@ from gptrs_conformance.checks.symbolic import CHECKS
 class Symbolic(RefBackend):
     """A backend that says that it takes symbols."""
 
+    symbolic = True
+
     def compile_symbolic(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
     ) -> Executable:
         return SpecializedPrograms(program, lambda special: (0, self.compile(special, roles)))
 
 
-class Cutting:
+class Cutting(Executable):
     """An executable for sizes like the example, whatever it gets."""
 
     def __init__(self, executable: Executable, shapes: Sequence[tuple[int, ...]]) -> None:

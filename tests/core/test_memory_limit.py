@@ -10,8 +10,8 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend import memory_limit
-from gptrs.backend.protocol import InputRole
+from gptrs.backend import memory
+from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 
@@ -42,14 +42,14 @@ func @main(%x: f32[1000]) -> f32[10] {
   return %0
 }
 """)
-    monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 40)
-    memory_limit.MemoryNeed(program).require()
-    monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 39)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 40)
+    memory.MemoryNeed(program).require()
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 39)
     message = "needs 40 bytes at one time, this machine has 39 bytes"
     with pytest.raises(ExecutionError, match=re.escape(message)):
-        memory_limit.MemoryNeed(program).require()
-    monkeypatch.setattr(memory_limit, "memory_bytes", lambda: None)
-    memory_limit.MemoryNeed(program).require()
+        memory.MemoryNeed(program).require()
+    monkeypatch.setattr(memory, "memory_bytes", lambda: None)
+    memory.MemoryNeed(program).require()
 
 
 def outer(x: gptrs.Tensor) -> gptrs.Tensor:
@@ -82,19 +82,19 @@ func @main(%x: f32[?0], %y: f32[?0]) -> (f32[?0], f32[?0]) {
 }
 """)
     roles = [InputRole.DONATED, InputRole.ARGUMENT]
-    monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 40)
-    memory_limit.MemoryNeed(program, roles).require({0: 10})
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 40)
+    memory.MemoryNeed(program, roles).require({0: 10})
     with pytest.raises(ExecutionError, match="needs 44 bytes at one time"):
-        memory_limit.MemoryNeed(program, roles).require({0: 11})
+        memory.MemoryNeed(program, roles).require({0: 11})
     with pytest.raises(ExecutionError, match="needs 80 bytes at one time"):
-        memory_limit.MemoryNeed(program).require({0: 10})
+        memory.MemoryNeed(program).require({0: 10})
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    found = memory_limit.memory_bytes()
+    found = memory.memory_bytes()
     assert found is None or found > 2**20
 
 
 def test_a_container_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limit, "memory_limit", lambda: 2**20)
-    assert memory_limit.memory_bytes() == 2**20
+    monkeypatch.setattr(memory, "memory_limit", lambda: 2**20)
+    assert memory.memory_bytes() == 2**20

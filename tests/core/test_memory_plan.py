@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.backend.memory_plan import dying_values, program_peak_bytes
+from gptrs.backend.memory import dying_values, program_peak_bytes
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add, Neg

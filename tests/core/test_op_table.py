@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
@@ -16,6 +15,7 @@ from gptrs.ir.ops.creation import Iota
 from gptrs.ir.ops.elementwise import Add, Cos, Exp, Log, Neg, Select, Sin, Sqrt, Tanh
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_ref.backend import RefBackend
 
 F32 = TensorType(dtypes.f32, (2, 3))
 F64 = TensorType(dtypes.f64, (2, 3))
@@ -23,12 +23,14 @@ I1 = TensorType(dtypes.i1, (2, 3))
 SI32 = TensorType(dtypes.si32, (2, 3))
 
 
-@dataclass
-class TableBackend:
-    """As much of a backend as `require_supported` needs."""
+class TableBackend(RefBackend):
+    """A backend that takes what is in a table."""
 
-    table: OpTable[str]
-    name: str = "tabled"
+    name = "tabled"
+
+    def __init__(self, table: OpTable[str]) -> None:
+        super().__init__()
+        self.table = table
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]

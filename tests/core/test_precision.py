@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.backend.precision import (
-    PreciseBackend,
-    Precision,
-    with_precision,
-    with_quantized_precision,
-)
+from gptrs.backend.contract import Precision
 from gptrs.errors import UsageError
 from gptrs_backend_ref.backend import RefBackend
 
@@ -19,9 +14,11 @@ class Precise(RefBackend):
 
     precisions: tuple[Precision, ...] = ("f32", "int8")
     precision: Precision = "f32"
-    quantized_precision: Precision = "int8"
 
-    def with_precision(self, precision: Precision) -> Precise:
+    def quantized_precision(self) -> Precision:
+        return "int8"
+
+    def in_precision(self, precision: Precision) -> Precise:
         other = Precise()
         other.precision = precision
         return self if precision == self.precision else other
@@ -29,20 +26,20 @@ class Precise(RefBackend):
 
 def test_a_backend_takes_those_that_it_has() -> None:
     backend = Precise()
-    assert isinstance(backend, PreciseBackend)
-    for found in (with_precision(backend, "int8"), with_quantized_precision(backend)):
+    for precision in ("int8", backend.quantized_precision()):
+        found = backend.with_precision(precision)
         assert isinstance(found, Precise)
         assert found.precision == "int8"
-    assert with_precision(backend, "f32") is backend
-    assert with_precision(backend, None) is backend
+    assert backend.with_precision("f32") is backend
+    assert backend.with_precision(None) is backend
 
 
 def test_others_are_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="backend `ref` has no precision `bf16` here") as raised:
-        with_precision(Precise(), "bf16")
+        Precise().with_precision("bf16")
     assert raised.value.hint == "it has f32, int8"
     ref = RefBackend()
-    assert with_precision(ref, "f32") is ref
+    assert ref.with_precision("f32") is ref
     with pytest.raises(UsageError, match="has no precision `int8`"):
-        with_precision(ref, "int8")
-    assert with_quantized_precision(ref) is ref
+        ref.with_precision("int8")
+    assert ref.with_precision(ref.quantized_precision()) is ref

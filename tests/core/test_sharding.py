@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gptrs
-from gptrs.backend.mesh import Mesh
+from gptrs.backend.settings import Mesh
 from gptrs.backend.sharding import Axis, sharding_of
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.tensor_plans import TensorPlan

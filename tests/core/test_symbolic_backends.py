@@ -1,13 +1,16 @@
-"""Backends with and without symbols: what they name for sizes that vary."""
+"""Backends with and without symbols: what they name for sizes that vary; what a class must say."""
 
 from __future__ import annotations
 
 import pytest
 
+import gptrs
+from gptrs.backend.contract import Backend
 from gptrs.backend.op_table import require_supported
-from gptrs.backend.symbolic import padded_size
-from gptrs.errors import PluginError, UnsupportedError
+from gptrs.capture.backend_calls import padded_size
+from gptrs.errors import PluginError, UnsupportedError, UsageError
 from gptrs.ir.parser import parse_program
+from gptrs.plugins.manager import manager
 from gptrs_backend_ref.backend import RefBackend
 
 
@@ -21,15 +24,9 @@ class Shrinking(RefBackend):
         return size - 1
 
 
-class Symbolic(PowersOfTwo):
-    def compile_symbolic(self, *_: object) -> None:
-        raise AssertionError("only its presence counts")
-
-
-def test_only_a_backend_without_symbols_gets_padded_sizes():
+def test_a_backend_names_the_sizes_that_it_wants_or_none():
     assert padded_size(PowersOfTwo(), 33) == 64
-    assert padded_size(RefBackend(), 33) == 33
-    assert padded_size(Symbolic(), 33) == 33
+    assert padded_size(RefBackend(), 33) is None
 
 
 def test_a_padded_size_is_no_smaller():
@@ -42,3 +39,27 @@ def test_support_of_symbolic_programs_is_asked_for():
     require_supported(RefBackend(), program, symbolic=True)
     with pytest.raises(UnsupportedError, match=r"compiles no symbolic dims, \?0"):
         require_supported(RefBackend(), program)
+
+
+def test_an_offer_without_its_attribute_is_refused_when_the_class_is_made():
+    with pytest.raises(TypeError, match="`Offer` overrides `compile_symbolic`; it needs `symbolic"):
+        type("Offer", (RefBackend,), {"compile_symbolic": lambda *_: None})
+    made = type("Offer", (RefBackend,), {"compile_symbolic": lambda *_: None, "symbolic": True})
+    switched_off = type("Off", (made,), {"symbolic": False})
+    assert (made().symbolic, switched_off().symbolic) == (True, False)
+
+
+def test_what_derives_from_no_backend_is_refused_with_the_name_of_the_base():
+    with (
+        pytest.raises(UsageError, match=r"derives from `gptrs.api.Backend`, got a `object`"),
+        gptrs.use_backend(object()),  # pyright: ignore[reportArgumentType]
+    ):
+        pass
+    with pytest.raises(UsageError, match=r"derives from `gptrs.api.Backend`, got a `int`"):
+        gptrs.load_model(manager().demo_model_path(), backend=3)  # pyright: ignore
+
+
+def test_a_backend_without_one_of_the_four_methods_cannot_be_made():
+    lacking = type("Lacking", (Backend,), dict.fromkeys(("refusal", "to_device", "to_host"), print))
+    with pytest.raises(TypeError, match=r"Lacking.* abstract method.*compile"):
+        lacking()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.optimizer.passes.inlining import Inlining
 

@@ -10,7 +10,7 @@ import pytest
 import gptrs
 from functionals.calls import running_on
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_conformance.numerics import decode

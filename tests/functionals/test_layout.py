@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import parse_program
 
 RELATIVE = 2.0**-20

@@ -10,7 +10,7 @@ import pytest
 import golden_files
 import write_goldens
 from golden_files import Golden
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import OPS, VERSION, Function, Program, Region, parse_json, print_json, print_program
 from gptrs.ir.program import Instruction, Value
 from gptrs.plugins.manager import PluginManager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import ProgramError, UnsupportedError, UsageError
 from gptrs.ir import (

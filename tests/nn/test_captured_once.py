@@ -12,7 +12,7 @@ import pytest
 import gptrs
 from functionals.temporary import implemented
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes

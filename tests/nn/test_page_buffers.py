@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.memory_limit import claims_when_written
+from gptrs.backend.memory import claims_when_written
 from gptrs.capture.graph import Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.errors import UsageError

@@ -10,7 +10,7 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.backend.protocol import Backend  # noqa: E402
+from gptrs.backend.contract import Backend  # noqa: E402
 
 SHAPE = (2, 6, 20, 36)
 ULP = 2.0**-23

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture.compilation import prepare
 from gptrs.ir import parse_program, verify
 from gptrs.ir.size_guards import SizeGuards, deciding

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from gptrs.backend.contract import InputRole
 from gptrs.backend.op_table import OpTable
-from gptrs.backend.protocol import InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Program, TensorType, dtypes, parse_program, print_program, verify

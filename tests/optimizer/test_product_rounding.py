@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.backend.precision import with_precision
 from gptrs.capture.compilation import compile_program
 from gptrs.ir import parse_program
 from gptrs.optimizer.passes.product_rounding import PRODUCT_ROUNDING
@@ -53,7 +52,7 @@ def test_other_products_stay(name: str) -> None:
 
 
 def test_the_reference_backend_rounds() -> None:
-    backend = with_precision(create(), "bf16")
+    backend = create().with_precision("bf16")
     x = np.full((3, 4), 1 + 2.0**-9, np.float32)  # 1 in bf16
     executable = compile_program(parse_program(LAYER), backend)
     (found,) = executable.run([x, np.ones((5, 4), np.float32)])

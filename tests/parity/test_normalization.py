@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.ops.normalization import LayerNorm
 from parity.torch_arrays import assert_close, to_torch, torch

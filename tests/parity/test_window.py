@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.window import ExtractPatches, ReduceWindow
 from parity.torch_arrays import FLOATS, INTEGERS, assert_same_elements, to_torch, torch

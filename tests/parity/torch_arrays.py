@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 

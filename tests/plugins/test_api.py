@@ -49,7 +49,7 @@ def test_public_names_are_listed_once():
 
 
 def test_a_name_is_the_object_that_its_module_has():
-    assert gptrs.api.Backend is load_reference("gptrs.backend.protocol:Backend")
+    assert gptrs.api.Backend is load_reference("gptrs.backend.contract:Backend")
     assert gptrs.api.nn is gptrs.nn is sys.modules["gptrs.nn"]
     assert vars(gptrs.api)["Backend"] is gptrs.api.Backend  # kept: found without a call now
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gptrs.api import BackendPlugin, BackendSettings
-from gptrs.backend.settings import devices_of, parsed_options
+from gptrs.backend.settings import parsed_options
 from gptrs.errors import PluginError, UsageError
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
+from gptrs_backend_ref.backend import RefBackend
 
 
 def test_a_backend_without_settings_refuses_them() -> None:
@@ -21,22 +22,19 @@ def test_a_backend_without_settings_refuses_them() -> None:
     assert "gptrs list backends" in (caught.value.hint or "")
     with pytest.raises(UsageError, match="`ref` takes no options, got `a=1`"):
         manager.get_backend("ref", settings=BackendSettings(options=(("a", "1"),)))
-    assert devices_of(manager.get_backend("ref")) == ()
+    assert manager.get_backend("ref").devices() == ()
 
 
 def test_settings_reach_the_factory(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     made: list[BackendSettings] = []
     manager = PluginManager(Selection())
-    ref = manager.get_backend("ref")
 
-    class Choosing:
+    class Choosing(RefBackend):
         ignored = ("threads do not count",)
 
         def __init__(self, settings: BackendSettings) -> None:
+            super().__init__()
             made.append(settings)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(ref, name)
 
     description = BackendPlugin(
         name="ref", summary="s", api="0.1", factory="a:b", priority=1, takes=("device",)

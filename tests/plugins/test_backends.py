@@ -16,12 +16,13 @@ from gptrs.plugins.manager import configure, get_backend, manager
 GROUP = "gptrs.backends"
 MODULE = """
 import time
+from gptrs import api
 from gptrs.api import BackendPlugin, UsageError
 P = BackendPlugin(
     name="{name}", summary="s", priority={priority}, factory="{factory}", api="0.1"
 )
 MADE = []
-class Backend:
+class Backend(api.Backend):
     name = "{name}"
     refusal = compile = to_device = to_host = print
 def create(threads):
@@ -136,8 +137,7 @@ def test_a_wrong_number_of_threads_is_a_usage_error(backends, monkeypatch, given
         ("NUMBER", "`bad_module:NUMBER` must be callable, it is a `int`"),
         (
             "wrong",
-            "its factory made a `object`, which lacks"
-            " `name`, `refusal`, `compile`, `to_device`, `to_host`",
+            "its factory made a `object`, which does not derive from `gptrs.api.Backend`",
         ),
         ("misnamed", "its factory made a backend that calls itself `someone`"),
     ],
@@ -207,10 +207,11 @@ def test_without_any_backend_the_error_says_what_to_install(install):
 def test_a_factory_may_ask_for_another_backend(backends, install):
     backends("inner", 1)
     outer = """
+from gptrs import api
 from gptrs.api import BackendPlugin
 from gptrs.plugins.manager import get_backend
 P = BackendPlugin(name="outer", summary="s", priority=5, factory="outer:create", api="0.1")
-class Backend:
+class Backend(api.Backend):
     name = "outer"
     refusal = compile = to_device = to_host = print
 def create(threads):

@@ -18,9 +18,9 @@ from gptrs.plugins.selection import OWN
 
 BACKENDS, MODELS = "gptrs.backends", "gptrs.models"
 BACKEND = """
-from gptrs.api import BackendPlugin
+from gptrs.api import Backend, BackendPlugin
 P = BackendPlugin(name="x", summary="s", priority=1, factory="{module}:create", api="0.1")
-class Made:
+class Made(Backend):
     name = "x"
     refusal = compile = to_device = to_host = None
     made_by = "{module}"

@@ -12,7 +12,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import PluginError, UsageError
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import PluginManager, configure, manager

@@ -66,11 +66,11 @@ except UnsupportedError as error:
 DEMO = '''
 import numpy as np
 import gptrs
-from gptrs.api import Builder, Params, UnsupportedError, nn
+from gptrs.api import Backend, Builder, Params, UnsupportedError, nn
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
-class Recorder:
+class Recorder(Backend):
     """Keeps the optimized program that it is given and refuses to compile it."""
     name = "recorder"
     def refusal(self, op, operands, results):

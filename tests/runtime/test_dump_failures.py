@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.events.trace import CompileEnd, CompileStart
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program

@@ -13,7 +13,6 @@ import pytest
 
 import gptrs
 from fuzzing.tiny_models import save_tiny_model
-from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.errors import ModelError, UsageError
 from gptrs_backend_ref.backend import RefBackend, create
 from gptrs_models.bert import Bert
@@ -273,7 +272,7 @@ def long_texts(tmp_path_factory) -> Path:
 
 def test_two_programs_serve_100_lengths(long_texts, backend):
     name = backend.name
-    if not isinstance(backend, SymbolicBackend):
+    if not backend.symbolic:
         pytest.skip("the backend compiles no symbols")
     model = gptrs.load_model(long_texts, backend=name)
     texts = [" ".join(["cat"] * count) for count in range(1, 101)]
@@ -297,7 +296,7 @@ def test_a_text_has_the_same_bits_alone_and_in_company(long_texts, backend):
 
 
 def test_unequal_texts_cost_what_their_tokens_cost(backend):
-    if not isinstance(backend, SymbolicBackend):
+    if not backend.symbolic:
         pytest.skip("the backend compiles no symbols")
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(3.2, 0.9, 64), 9, 256).astype(int)

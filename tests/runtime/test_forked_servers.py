@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 SCRIPT = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.profiled import KernelRun
+from gptrs.backend.contract import KernelRun
 from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program

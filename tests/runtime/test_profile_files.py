@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.profiled import KernelRun
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole, KernelRun
 from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd, RunStart
 from gptrs.ir import parse_program
 from gptrs.spans import Span

@@ -58,7 +58,7 @@ def test_a_malformed_program_is_refused():
         gptrs.ir.parse_program("ptir.v0.5\n\nfunc @main( {\n}")
 
 
-class Picky:
+class Picky(gptrs.api.Backend):
     """A backend that takes nothing; compiling must never be reached without a refusal."""
 
     name = "picky"

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.backend.mapped_files import reads_mapped_files
-from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.causal_lm import CausalLMModule
@@ -62,7 +60,7 @@ def test_every_bit_is_the_same(folder, backend, budget):
 
 
 def test_few_programs_serve_all_lengths(folder, backend, monkeypatch):
-    if not isinstance(backend, SymbolicBackend):
+    if not backend.symbolic:
         pytest.skip("the backend compiles no symbols")
     whole, streamed = load(folder, backend, "off"), load(folder, backend, LEAST)
     monkeypatch.setattr(type(backend), "compile", lambda *_: pytest.fail("for one size only"))
@@ -118,7 +116,7 @@ def test_a_larger_budget_reads_less(folder, backend):
 
 def test_tables_are_not_read_whole(tmp_path, backend):
     """GPT-2 reads `wte` by rows and, as its head, as a matrix: once a step, in the last part."""
-    if not reads_mapped_files(backend):
+    if not backend.reads_mapped_files:
         pytest.skip("the backend has weights in memory")
     folder = save_tiny_gpt2(
         tmp_path / "m", n_positions=4096, n_embd=64, runtime={"weight_streaming": {"pin_below": 0}}

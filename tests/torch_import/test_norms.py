@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="these tests run models of torch")
 
 from torch import nn  # noqa: E402
 
-from gptrs.backend.protocol import Backend  # noqa: E402
+from gptrs.backend.contract import Backend  # noqa: E402
 
 pytestmark = pytest.mark.long
 ULP = 2.0**-23

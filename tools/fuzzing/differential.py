@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir import Program, dtypes, print_program, verify
 from gptrs.optimizer import recording
 from gptrs.optimizer.pipeline import Pipeline

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from fuzzing import byte_mutations, tiny_gguf, tiny_models
 from fuzzing.tiny_tokenizers import tokenizer_files
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fuzzing import byte_mutations
 from fuzzing.file_formats import FileFormat
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.disk_cache import DamagedEntryError
 from gptrs.errors import CheckpointError

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import GptrsError, ParseError, UnsupportedError
 from gptrs.ir import parse_json, parse_program, print_json, print_program, verify
 from gptrs.ir.ops.control_flow import Scan

@@ -12,7 +12,7 @@ import gptrs_onnx
 from fuzzing import byte_mutations
 from fuzzing.file_formats import FileFormat
 from fuzzing.import_formats import run_on_ones
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs_conformance.program_generator.dice import Dice
 
 _ONNX_WORDS = (

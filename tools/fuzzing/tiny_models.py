@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gptrs import Tensor, tensor
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.plugins.manager import manager
 

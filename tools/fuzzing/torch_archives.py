@@ -16,7 +16,7 @@ from fuzzing import byte_mutations
 from fuzzing.file_formats import FileFormat
 from fuzzing.import_formats import run_on_ones
 from fuzzing.judge import Flaw
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_torch.loading import read_program

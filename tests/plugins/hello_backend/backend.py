@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gptrs.api import OpTable, dtypes, ops, require_supported
+from gptrs.api import Backend, Executable, OpTable, dtypes, ops, require_supported
 
 TABLE = OpTable("hello")
 
@@ -24,7 +24,7 @@ register(ops.creation.Constant, lambda op: op.value.array)
 register(ops.contraction.DotGeneral, lambda op, lhs, rhs: np.tensordot(lhs, rhs, 1), is_tensordot)
 
 
-class HelloExecutable:
+class HelloExecutable(Executable):
     def __init__(self, region):
         self._region = region
 
@@ -38,7 +38,7 @@ class HelloExecutable:
         return [np.array(values[result]) for result in self._region.results]  # the caller's own
 
 
-class HelloBackend:
+class HelloBackend(Backend):
     name = "hello"
     refusal = staticmethod(TABLE.refusal)
     to_device = to_host = staticmethod(np.asarray)

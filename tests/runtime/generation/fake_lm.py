@@ -9,6 +9,7 @@ from gptrs.nn import CacheSpec
 from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.greedy_steps import Chosen
 from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs_backend_ref.backend import RefBackend
 
 VOCABULARY = 50
 
@@ -138,7 +139,7 @@ def _logits(seen):
     return random.normal(0, 3, VOCABULARY).astype(np.float32)
 
 
-class FakeBackend:
+class FakeBackend(RefBackend):
     """A backend that is never asked to compile."""
 
     name = "fake"

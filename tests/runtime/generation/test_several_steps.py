@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import gptrs
-from gptrs.backend.looping import steps_at_once
+from gptrs.capture.backend_calls import steps_at_once
 from gptrs.errors import ExecutionError, PluginError
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule

@@ -11,12 +11,12 @@ from jax import Array
 
 from gptrs.api import (
     ArraySource,
+    Backend,
     BackendSettings,
     Buffer,
     DeviceInfo,
     Executable,
     InputRole,
-    Mesh,
     Op,
     Program,
     Sharding,
@@ -47,33 +47,28 @@ from gptrs_backend_jax.lowerings import TABLE
 from gptrs_backend_jax.serialized import program_key, unsealed
 
 
-class JaxBackend(KeptPrograms):
+class JaxBackend(KeptPrograms, Backend):
     """Runs every op, on every element type but for `rng_normal` of f64, on one device of JAX."""
 
     name = "jax"
     shares_functions = True
+    keeps_code = True
+    own_memory = True
 
     def __init__(self, device: Device, settings: BackendSettings | None = None) -> None:
         settings = settings or BackendSettings()
         self.device = device
         self._grid = None if settings.mesh is None else chosen_grid(settings, device)
+        self.mesh = self._grid.mesh if self._grid else None
         self.ignored = ignored_settings(settings, device)
         self.steps_at_once = chosen_steps(settings.options)
+        # XLA sets its threads on CPUs to flush, and so do TPUs; GPUs keep subnormal numbers.
+        self.flushes_subnormals = device.platform != "gpu"
         self._options = compiler_options(device, settings.options)
         self._array_type = array_type()
 
     def __repr__(self) -> str:
         return f"<JaxBackend on {self.mesh or self.device}>"
-
-    @property
-    def mesh(self) -> Mesh | None:
-        """The mesh that programs are divided over, None for a single device."""
-        return self._grid.mesh if self._grid else None
-
-    @property
-    def flushes_subnormals(self) -> bool:
-        """XLA sets its threads on CPUs to flush, and so do TPUs; GPUs keep subnormal numbers."""
-        return self.device.platform != "gpu"
 
     def require_grid(self) -> Grid:
         """Return the devices of the mesh; UsageError for a single device."""

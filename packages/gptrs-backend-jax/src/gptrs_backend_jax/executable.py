@@ -12,6 +12,7 @@ from jax import Array
 from gptrs.api import (
     BoundInputs,
     Buffer,
+    Executable,
     ExecutionError,
     InputRole,
     KernelRun,
@@ -43,7 +44,7 @@ Maker: TypeAlias = Callable[
 """Compiles a function of inputs of these types, some of them donated, some of them with heirs."""
 
 
-class JaxExecutable:
+class JaxExecutable(Executable):
     """A program as one function that XLA has compiled for a device."""
 
     def __init__(
@@ -124,7 +125,7 @@ class JaxExecutable:
     def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
-        """Begin a run, and do not wait; see `SubmittingExecutable`."""
+        """Begin a run, and do not wait."""
         if bound is None:
             return self._begin(self._values(inputs), inputs)
         return self._begin_bound(inputs, bound)

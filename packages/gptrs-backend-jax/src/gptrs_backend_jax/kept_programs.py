@@ -71,7 +71,7 @@ def keep_executable(key: str, write: Callable[[], bytes | None], seconds: float)
 
 
 class KeptPrograms:
-    """The part of the backend that knows its programs on disk; see `gptrs.api.CodeCache`."""
+    """The part of the backend that knows its programs on disk."""
 
     def cache_report(self) -> CacheReport:
         """Return what is kept, by the version of JAX that made it; changes nothing."""

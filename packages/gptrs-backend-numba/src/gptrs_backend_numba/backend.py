@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from gptrs.backend.contract import Backend, Buffer, InputRole, Precision
 from gptrs.backend.op_table import require_supported
-from gptrs.backend.precision import Precision
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
-from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
@@ -51,15 +50,17 @@ _SMALLEST = 1024
 """Elements of a weight below which it is read as f32."""
 
 
-class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
+class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
     """Compiles programs to schedules of kernels; results have the same bits for any `threads`."""
 
     name = "numba"
-    legalize: tuple[Pass, ...] = ()
     shares_functions = True
+    symbolic = True
     reads_mapped_files = True
-
-    precisions: tuple[Precision, ...] = PRECISIONS
+    keeps_weights = True
+    keeps_code = True
+    tells_kernels = True
+    precisions: Sequence[Precision] = PRECISIONS
 
     def __init__(self, threads: int, precision: Precision = "f32") -> None:
         self.threads = threads
@@ -69,12 +70,11 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     def __repr__(self) -> str:
         return f"<NumbaBackend threads={self.threads}>"
 
-    @property
     def quantized_precision(self) -> Precision:
         """Return what `GPTRS_NUMBA_PRECISION` says, else `int8`."""
         return chosen_precision()
 
-    def with_precision(self, precision: Precision) -> NumbaBackend:
+    def in_precision(self, precision: Precision) -> NumbaBackend:
         """Return the backend of another precision: one object for each."""
         if precision not in self._others:
             other = NumbaBackend(self.threads, precision)
@@ -105,13 +105,12 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         claims = import_module("gptrs_backend_numba.fusion.claims")
         return cast("Claimed", claims.claim(op, operands, results))
 
-    @property
-    def fuse(self) -> tuple[Pass, ...]:
+    @override
+    def fuse(self) -> Sequence[Pass]:
         """The passes that put calls of functionals together, for the precision of this backend."""
         # Late: a program that an earlier process optimized has been fused.
         return import_module("gptrs_backend_numba.fusion.passes").fusions(self.precision)
 
-    @property
     def compile_settings(self) -> tuple[str | None, ...]:
         """Variables, processor and precision: compiled programs depend on them, too."""
         return (*_SETTINGS.values(), target.description(), self.precision)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import specialize

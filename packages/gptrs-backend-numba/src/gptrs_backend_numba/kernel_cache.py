@@ -1,10 +1,10 @@
-"""The kernel cache as `gptrs cache` sees it: `gptrs.backend.kernel_cache.KernelCache`."""
+"""The kernel cache as `gptrs cache` sees it."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from gptrs.backend.kernel_cache import Compiling
+from gptrs.backend.contract import Compiling
 from gptrs.disk_cache import CacheReport, Entries
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
 from gptrs_backend_numba.codegen.compiled import kernel_store

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gptrs.backend.mapped_pages import release_pages
+from gptrs.backend.mapped_files import release_pages
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kept_weights.identities import identity_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gptrs.backend.precision import Precision
+from gptrs.backend.contract import Precision
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted
 

@@ -1,4 +1,4 @@
-"""How fast this machine reads and multiplies: loops that do nothing else, see `MachineProbe`."""
+"""How fast this machine reads and multiplies: loops that do nothing else."""
 
 from __future__ import annotations
 

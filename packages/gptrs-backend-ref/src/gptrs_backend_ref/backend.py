@@ -7,10 +7,9 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.memory_plan import dying_values
+from gptrs.backend.contract import Backend, Buffer, Executable, InputRole, Precision
+from gptrs.backend.memory import dying_values
 from gptrs.backend.op_table import OpTable, require_supported
-from gptrs.backend.precision import Precision
-from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value
@@ -71,7 +70,7 @@ class RegionBody:
         return tuple(environment[value] for value in self._results)
 
 
-class RefExecutable:
+class RefExecutable(Executable):
     """A program with its kernels; keeps nothing between runs, so threads may share it."""
 
     def __init__(self, program: Program, table: OpTable[Kernel]) -> None:
@@ -103,13 +102,11 @@ class RefExecutable:
         ]
 
 
-class RefBackend:
+class RefBackend(Backend):
     """Runs every op on every element type that PTIR allows, one NumPy function an op."""
 
     name = "ref"
-    fuse: tuple[Pass, ...] = ()
-    precisions: tuple[Precision, ...] = ("f32", "bf16")
-    quantized_precision: Precision = "f32"
+    precisions: Sequence[Precision] = ("f32", "bf16")
 
     def __init__(self, table: OpTable[Kernel] = TABLE, precision: Precision = "f32") -> None:
         self._table = table
@@ -119,7 +116,7 @@ class RefBackend:
     def __repr__(self) -> str:
         return "<RefBackend>"
 
-    def with_precision(self, precision: Precision) -> RefBackend:
+    def in_precision(self, precision: Precision) -> RefBackend:
         """Return the backend of another precision: one object for each."""
         if precision not in self._others:
             other = RefBackend(self._table, precision)
@@ -127,12 +124,10 @@ class RefBackend:
             self._others[precision] = other
         return self._others[precision]
 
-    @property
-    def legalize(self) -> tuple[Pass, ...]:
+    def legalize(self) -> Sequence[Pass]:
         """Return the rounding of products, for `bf16`: what that precision means."""
         return (PRODUCT_ROUNDING,) if self.precision == "bf16" else ()
 
-    @property
     def compile_settings(self) -> Precision:
         """Return what decides, besides a program, how it is computed."""
         return self.precision

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 
 Level = Literal["smoke", "core", "full"]
 """How much of the kit runs; each level includes those before it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
@@ -18,7 +18,7 @@ _KEPT: tuple[type[Op], ...] = (ops.Neg, ops.Abs, ops.Sign, ops.Maximum, ops.Mini
 
 def flushes(backend: Backend) -> bool:
     """Whether the arithmetic of `backend` reads and writes subnormal f32 and f64 as 0."""
-    return bool(getattr(backend, "flushes_subnormals", False))
+    return backend.flushes_subnormals
 
 
 def judged(case: OpCase, found: np.ndarray, index: int, dtype: DType) -> np.ndarray:

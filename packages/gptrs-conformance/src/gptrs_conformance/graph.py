@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.running import compiled, run_on

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import BackendError, GptrsError
 from gptrs.progress import StepProgress
 from gptrs_conformance.kit import CaseGroup, Plan, new_report, run_plan

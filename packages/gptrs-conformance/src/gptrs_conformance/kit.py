@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.ir.op import OPS
 from gptrs.ir.tensor_type import TensorType

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
 from gptrs.capture.backend_choice import use_backend
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ExecutionError, PluginError, UsageError
@@ -167,7 +167,7 @@ def _use(model: LoadedModel) -> None:
 
 
 @dataclass(eq=False)  # hashable, as backends are
-class _Recorder:
+class _Recorder(Backend):
     """A backend that takes every op, keeps each program, and gives zeros."""
 
     name: str = "recorder"
@@ -191,7 +191,7 @@ class _Recorder:
 
 
 @dataclass
-class _Zeros:
+class _Zeros(Executable):
     types: list[TensorType]
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir.builder import Builder
 from gptrs.ir.copying import copy_region

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.op_case import OpCase, legal_dtypes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs.plugins.manager import manager
 from gptrs_conformance.check import Level

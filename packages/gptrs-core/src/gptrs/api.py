@@ -14,20 +14,13 @@ names are imported on first use, so that the module an entry point names stays l
   `Scalar`, `Dictionary`, `FunctionName`; the modules `ops` (one module a family), `dtypes`
   and `random_constants` (the numbers that define the random ops). `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
-  pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
-  besides: `SharingBackend`; `ClaimingBackend`; `BackendWithPasses`, with `Pass`, `RewritePass`,
+  pytest class is `gptrs_conformance.suite.ConformanceSuite`. For what a backend may
+  offer besides: `BackendSettings`, `ProcessGroup` and `DeviceInfo`; `Mesh`, `Axis`, `Axes`,
+  `Sharding`, `sharding_of`, `ShardSource` and `ArraySource`; `Precision`; `BoundInputs`,
+  `SubmittedRun` and `KernelRun`; `CacheReport`, `CachePart` and `Entries`; `WeightIdentity` and
+  `WeightFile`; `SizeGuards`, `deciding`, `least`, `greatest` and `select`; `Pass`, `RewritePass`,
   `FusionPass`, `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`,
-  `Declined`, `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
-  `CodeCache`, `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
-  `WeightKeeper`, with `WeightIdentity` and `WeightFile`; `QuantizedWeightReader`;
-  `PreciseBackend`, with `Precision`;
-  `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
-  `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
-  `MachineProbe`; `BackendSettings`, `ProcessGroup`, and `DeviceBackend` with `DeviceInfo` and
-  `devices_of`; `PlacingBackend`, with `Mesh`, `Axis`, `Axes`, `Sharding`, `sharding_of`,
-  `ShardSource` and `ArraySource`; `DeviceMemory`; `LoopingBackend`;
-  `SerializingBackend`; `SubmittingExecutable`, with `SubmittedRun`; `FollowingBackend` and
-  `LeadingBackend`.
+  `Declined`, `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`.
   `private_folder` is a directory of the cache that nobody else can write to.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged

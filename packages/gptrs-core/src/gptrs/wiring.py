@@ -17,7 +17,7 @@ from gptrs.lazy_module import lazy_module
 
 if TYPE_CHECKING:
     import gptrs.functionals as math
-    from gptrs.backend.protocol import Backend
+    from gptrs.backend.contract import Backend
     from gptrs.capture import optimization
     from gptrs.functionals.dispatch import active_overrides
     from gptrs.ir import printer

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import gptrs
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.events.trace import CompileEnd, CompileStart, ImplementationChoice, PassEvent
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from gptrs import __version__
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs_observe.attribution import REST, attribution
 from gptrs_observe.measure.machine_limits import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile

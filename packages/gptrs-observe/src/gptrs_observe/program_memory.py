@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from math import prod
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
 from gptrs.quick_dataclass import dataclass

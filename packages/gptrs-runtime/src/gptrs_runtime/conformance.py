@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, cast
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import MissingLibraryError
 from gptrs.install_hints import install_own
 from gptrs.progress import StepProgress

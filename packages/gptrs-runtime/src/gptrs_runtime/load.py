@@ -8,13 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptrs.backend.precision import (
+from gptrs.backend.contract import (
+    Backend,
     Precision,
-    with_precision,
-    with_quantized_precision,
 )
-from gptrs.backend.protocol import Backend
-from gptrs.backend.sharding import mesh_of
 from gptrs.checkpoint.low_rank import LowRankAdapter
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
@@ -98,8 +95,8 @@ def load_model(
 
 
 def _with_precision(made: Backend, precision: Precision | None, quantized: bool) -> Backend:
-    engine = with_precision(made, precision)
-    return with_quantized_precision(engine) if precision is None and quantized else engine
+    wanted = made.quantized_precision() if precision is None and quantized else precision
+    return made.with_precision(wanted)
 
 
 def _source(path: str | Path | None) -> ModelSource:
@@ -122,8 +119,7 @@ def _tell(source: ModelSource, settings: ReadSettings, params: Params) -> None:
 
 def _warn_if_whole(params: Params, name: str) -> None:
     """Warn where a mesh has devices for parts of weights, and no weight has such parts."""
-    found = mesh_of(params.backend)
-    mesh = None if found is None else found[1]
+    mesh = params.backend.mesh
     if mesh is None or mesh.sizes.get("tensor", 1) == 1 or "tensor" in params.split_axes(mesh):
         return
     _LOG.warning(

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from gptrs.backend.precision import (
+from gptrs.backend.contract import (
+    Backend,
     Precision,
-    precision_of,
 )
-from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.low_rank import LowRankAdapter
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
@@ -169,7 +168,7 @@ class LoadedModel(CapableModel):
     @property
     def precision(self) -> Precision:
         """Return what products are computed with; `int8` is about quantized weights alone."""
-        return precision_of(self.backend)
+        return self.backend.precision
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
         """Run the model once and return its logits.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from gptrs.backend.precision import Precision, precision_of, with_quantized_precision
+from gptrs.backend.contract import Precision
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
@@ -152,7 +152,7 @@ def _quantized_folder(
         kind=found.model_type,
         type=wanted.name,
         rounding=rounding,
-        precision=precision_of(with_quantized_precision(backend)),
+        precision=backend.quantized_precision(),
         files=tuple(files),
         quantized=tuple(each.error() for each in rounded),
         kept=kept,
@@ -182,7 +182,7 @@ def _quantized_file(
         kind=found.model_type,
         type=type,
         rounding=rounding,
-        precision=precision_of(with_quantized_precision(backend)),
+        precision=backend.quantized_precision(),
         files=(path.name,),
         quantized=written.quantized,
         kept=written.kept,

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
-from gptrs.backend.symbolic import PaddingBackend, SymbolicBackend, padded_size
+from gptrs.backend.contract import Backend
+from gptrs.capture.backend_calls import padded_size
 from gptrs.capture.shape_buckets import bucket
 from gptrs.quick_dataclass import dataclass
 
@@ -70,7 +70,7 @@ def _ends(backend: Backend, lengths: Sequence[int], size: int) -> Sequence[int]:
     as long as its first, and a little itself. Elsewhere few sizes count more: `size` texts each.
     """
     count = len(lengths)
-    if not isinstance(backend, SymbolicBackend):
+    if not backend.symbolic:
         return [*range(size, count, size), count]
     least, starts = [0], [0]
     for end in range(1, count + 1):
@@ -91,11 +91,11 @@ def _sizes(
     backend: Backend, rows: int, longest: int, most_rows: int, context: int
 ) -> tuple[int, int]:
     """Return the number of texts and of tokens to pad to: few ones, unless any will do."""
-    if isinstance(backend, SymbolicBackend):
+    if backend.symbolic:
         return rows, min(max(longest, _FEWEST), context)
-    if isinstance(backend, PaddingBackend):
-        return padded_size(backend, rows), min(padded_size(backend, longest), context)
-    return bucket(rows, first=1, limit=most_rows), _padded_length(longest, context)
+    count = padded_size(backend, rows) or bucket(rows, first=1, limit=most_rows)
+    length = padded_size(backend, longest)
+    return count, _padded_length(longest, context) if length is None else min(length, context)
 
 
 def _padded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.params import Params, WeightUse
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import UsageError

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gptrs.api import Backend, FollowingBackend, ProcessGroup, UsageError
+from gptrs.api import Backend, ProcessGroup, UsageError
 from gptrs.plugins.manager import get_backend
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
@@ -286,7 +286,7 @@ def _exit(number: int, _: object) -> None:
 
 def _follow(backend: Backend, group: ProcessGroup) -> None:
     """Do what the first process does, until it ends."""
-    if not isinstance(backend, FollowingBackend):
+    if not backend.follows:
         raise UsageError(f"backend `{backend.name}` cannot follow the first of several processes")
     print(f"process {group.number} follows the first one, which serves", file=sys.stderr)
     backend.follow()

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api import LeadingBackend
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.embedding.embed import embed
@@ -55,8 +54,7 @@ class Served:
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.calls = TextCalls(most_requests)
-        backends = (model.backend for model in self.models.values())
-        self._leading = [each for each in backends if isinstance(each, LeadingBackend)]
+        self._backends = [model.backend for model in self.models.values()]
 
     @cached_property
     def _default(self) -> dict[str, str]:
@@ -69,7 +67,7 @@ class Served:
 
     def lost(self) -> str | None:
         """Return why nothing can be answered any more, None while all processes are there."""
-        for backend in self._leading:
+        for backend in self._backends:
             reason = backend.lost()
             if reason is not None:
                 return reason

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from gptrs import dumping, get_backend
-from gptrs.api import Backend, Precision, UsageError, with_precision
+from gptrs.api import Backend, Precision, UsageError
 
 _WEIGHTS: Final = ("checked", "frozen")
 _dumps = ExitStack()
@@ -59,4 +59,4 @@ class Settings:
         if self.dump is not None and Path(self.dump).absolute() not in _dumped:
             _dumped.add(Path(self.dump).absolute())
             _dumps.enter_context(dumping(self.dump))
-        return with_precision(get_backend(self.backend, self.threads), self.precision)
+        return get_backend(self.backend, self.threads).with_precision(self.precision)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 import numpy as np
 
 from gptrs.api import (
+    Backend,
     BoundInputs,
     Buffer,
     Executable,
     InputRole,
-    Mesh,
     Op,
     Program,
     TensorType,
@@ -34,20 +34,17 @@ Held: TypeAlias = dict[int, Any]
 Head: TypeAlias = Mapping[str, Any]
 
 
-class FollowingBackend:
-    """A backend that runs nothing of its own; see `gptrs.api.FollowingBackend`."""
+class FollowingBackend(Backend):
+    """A backend that runs nothing of its own."""
 
     name = "jax"
+    follows = True
 
     def __init__(self, backend: JaxBackend, leader: Leader) -> None:
         self._backend = backend
         self._leader = leader
         self.ignored = backend.ignored
-
-    @property
-    def mesh(self) -> Mesh | None:
-        """The mesh of the devices of all processes."""
-        return self._backend.mesh
+        self.mesh = backend.mesh
 
     def follow(self) -> None:
         """Do what the first process does, until it ends; BackendError if it is gone."""

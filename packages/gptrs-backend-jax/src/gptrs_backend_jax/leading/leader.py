@@ -17,12 +17,13 @@ from jax import Array
 
 from gptrs.api import (
     ArraySource,
+    Backend,
     BackendError,
     BoundInputs,
     Buffer,
     DeviceInfo,
+    Executable,
     InputRole,
-    Mesh,
     Op,
     Program,
     Sharding,
@@ -115,7 +116,7 @@ class Followers:
             self.ways = ()
 
 
-class LeadingBackend:
+class LeadingBackend(Backend):
     """Runs programs on a mesh of several processes; all others have a `FollowingBackend`.
 
     They have no program of their own: any thread of this one may ask for anything at any time.
@@ -123,29 +124,22 @@ class LeadingBackend:
 
     name = "jax"
     shares_functions = True
+    own_memory = True
 
     def __init__(self, backend: JaxBackend, ways: Sequence[Follower]) -> None:
         self._backend = backend
         self._followers = Followers(ways)
         self.ignored = backend.ignored
+        self.mesh = backend.mesh
+        self.flushes_subnormals = backend.flushes_subnormals
         self.steps_at_once = backend.steps_at_once
 
     def __repr__(self) -> str:
         return f"<LeadingBackend of {len(self._followers.ways) + 1} processes on {self.mesh}>"
 
-    @property
-    def mesh(self) -> Mesh | None:
-        """The mesh of the devices of all processes."""
-        return self._backend.mesh
-
     def lost(self) -> str | None:
-        """Return which other process is gone; see `gptrs.api.LeadingBackend`."""
+        """Return which other process is gone."""
         return self._followers.lost
-
-    @property
-    def flushes_subnormals(self) -> bool:
-        """Whether results below the smallest normal number are zero."""
-        return self._backend.flushes_subnormals
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices of this process."""
@@ -224,7 +218,7 @@ class LeadingBackend:
         return np.asarray(array)
 
 
-class LedExecutable:
+class LedExecutable(Executable):
     """A program that all processes have compiled, and run together."""
 
     def __init__(self, made: JaxExecutable, number: int, told: Followers) -> None:
@@ -239,13 +233,13 @@ class LedExecutable:
         return _checked(*self.submit(inputs, None))
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """Run with weights; see `BindingExecutable`."""
+        """Run with weights."""
         return _checked(*self.submit(inputs, bound))
 
     def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
-        """Begin a run in all processes; see `SubmittingExecutable`."""
+        """Begin a run in all processes."""
         told, given = self._told, [_led(each) for each in inputs]
         arrays = [cast("Buffer", each.array) for each in given]
         self._made.require(arrays, 0 if bound is None else len(bound.buffers))

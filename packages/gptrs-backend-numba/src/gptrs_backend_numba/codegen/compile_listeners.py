@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from gptrs.backend.kernel_cache import Compiling
+from gptrs.backend.contract import Compiling
 
 
 class CompileListeners:

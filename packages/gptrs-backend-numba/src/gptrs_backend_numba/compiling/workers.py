@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.backend.memory_limit import memory_bytes
+from gptrs.backend.memory import memory_bytes
 from gptrs.backend.process_limits import granted_cpus
 from gptrs.errors import UsageError
 

@@ -8,7 +8,7 @@ from typing import Literal, Self, cast
 import numpy as np
 from typing_extensions import override
 
-from gptrs.backend.protocol import Buffer
+from gptrs.backend.contract import Buffer
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kept_weights.weight_store import weight_store

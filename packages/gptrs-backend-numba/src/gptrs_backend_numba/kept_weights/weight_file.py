@@ -22,8 +22,7 @@ from typing import cast
 import numpy as np
 from blake3 import blake3
 
-from gptrs.backend.mapped_files import MAPPED_FILES
-from gptrs.backend.mapped_pages import prefetch_pages
+from gptrs.backend.mapped_files import MAPPED_FILES, prefetch_pages
 from gptrs.private_files import OPEN_FLAGS, require_own, whole_file, write_all
 from gptrs_backend_numba.kept_weights.checked_files import is_checked, note_checked
 

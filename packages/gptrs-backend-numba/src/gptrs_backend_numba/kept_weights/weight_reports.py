@@ -1,4 +1,4 @@
-"""The answers of the backend to `gptrs cache`: see `gptrs.backend.weight_cache.WeightCache`."""
+"""The answers of the backend to `gptrs cache`, about weights."""
 
 from __future__ import annotations
 

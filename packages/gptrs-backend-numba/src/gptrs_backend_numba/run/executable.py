@@ -8,10 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.bound_inputs import BoundInputs
+from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole, KernelRun
 from gptrs.backend.mapped_files import EVER, MAPPED_FILES
-from gptrs.backend.profiled import KernelRun
-from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
@@ -40,7 +38,7 @@ _SHORT, _LONG = 0.002, 0.05
 """Seconds: a batch of calls below the first is doubled, above the second it starts small again."""
 
 
-class NumbaExecutable:
+class NumbaExecutable(Executable):
     """A compiled program. `RUN_LOCK` serializes the runs of the process.
 
     Between runs it remembers addresses, but keeps no array of the caller alive.

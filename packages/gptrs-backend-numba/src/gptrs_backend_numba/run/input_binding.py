@@ -10,8 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.bound_inputs import BoundInputs
-from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.backend.contract import BoundInputs, Buffer, InputRole
 from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gptrs.backend.protocol import Buffer
+from gptrs.backend.contract import Buffer
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.memory import address_of

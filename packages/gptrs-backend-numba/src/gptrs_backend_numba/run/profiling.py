@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gptrs.backend.profiled import KernelRun
+from gptrs.backend.contract import KernelRun
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter

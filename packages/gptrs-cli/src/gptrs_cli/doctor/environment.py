@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gptrs.api import PreciseBackend, cpu_quota, devices_of, granted_cpus, requested_threads
+from gptrs.api import cpu_quota, granted_cpus, requested_threads
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_extra, install_own
 from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin
@@ -96,9 +96,9 @@ def precision(plugins: PluginManager) -> Check:
     """Return what the default backend computes products with; broken for one that it lacks."""
     try:
         backend = plugins.get_backend(None, None)
-        if not isinstance(backend, PreciseBackend):
+        if len(backend.precisions) == 1:
             return Check("precision", "ok", f"f32: all that {backend.name} has")
-        quantized, known = backend.quantized_precision, list(backend.precisions)
+        quantized, known = backend.quantized_precision(), list(backend.precisions)
     except GptrsError as error:
         return Check("precision", "broken", error.message, error.hint)
     detail = f"f32; {quantized} with quantized weights ({backend.name} has {', '.join(known)})"
@@ -111,7 +111,7 @@ def devices(plugins: PluginManager) -> Iterator[Check]:
         if "device" not in plugin.takes:
             continue
         try:
-            found = devices_of(plugins.get_backend(plugin.name))
+            found = plugins.get_backend(plugin.name).devices()
         except GptrsError as error:
             yield Check("devices", "note", f"{plugin.name}: {error.message}", error.hint)
             continue

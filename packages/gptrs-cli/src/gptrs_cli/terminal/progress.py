@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Final
 
-from gptrs.api import Backend, KernelCache
+from gptrs.api import Backend
 from gptrs.progress import StepProgress
 from gptrs_cli.terminal.stderr import is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting
@@ -74,9 +74,7 @@ def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
     def tell(number: int, total: int | None) -> None:
         waiting.add(compiling_kernel(number, total))
 
-    by_program = (
-        nullcontext() if isinstance(backend, KernelCache) else compilations_told(waiting.add)
-    )
+    by_program = nullcontext() if backend.tells_kernels else compilations_told(waiting.add)
     with compiling(backend, tell), by_program:
         yield
 

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.backend.contract import Backend, Buffer, InputRole
 from gptrs_conformance.check import Check
 from gptrs_conformance.running import compiled, normal, require, require_equal, run_on
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import ExecutionError, GptrsError
 from gptrs_conformance.check import Check
 from gptrs_conformance.running import compiled, normal, require_equal, require_error, run_on

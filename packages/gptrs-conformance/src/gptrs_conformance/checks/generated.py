@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Executable, InputRole
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.capture.compilation import compile_program
 from gptrs.ir import print_program
 from gptrs.ir.op import Op

@@ -10,8 +10,8 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.backend.looping import steps_at_once
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
+from gptrs.capture.backend_calls import steps_at_once
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.precision import PreciseBackend, precision_of, with_precision
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs_conformance.check import Check
 from gptrs_conformance.running import compiled, normal, require, require_equal, run_on
 
@@ -30,20 +29,18 @@ _SHARE = 2.0**-20
 
 def precisions_are_chosen(backend: Backend) -> None:
     """A backend has one object for each precision, and computes in `f32` until asked otherwise."""
-    if not isinstance(backend, PreciseBackend):
-        return
     require("f32" in backend.precisions, f"no precision f32 in {list(backend.precisions)}")
     for precision in backend.precisions:
-        chosen = with_precision(backend, precision)
-        require(precision_of(chosen) == precision, f"`{precision}` gives {precision_of(chosen)}")
-        require(chosen is with_precision(backend, precision), f"`{precision}` is made anew")
+        chosen = backend.with_precision(precision)
+        require(chosen.precision == precision, f"`{precision}` gives {chosen.precision}")
+        require(chosen is backend.with_precision(precision), f"`{precision}` is made anew")
 
 
 def bf16_rounds_both_sides(backend: Backend) -> None:
     """Products with a matrix are those of operands rounded to bf16, with sums of f32."""
-    if not isinstance(backend, PreciseBackend) or "bf16" not in backend.precisions:
+    if "bf16" not in backend.precisions:
         return
-    chosen = with_precision(backend, "bf16")
+    chosen = backend.with_precision("bf16")
     w = normal(2, 40, 96)
     for rows in (1, 3, 40):
         x = normal(1, rows, 96)

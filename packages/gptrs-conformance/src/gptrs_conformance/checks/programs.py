@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.compilation import compile_program
 from gptrs.errors import UnsupportedError
 from gptrs.ir.parser import parse_program

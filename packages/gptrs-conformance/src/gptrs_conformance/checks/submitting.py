@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs.api import BoundInputs, InputRole, SubmittedRun, SubmittingExecutable, parse_program
-from gptrs.backend.protocol import Backend, Buffer
+from gptrs.api import BoundInputs, Executable, InputRole, SubmittedRun, parse_program
+from gptrs.backend.contract import Backend, Buffer, overrides
 from gptrs.errors import ExecutionError
 from gptrs_conformance.check import Check
 from gptrs_conformance.checks.errors import TAKE
@@ -27,7 +27,7 @@ def submitted_runs_are_runs(backend: Backend) -> None:
     """`submit` gives what `run` does, which others can read before it is checked."""
     take = backend.compile(parse_program(TAKE), [InputRole.ARGUMENT] * 2)
     then = backend.compile(parse_program(_NEXT), [InputRole.ARGUMENT] * 2)
-    if not isinstance(take, SubmittingExecutable) or not isinstance(then, SubmittingExecutable):
+    if not overrides(take, "submit") or not overrides(then, "submit"):
         return
     x, places = backend.to_device(normal(1, 5)), backend.to_device(np.array([4, 0]))
     rows, run = take.submit([x, places], None)
@@ -43,7 +43,7 @@ def submitted_runs_are_runs(backend: Backend) -> None:
 def submitted_runs_fail_when_they_are_checked(backend: Backend) -> None:
     """The error of a run is told by its `check`, each time, and harms no other run."""
     take = backend.compile(parse_program(TAKE), [InputRole.ARGUMENT] * 2)
-    if not isinstance(take, SubmittingExecutable):
+    if not overrides(take, "submit"):
         return
     x = backend.to_device(normal(1, 5))
     bad, good = (backend.to_device(np.array(places)) for places in ([0, 5], [1, 2]))
@@ -63,7 +63,7 @@ def submitted_runs_take_bound_weights(backend: Backend) -> None:
     """`submit` takes weights as `run_bound` does."""
     program = parse_program(_NEXT)
     made = backend.compile(program, _ROLES[::-1])
-    if not isinstance(made, SubmittingExecutable) or not hasattr(made, "run_bound"):
+    if not overrides(made, "submit"):
         return
     places, x = backend.to_device(np.array([4, 0])), backend.to_device(normal(1, 2))
     bound = BoundInputs([x])
@@ -73,7 +73,7 @@ def submitted_runs_take_bound_weights(backend: Backend) -> None:
     require_equal([backend.to_host(found)], [backend.to_host(expected)], "a submitted run")
 
 
-def _first_failing(executable: SubmittingExecutable, inputs: list[Buffer]) -> Callable[[], None]:
+def _first_failing(executable: Executable, inputs: list[Buffer]) -> Callable[[], None]:
     """Begin a run that fails; return what raises its error, which may be `submit` itself."""
     try:
         _, run = executable.submit(inputs, None)

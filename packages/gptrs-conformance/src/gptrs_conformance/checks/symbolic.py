@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Executable, InputRole
-from gptrs.backend.symbolic import SymbolicBackend
+from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.capture.compilation import compile_program, prepare
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes, print_program
@@ -107,7 +106,7 @@ def _claims(
 
 
 def _check(first: int, backend: Backend) -> None:
-    for seed in range(first, first + (_GROUP if isinstance(backend, SymbolicBackend) else 1)):
+    for seed in range(first, first + (_GROUP if backend.symbolic else 1)):
         program = random_program(seed, accepts=partial(_claims, backend))
         require_all_sizes(backend, program, seed)
 

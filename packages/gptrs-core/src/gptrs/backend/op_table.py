@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Generic, TypeVar
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op

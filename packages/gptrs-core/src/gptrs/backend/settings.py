@@ -1,13 +1,16 @@
-"""Settings of a backend: threads, a device, options of its own; and the devices that it has."""
+"""Settings of a backend: threads, a device, a mesh, options of its own; the devices that it has.
+
+Light, since settings of plugins name it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, Protocol, get_args, runtime_checkable
+from typing import Final, Literal, get_args
 
-from gptrs.backend.mesh import Mesh
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
@@ -30,6 +33,49 @@ The first launcher whose variable is set counts.
 """
 
 
+MESH_AXES: Final = ("data", "tensor")
+"""The axes that a mesh may have: copies of the model for parts of a batch, parts of its weights."""
+MOST_DEVICES: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Devices in a grid: the name and the size of each axis, the last one of nearest devices."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis by its name."""
+        return dict(self.axes)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={size}" for name, size in self.axes)
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """Return the mesh of `data=2,tensor=4`; UsageError for other names, sizes or forms."""
+        axes: list[tuple[str, int]] = []
+        for part in text.split(","):
+            name, _, number = (word.strip() for word in part.partition("="))
+            size = int(number) if number.isdecimal() and len(number) < 6 else 0
+            if name not in MESH_AXES or size < 1 or name in dict(axes):
+                raise UsageError(
+                    f"a mesh is written `data=2,tensor=4`, got {quoted(text)}",
+                    hint="`tensor` splits weights, `data` batches; each once, 1 or more devices",
+                )
+            axes.append((name, size))
+        mesh = cls(tuple(axes))
+        if mesh.size > MOST_DEVICES:
+            raise UsageError(f"a mesh of {mesh.size} devices is above {MOST_DEVICES}")
+        return mesh
+
+
 @dataclass(frozen=True)
 class ProcessGroup:
     """Processes, of one host or several, that run the same program: this is `number` of `count`.
@@ -39,7 +85,7 @@ class ProcessGroup:
     numbers that do not fit.
 
     All of them run the same steps in the same order; with `led` the first one leads, whatever it
-    is asked for, and the others have a `FollowingBackend`.
+    is asked for, and the backend of the others `follows`.
     """
 
     coordinator: str
@@ -164,25 +210,6 @@ class DeviceInfo:
     kind: str
     memory: int | None = None
     used: bool = False
-
-
-@runtime_checkable
-class DeviceBackend(Protocol):
-    """A backend that says which devices it has."""
-
-    def devices(self) -> Sequence[DeviceInfo]:
-        """Return all devices that this process can use, in a fixed order."""
-        ...
-
-
-def devices_of(backend: object) -> Sequence[DeviceInfo]:
-    """Return the devices of a backend, none of one that does not say."""
-    return backend.devices() if isinstance(backend, DeviceBackend) else ()
-
-
-def ignored_by(backend: object) -> Sequence[str]:
-    """Return what a backend says that it ignores of its settings, a sentence each."""
-    return tuple(getattr(backend, "ignored", ()))
 
 
 def parsed_options(given: Sequence[str] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:

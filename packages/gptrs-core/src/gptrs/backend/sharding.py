@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import numpy as np
 
-from gptrs.backend.mesh import Mesh
-from gptrs.backend.protocol import Backend, Buffer
+from gptrs.backend.settings import Mesh
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
@@ -81,29 +80,3 @@ class ArraySource:
     def read(self, index: tuple[slice, ...]) -> np.ndarray:
         """Return a view of a part."""
         return self.array[index]
-
-
-@runtime_checkable
-class PlacingBackend(Protocol):
-    """A backend that runs on a mesh of devices, and compiles programs for how their inputs lie."""
-
-    @property
-    def mesh(self) -> Mesh | None:
-        """The mesh that it runs on, None for a single device."""
-        ...
-
-    def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
-        """Return `source` on the devices of the mesh; each part is read for the device it is for.
-
-        The buffer has shape and dtype of the whole, and `to_host` gives the whole.
-        """
-        ...
-
-
-def mesh_of(backend: Backend) -> tuple[PlacingBackend, Mesh] | None:
-    """Return a backend that runs on a mesh, and the mesh; None for any other."""
-    if getattr(backend, "mesh", None) is None:  # every input of a step asks: no check of members
-        return None
-    placing = backend if isinstance(backend, PlacingBackend) else None
-    mesh = None if placing is None else placing.mesh
-    return None if placing is None or mesh is None else (placing, mesh)

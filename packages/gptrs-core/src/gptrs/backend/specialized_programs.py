@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
-from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
-from gptrs.backend.profiled import KernelRun, ProfiledExecutable
-from gptrs.backend.protocol import Buffer, Executable
-from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
+from typing_extensions import override
+
+from gptrs.backend.contract import (
+    BoundInputs,
+    Buffer,
+    Executable,
+    KernelRun,
+    SubmittedRun,
+)
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import specialize, symbol_places
 from gptrs.memory_cache import MemoryCache
@@ -17,8 +21,8 @@ MOST_SIZES = 256
 """Executables that are kept: those used last."""
 
 
-class SpecializedPrograms:
-    """An `Executable` of a program with symbols: compiles it for the sizes of each run.
+class SpecializedPrograms(Executable):
+    """A program with symbols: compiles it for the sizes of each run.
 
     `compile_` compiles a program without symbols, and gives it a number for trace sinks.
     """
@@ -32,36 +36,31 @@ class SpecializedPrograms:
         self._made = MemoryCache[tuple[int, ...], tuple[int, Executable]](MOST_SIZES)
 
     @property
+    @override
     def nbytes(self) -> int:
         """The bytes that its executables hold of their own."""
-        return sum(getattr(executable, "nbytes", 0) for _, executable in self._made.values())
+        return sum(executable.nbytes for _, executable in self._made.values())
 
+    @override
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run on inputs of any sizes; compile for these if they are new."""
-        return self._at(inputs).run(inputs)
+        return self.at(inputs)[1].run(inputs)
 
+    @override
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """Run on inputs and on bound ones after them, see `BindingExecutable`."""
-        return _run_bound(self._at(inputs), inputs, bound)
+        return self.at(inputs)[1].run_bound(inputs, bound)
 
+    @override
     def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
-        """Begin a run if the backend can, see `SubmittingExecutable`, else run."""
-        executable = self._at(inputs)
-        if hasattr(executable, "submit"):  # a check of the protocol takes longer than the rest
-            return cast("SubmittingExecutable", executable).submit(inputs, bound)
-        results = executable.run(inputs) if bound is None else _run_bound(executable, inputs, bound)
-        return results, None
+        return self.at(inputs)[1].submit(inputs, bound)
 
+    @override
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
-        """Run, and `tell` about kernels if the backend can."""
-        executable = self._at(inputs)
-        if isinstance(executable, ProfiledExecutable):
-            return executable.run_profiled(inputs, tell)
-        return executable.run(inputs)
+        return self.at(inputs)[1].run_profiled(inputs, tell)
 
     def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
         """Return the program for the sizes of `inputs`: its number, and whether it was there."""
@@ -71,14 +70,3 @@ class SpecializedPrograms:
             sizes, lambda _: self._compile(specialize(self._program, values))
         )
         return *found.value, found.hit
-
-    def _at(self, inputs: Sequence[Buffer]) -> Executable:
-        return self.at(inputs)[1]
-
-
-def _run_bound(
-    executable: Executable, inputs: Sequence[Buffer], bound: BoundInputs
-) -> list[Buffer]:
-    if hasattr(executable, "run_bound"):
-        return cast("BindingExecutable", executable).run_bound(inputs, bound)
-    return executable.run([*inputs, *bound.buffers])

@@ -1,4 +1,4 @@
-"""The identity of a weight that outlives the process, and an optional protocol of backends.
+"""The identity of a weight, which outlives the process.
 
 Whatever is kept on disk of weights names them by it: packed weights by `WeightIdentity`, prompt
 caches by the digest of all bytes (`gptrs_runtime.content_digest`), which is itself kept under
@@ -12,12 +12,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal
 
-import numpy as np
-
-from gptrs.backend.protocol import Buffer
-from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 WeightOrigin = Literal["mapped", "read", "computed"]
@@ -110,34 +106,3 @@ def identity_of_computed(
     if not known or len(known) < len(sources):
         return None
     return known[0].computed(recipe, *known[1:])
-
-
-@runtime_checkable
-class WeightKeeper(Protocol):
-    """A backend that keeps forms of weights on disk, where other processes find them."""
-
-    def weight_to_device(
-        self,
-        identity: WeightIdentity,
-        type: TensorType,
-        load: Callable[[], np.ndarray],
-        origin: WeightOrigin,
-    ) -> Buffer:
-        """Return what `to_device(load())` would; `load` need not be called, or not yet.
-
-        What is made of the buffer may be kept under `identity`, and so may the elements unless
-        `load` only gives a view of a "mapped" file. One that was "read" may be loaded at any time,
-        also within a run; that one is "computed" takes runs, so that it is loaded now or never.
-        """
-        ...
-
-    def prefetch_weight(self, identity: WeightIdentity) -> bool:
-        """Have the system read what is kept of a weight, without waiting; False if nothing is."""
-        ...
-
-
-def weight_keeper(backend: object) -> WeightKeeper | None:
-    """Return the backend if it is a `WeightKeeper`; quicker than asking a protocol, per weight."""
-    methods = ("weight_to_device", "prefetch_weight")
-    keeps = all([callable(getattr(backend, name, None)) for name in methods])
-    return cast("WeightKeeper", backend) if keeps else None

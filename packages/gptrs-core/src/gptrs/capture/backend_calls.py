@@ -7,17 +7,22 @@ from contextlib import contextmanager
 from typing import NoReturn, cast
 
 import numpy as np
+from typing_extensions import override
 
-from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
-from gptrs.backend.device_memory import DeviceMemory
-from gptrs.backend.mapped_pages import release_pages
-from gptrs.backend.profiled import KernelRun, ProfiledExecutable
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.backend.sharding import ArraySource, Axes, mesh_of, sharding_of
-from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
-from gptrs.backend.symbolic import SymbolicBackend
+from gptrs.backend.contract import (
+    Backend,
+    BoundInputs,
+    Buffer,
+    Executable,
+    InputRole,
+    KernelRun,
+    SubmittedRun,
+    overrides,
+)
+from gptrs.backend.mapped_files import release_pages
+from gptrs.backend.sharding import ArraySource, Axes, sharding_of
 from gptrs.capture.ports import origin_of
-from gptrs.errors import BackendError, GptrsError
+from gptrs.errors import BackendError, GptrsError, PluginError
 from gptrs.ir import dtypes
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards
@@ -45,9 +50,9 @@ def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> 
 def compiled_symbolic(
     backend: Backend, program: Program, roles: Sequence[InputRole], guards: SizeGuards
 ) -> Executable:
-    """Do as `compiled` for a program with symbolic dims, on a `SymbolicBackend`."""
+    """Do as `compiled` for a program with symbolic dims, on a `symbolic` backend."""
     try:
-        made = cast("SymbolicBackend", backend).compile_symbolic(program, roles, guards)
+        made = backend.compile_symbolic(program, roles, guards)
     except BaseException as error:
         _blame(backend, "`compile_symbolic`", error)
     return CheckedExecutable(made, backend, program)
@@ -86,6 +91,22 @@ def to_device(backend: Backend, array: np.ndarray) -> Buffer:
     return buffer
 
 
+def padded_size(backend: Backend, size: int) -> int | None:
+    """Return `backend.padded_size(size)`; PluginError if that is smaller."""
+    wanted = backend.padded_size(size)
+    if wanted is not None and wanted < size:
+        raise PluginError(f"`padded_size({size})` of backend `{backend.name}` is {wanted}")
+    return wanted
+
+
+def steps_at_once(backend: Backend) -> int:
+    """Return how many steps `backend` wants in one run; PluginError for less than 1."""
+    wanted = backend.steps_at_once
+    if wanted < 1:
+        raise PluginError(f"`steps_at_once` of backend `{backend.name}` is {wanted}")
+    return wanted
+
+
 def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorType) -> Buffer:
     """Return the buffer of `type` that `move` gives, a call of the method `what` of the backend."""
     try:
@@ -98,12 +119,11 @@ def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorT
 
 def placed(backend: Backend, array: np.ndarray, axes: Axes | None) -> Buffer:
     """Return `array` on `backend`: split by the names of its axes where that runs on a mesh."""
-    found = None if axes is None else mesh_of(backend)
-    if found is None:
+    mesh = None if axes is None else backend.mesh
+    if mesh is None:
         return to_device(backend, array)
-    placing, mesh = found
     sharding, source = sharding_of(mesh, array.shape, axes), ArraySource(array)
-    return moved(backend, "place", lambda: placing.place(source, sharding), source.type)
+    return moved(backend, "place", lambda: backend.place(source, sharding), source.type)
 
 
 def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
@@ -122,7 +142,7 @@ def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
 
 def host_view(backend: Backend, buffer: Buffer) -> np.ndarray | None:
     """Return the memory of the host under `buffer`, None for one in the memory of a device."""
-    if not isinstance(backend, DeviceMemory):
+    if not backend.own_memory:
         return to_host(backend, buffer)
     with blamed(backend, "`host_view`"):
         return backend.host_view(buffer)
@@ -137,44 +157,40 @@ def release_pages_of(backend: Backend, buffer: Buffer) -> None:
 
 def copied(backend: Backend, buffer: Buffer) -> Buffer:
     """Return a copy of `buffer`, made on the device where it is there."""
-    if isinstance(backend, DeviceMemory):
-        device, type_ = backend, TensorType(dtypes.from_numpy(buffer.dtype), buffer.shape)
-        return moved(backend, "copy", lambda: device.copy(buffer), type_)
+    if backend.own_memory:
+        type_ = TensorType(dtypes.from_numpy(buffer.dtype), buffer.shape)
+        return moved(backend, "copy", lambda: backend.copy(buffer), type_)
     return to_device(backend, to_host(backend, buffer).copy())
 
 
-class CheckedExecutable:
+class CheckedExecutable(Executable):
     """An executable of a backend whose results are checked against the types of its program.
 
     The first run is checked, and with `GPTRS_CHECK_RESULTS=1` every one: number, dtypes, shapes.
-    BackendError if they differ, and for whatever the backend raises that is no GptrsError. It has
-    the optional methods that the executable has.
+    BackendError if they differ, and for whatever the backend raises that is no GptrsError.
     """
 
     def __init__(self, made: Executable, backend: Backend, program: Program) -> None:
-        if not callable(getattr(made, "run", None)):
-            _refuse(backend, f"`compile` gave a `{type(made).__name__}` without `run`")
+        if not isinstance(cast("object", made), Executable):
+            _refuse(
+                backend,
+                f"`compile` gave a `{type(made).__name__}`, which does not derive from"
+                " `gptrs.api.Executable`",
+            )
         self._made = made
         self._backend = backend
         self._params = [param.type for param in program.main.body.params]
         self._results = [result.type for result in program.main.body.results]
         self._always = _CHECK.values()[0] not in (None, "", "0")
         self._due = True
-        # Only where the executable has them: callers ask for the attributes.
-        if hasattr(made, "run_bound"):
-            self.run_bound = self._run_bound
-        if isinstance(made, ProfiledExecutable):
-            self.run_profiled = self._run_profiled
-        if isinstance(made, SubmittingExecutable):
-            self.submit = self._submit
 
     @property
+    @override
     def nbytes(self) -> int:
-        """The bytes that the executable says it holds of its own."""
-        return getattr(self._made, "nbytes", 0)
+        return self._made.nbytes
 
+    @override
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Run it; see `Executable`."""
         try:
             results = self._made.run(inputs)
         except BaseException as error:
@@ -183,36 +199,44 @@ class CheckedExecutable:
             self._check(results, inputs)
         return results
 
-    def _run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
+    @override
+    def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
         try:
-            results = cast("BindingExecutable", self._made).run_bound(inputs, bound)
+            results = self._made.run_bound(inputs, bound)
         except BaseException as error:
-            _blame(self._backend, "`run_bound`", error)
+            _blame(self._backend, self._own("run_bound"), error)
         if self._due:
             self._check(results, [*inputs, *bound.buffers])
         return results
 
-    def _run_profiled(
+    @override
+    def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
         try:
-            results = cast("ProfiledExecutable", self._made).run_profiled(inputs, tell)
+            results = self._made.run_profiled(inputs, tell)
         except BaseException as error:
-            _blame(self._backend, "`run_profiled`", error)
+            _blame(self._backend, self._own("run_profiled"), error)
         if self._due:
             self._check(results, inputs)
         return results
 
-    def _submit(
+    @override
+    def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
         try:
-            results, run = cast("SubmittingExecutable", self._made).submit(inputs, bound)
+            results, run = self._made.submit(inputs, bound)
         except BaseException as error:
-            _blame(self._backend, "`submit`", error)
+            by = ("submit",) if bound is None else ("submit", "run_bound")
+            _blame(self._backend, self._own(*by), error)
         if self._due:
             self._check(results, inputs if bound is None else [*inputs, *bound.buffers])
         return results, None if run is None else _CheckedRun(run, self._backend)
+
+    def _own(self, *methods: str) -> str:
+        """Return the first of `methods` that the backend wrote itself: the defaults call `run`."""
+        return f"`{next((each for each in methods if overrides(self._made, each)), 'run')}`"
 
     def _check(self, results: object, inputs: Sequence[Buffer]) -> None:
         """Raise BackendError unless `results` are what the program returns for these inputs."""

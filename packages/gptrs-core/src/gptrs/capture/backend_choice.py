@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
+from gptrs.backend.contract import Backend, required_backend
 from gptrs.capture.ports import get_backend
-
-if TYPE_CHECKING:
-    from gptrs.backend.protocol import Backend
 
 _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 
@@ -19,13 +16,12 @@ _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 def use_backend(backend: Backend | str) -> Generator[Backend]:
     """Open a scope in which graphs without a backend of their own run on `backend`, or on its name.
 
-    PluginError for a name that no usable backend has.
+    PluginError for a name that no usable backend has, UsageError for what is no backend.
     """
-    if isinstance(backend, str):
-        backend = get_backend(backend)
-    token = _scope.set(backend)
+    made = get_backend(backend) if isinstance(backend, str) else required_backend(backend)
+    token = _scope.set(made)
     try:
-        yield backend
+        yield made
     finally:
         _scope.reset(token)
 

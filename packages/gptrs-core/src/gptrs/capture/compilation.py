@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection, Generator, Hashable, Iterable,
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
-from gptrs.backend.memory_limit import MemoryNeed
+from gptrs.backend.contract import (
+    Backend,
+    BoundInputs,
+    Buffer,
+    Executable,
+    InputRole,
+)
+from gptrs.backend.memory import MemoryNeed
 from gptrs.backend.op_table import require_static
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
-from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
-from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture import ports
 from gptrs.capture.backend_calls import (
@@ -142,7 +145,7 @@ class Prepared:
     @property
     def nbytes(self) -> int:
         """The bytes that the executable says it holds of its own."""
-        return getattr(self.executable, "nbytes", 0)
+        return self.executable.nbytes
 
     def run(
         self, buffers: Sequence[Buffer], cached: bool = True, bound: BoundInputs | None = None
@@ -153,10 +156,9 @@ class Prepared:
         """
         if trace.sinks():
             return self._run_traced(_joined(buffers, bound), cached)
-        run_bound = getattr(self.executable, "run_bound", None)
-        if bound is not None and run_bound is not None:
-            return cast("BindingExecutable", self.executable).run_bound(buffers, bound)
-        return self.executable.run(_joined(buffers, bound))
+        if bound is not None:
+            return self.executable.run_bound(buffers, bound)
+        return self.executable.run(buffers)
 
     def _run_traced(self, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
         number, executable = self.number, self.executable
@@ -185,12 +187,10 @@ class Prepared:
         The outcome, None for a good one, is to be asked before a result is read: it tells of this
         run and of those that `leaves`, which are passed as `buffers`, come from.
         """
-        begin = None if trace.sinks() else getattr(self.executable, "submit", None)
-        run: SubmittedRun | None = None
-        if begin is None:
-            results = self.run(buffers, cached, bound)
+        if trace.sinks():
+            results, run = self._run_traced(_joined(buffers, bound), cached), None
         else:
-            results, run = cast("SubmittingExecutable", self.executable).submit(buffers, bound)
+            results, run = self.executable.submit(buffers, bound)
         return results, outcome_after(run, [leaf.outcome for leaf in leaves])
 
 
@@ -203,7 +203,7 @@ def settings_for(backend: Backend) -> Hashable:
 
     A part of every key under which something compiled is kept.
     """
-    return pipeline_settings(), getattr(backend, "compile_settings", ())
+    return pipeline_settings(), backend.compile_settings()
 
 
 def prepare(
@@ -428,7 +428,7 @@ class _Compiler:
         guards, streaming = self.request.guards, self.request.streaming
         if guards is None:
             return self._for_sizes(program, roles)
-        if isinstance(self.backend, SymbolicBackend):
+        if self.backend.symbolic:
             compile_ = partial(compiled_symbolic, self.backend, guards=guards)
             if streaming is None:
                 return compile_(program, roles)

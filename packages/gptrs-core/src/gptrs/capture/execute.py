@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.backend.contract import Backend, Buffer, InputRole
 from gptrs.capture.backend_calls import placed, to_device, to_host
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.caching.program_cache import ProgramCache

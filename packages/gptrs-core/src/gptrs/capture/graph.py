@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import field
 from typing import ClassVar
 
-from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.backend.contract import Backend, Buffer, InputRole
 from gptrs.backend.sharding import Axes
 from gptrs.capture.caching.program_key import KeyBuilder, ProgramKey
 from gptrs.capture.outcome import Outcome

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Program
@@ -19,42 +18,6 @@ from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.split import Split
 from gptrs.optimizer.stage import PassRun
 from gptrs.quick_dataclass import dataclass
-
-
-@runtime_checkable
-class BackendWithPasses(Protocol):
-    """A backend that takes part in the pipeline; both are stages of it, see `Pipeline`."""
-
-    @property
-    def legalize(self) -> tuple[Pass, ...]:
-        """Passes that replace what the backend does not take."""
-        ...
-
-    @property
-    def fuse(self) -> tuple[Pass, ...]:
-        """Passes that put instructions together into `custom_call`s that the backend knows."""
-        ...
-
-
-@runtime_checkable
-class SharingBackend(Protocol):
-    """A backend that may take functions: those that a program calls several times."""
-
-    @property
-    def shares_functions(self) -> bool:
-        """Whether its passes and `compile` see them; otherwise all calls are inlined."""
-        ...
-
-
-@runtime_checkable
-class ClaimingBackend(Protocol):
-    """A backend with kernels for composites, see `OpTable.composite`."""
-
-    def claim(
-        self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Claimed:
-        """Return what computes a composite, a reason against it, or None to inline it."""
-        ...
 
 
 def optimize(
@@ -71,7 +34,7 @@ def optimize(
     others are inlined. `observe` is called after every pass.
     """
     for_backend = _ForBackend(backend)
-    shares = share and for_backend.shares_functions
+    shares = share and backend.shares_functions
     pipeline = for_backend.pipeline(Inlining(for_backend.claim, share=shares), observe)
     canonical = pipeline.before_folding(program)
     if parameters is None:
@@ -85,15 +48,9 @@ def optimize(
 class _ForBackend:
     backend: Backend
 
-    @property
-    def shares_functions(self) -> bool:
-        with blamed(self.backend, "`shares_functions`"):
-            return isinstance(self.backend, SharingBackend) and self.backend.shares_functions
-
     def pipeline(self, inlining: Inlining, observe: Callable[[PassRun], None] | None) -> Pipeline:
         with blamed(self.backend, "`legalize` and `fuse`"):
-            own = self.backend if isinstance(self.backend, BackendWithPasses) else None
-            legalize, fuse = (tuple(own.legalize), tuple(own.fuse)) if own else ((), ())
+            legalize, fuse = self.backend.legalize(), self.backend.fuse()
         return Pipeline(
             inlining=inlining,
             legalize=tuple(_BackendPass(self.backend, each) for each in legalize),
@@ -105,8 +62,6 @@ class _ForBackend:
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Claimed:
-        if not isinstance(self.backend, ClaimingBackend):
-            return None
         with blamed(self.backend, "`claim`"):
             return self.backend.claim(op, operands, results)
 

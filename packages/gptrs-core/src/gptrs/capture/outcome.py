@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gptrs.backend.submitting import SubmittedRun
+from gptrs.backend.contract import SubmittedRun
 
 MOST_UNCHECKED = 64
 """Runs after which the first of them is waited for: nobody may ever read what they compute."""

@@ -9,11 +9,10 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from gptrs.backend.device_memory import has_own_memory
-from gptrs.backend.mapped_pages import prefetch_pages
-from gptrs.backend.protocol import Backend, Buffer
-from gptrs.backend.sharding import Axes, mesh_of, sharding_of
-from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin, weight_keeper
+from gptrs.backend.contract import Backend, Buffer
+from gptrs.backend.mapped_files import prefetch_pages
+from gptrs.backend.sharding import Axes, sharding_of
+from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.capture.backend_calls import host_view, moved, release_pages_of, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
@@ -63,7 +62,7 @@ class Parameter:
     `read` gives the same in memory, for whoever reads a weight outside of a program, and
     `read_slice` a part of it. `compute` gives the buffer of a derived one, for backends whose
     memory is not the host's. `axes` names its axes for backends that run on a mesh. With an
-    `identity`, a backend that is a `weight_keeper` may keep forms of the weight on disk.
+    `identity`, a backend that `keeps_weights` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -147,8 +146,7 @@ class Parameter:
 
     def prefetch(self) -> None:
         """Let the system read the files that the weight, or its sources, are mapped from."""
-        keeper, identity = weight_keeper(self.backend), self.identity
-        if identity is not None and keeper is not None and keeper.prefetch_weight(identity):
+        if self.identity is not None and self.backend.prefetch_weight(self.identity):
             return
         for source in self.sources or (self,):
             if source.zero_copy:
@@ -168,22 +166,20 @@ class Parameter:
             return found
 
     def _read(self) -> Buffer:
-        backend, keeper = self.backend, weight_keeper(self.backend)
-        if self._compute is not None and has_own_memory(backend):
+        backend = self.backend
+        if self._compute is not None and backend.own_memory:
             return self._compute()
-        on_mesh = mesh_of(backend)
-        if on_mesh is not None:
-            placing, mesh = on_mesh
-            sharding = sharding_of(mesh, self.type.shape, self.axes)
+        if backend.mesh is not None:
+            sharding = sharding_of(backend.mesh, self.type.shape, self.axes)
             source = WeightSource(self.type, self._part_of)
-            return moved(backend, "place", lambda: placing.place(source, sharding), self.type)
-        if self.identity is None or keeper is None:
+            return moved(backend, "place", lambda: backend.place(source, sharding), self.type)
+        if self.identity is None or not backend.keeps_weights:
             return to_device(backend, self._loaded())
         identity, load = self.identity, self._loaded
         return moved(
             backend,
             "weight_to_device",
-            lambda: keeper.weight_to_device(identity, self.type, load, self._origin),
+            lambda: backend.weight_to_device(identity, self.type, load, self._origin),
             self.type,
         )
 

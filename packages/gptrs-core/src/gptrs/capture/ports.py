@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gptrs.ports import Port
 
 if TYPE_CHECKING:
-    from gptrs.backend.protocol import Backend
+    from gptrs.backend.contract import Backend
     from gptrs.ir.program import Program
     from gptrs.optimizer.split import Split
     from gptrs.optimizer.stage import PassRun

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.backend.sharding import Axes
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, Captured, Leaf, Source, Stored, make_node, resolve

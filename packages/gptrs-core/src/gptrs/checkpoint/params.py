@@ -10,9 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from gptrs.backend.mapped_files import reads_mapped_files
-from gptrs.backend.mesh import Mesh
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
+from gptrs.backend.settings import Mesh
 from gptrs.backend.sharding import Axes, sharding_of
 from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.capture import primitives
@@ -421,7 +420,7 @@ class Params:
             return self._merged_parameter(name, type, read, product)
         zero_copy = False
         mapped = self._mapped_source if stored == type else None
-        if mapped is not None and reads_mapped_files(self.backend):
+        if mapped is not None and self.backend.reads_mapped_files:
             zero_copy = type.dtype.is_float and is_plain
             load = partial(mapped.view, name)
         if self._partial_source is not None and is_plain:

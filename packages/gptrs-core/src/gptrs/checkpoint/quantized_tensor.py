@@ -14,8 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
-from gptrs.backend.quantized_weights import QuantizedWeightReader
+from gptrs.backend.contract import Backend
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
@@ -106,8 +105,6 @@ class QuantizedSource(Protocol):
 
 def reads_quantized(backend: Backend, quantized: QuantizedTensor) -> bool:
     """Return whether `backend` computes with such a weight as it is."""
-    if not isinstance(backend, QuantizedWeightReader):
-        return False
     codes = quantized.parts["codes"]
     return backend.reads_quantized(codes, quantized.bits, quantized.group_size)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.param_source import MappedSource, ParamSource, PartialSource
 from gptrs.ir import dtypes
 from gptrs.ir.ops.elementwise import Cast

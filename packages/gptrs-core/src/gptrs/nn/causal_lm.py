@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.execute import eager
 from gptrs.capture.jitting.jit import Jitted

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gptrs.backend.memory_limit import claims_when_written
-from gptrs.backend.protocol import Backend, Buffer
+from gptrs.backend.contract import Backend, Buffer
+from gptrs.backend.memory import claims_when_written
 from gptrs.capture import primitives
 from gptrs.capture.backend_calls import host_view, placed
 from gptrs.capture.graph import Source, Stored

@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor

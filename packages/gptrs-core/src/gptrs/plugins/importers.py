@@ -20,7 +20,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
-    from gptrs.backend.protocol import Backend
+    from gptrs.backend.contract import Backend
 
 
 @dataclass(frozen=True)

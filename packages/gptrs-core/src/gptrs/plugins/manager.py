@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gptrs.backend.mesh import Mesh
 from gptrs.backend.process_limits import requested_threads
-from gptrs.backend.settings import BackendSettings, ProcessGroup, ignored_by, parsed_options
+from gptrs.backend.settings import BackendSettings, Mesh, ProcessGroup, parsed_options
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
 from gptrs.install_hints import install_own
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import (
     BackendPlugin,
     DemoModelPlugin,
@@ -34,12 +34,14 @@ from gptrs.plugins.state import PluginRecord, PluginState, described
 from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
-    from gptrs.backend.protocol import Backend
+    from gptrs.backend import contract
+    from gptrs.backend.contract import Backend
     from gptrs.checkpoint.params import Params
+else:
+    contract = lazy_module("gptrs.backend.contract")
 
 ModelFactory = Callable[[Mapping[str, object], "Params"], object]
 """Makes a model from the settings of config.json and its weights."""
-_BACKEND_MEMBERS = ("name", "refusal", "compile", "to_device", "to_host")
 
 
 class PluginManager(PluginRegistry):
@@ -179,7 +181,7 @@ class PluginManager(PluginRegistry):
                 raise  # the user's, not the plugin's
             except BaseException as error:
                 raise self.broken(BackendPlugin, name, error) from error
-        for text in ignored_by(backend):
+        for text in backend.ignored:
             self.warn_once(f"{name}: {text}", f"backend `{name}`: {text}")
         self._backends[key] = backend
         return backend
@@ -243,9 +245,11 @@ def get_backend(
 
 
 def backend_of(backend: str | Backend | None, threads: int | None = None) -> Backend:
-    """Return the backend of a name, or one that is made; UsageError for threads beside that."""
+    """Return the backend of a name, or one that is made; UsageError for threads beside that
+    and for what is no backend."""
     if backend is None or isinstance(backend, str):
         return manager().get_backend(backend, threads)
+    backend = contract.required_backend(backend)
     if threads is not None:
         raise UsageError(
             f"the backend `{backend.name}` is there and has its threads, got `threads={threads}`",
@@ -274,11 +278,12 @@ def configure(disabled: Iterable[str] = ()) -> PluginManager:
 
 
 def _checked_backend(made: object, name: str) -> Backend:
-    missing = [member for member in _BACKEND_MEMBERS if not hasattr(made, member)]
-    if missing:
-        listed = ", ".join(f"`{member}`" for member in missing)
-        raise BackendError(f"its factory made a `{type(made).__name__}`, which lacks {listed}")
-    backend = cast("Backend", made)
-    if backend.name != name:
-        raise BackendError(f"its factory made a backend that calls itself `{backend.name}`")
-    return backend
+    if not isinstance(made, contract.Backend):
+        kind = type(made).__name__
+        raise BackendError(
+            f"its factory made a `{kind}`, which does not derive from `gptrs.api.Backend`"
+        )
+    own = getattr(made, "name", None)
+    if own != name:
+        raise BackendError(f"its factory made a backend that calls itself `{own}`")
+    return made

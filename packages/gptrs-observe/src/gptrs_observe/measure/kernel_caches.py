@@ -8,9 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from gptrs.backend.kernel_cache import CodeCache, Compiling, KernelCache
-from gptrs.backend.protocol import Backend
-from gptrs.backend.weight_cache import WeightCache
+from gptrs.backend.contract import Backend, Compiling
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
 from gptrs.disk_cache import CacheReport as CacheReport
 from gptrs.disk_cache import DiskCache
@@ -31,16 +29,13 @@ DEFAULT_LENGTHS = (1, 128, 512)
 """The prompt lengths that are prepared where nobody asks for others."""
 
 
-def kernel_caches(name: str | None = None) -> dict[str, CodeCache]:
-    """Return the caches of the backend called `name`, else of all that work and have one.
+def kernel_caches(name: str | None = None) -> dict[str, Backend]:
+    """Return the backend called `name`, else all that work, if they keep compiled code on disk.
 
     BackendError if the one asked for keeps nothing compiled, PluginError if it is unknown or
     broken.
     """
-    backends = _backends(name)
-    found: dict[str, CodeCache] = {
-        key: each for key, each in backends.items() if isinstance(each, CodeCache)
-    }
+    found = {key: each for key, each in _backends(name).items() if each.keeps_code}
     if name is not None and not found:
         raise BackendError(
             f"backend `{name}` keeps no compiled kernels",
@@ -49,9 +44,9 @@ def kernel_caches(name: str | None = None) -> dict[str, CodeCache]:
     return found
 
 
-def weight_caches(name: str | None = None) -> dict[str, WeightCache]:
-    """The caches of weights of the backend called `name`, else of all that work and have one."""
-    return {key: each for key, each in _backends(name).items() if isinstance(each, WeightCache)}
+def weight_caches(name: str | None = None) -> dict[str, Backend]:
+    """Return the backend called `name`, else all that work, if they keep weights on disk."""
+    return {key: each for key, each in _backends(name).items() if each.keeps_weights}
 
 
 def program_cache() -> OptimizedPrograms:
@@ -79,7 +74,7 @@ class Warmed:
 @contextmanager
 def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
     """Scope in which `tell` hears of each kernel that `backend` compiles, if it says so at all."""
-    with backend.compiling(tell) if isinstance(backend, KernelCache) else nullcontext():
+    with backend.compiling(tell) if backend.tells_kernels else nullcontext():
         yield
 
 
@@ -102,7 +97,7 @@ def warm(
             progress.begin(f"{task} of {length} tokens")
             tasks[task](model, length)
     backend = model.backend
-    written = backend.finish_weights() if isinstance(backend, WeightCache) else Entries()
+    written = backend.finish_weights()
     progress.end()
     return Warmed(progress.compiled, progress.noun, written, program_cache().written)
 
@@ -110,7 +105,7 @@ def warm(
 @contextmanager
 def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
     """Scope in which `progress` hears of each kernel, or each program, that is compiled."""
-    by_program = isinstance(backend, CodeCache) and not isinstance(backend, KernelCache)
+    by_program = backend.keeps_code and not backend.tells_kernels
     with (
         compiling(backend, progress.kernel),
         compilations_told(progress.program) if by_program else nullcontext(),

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs.backend.machine_probe import MachineProbe
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.quick_dataclass import dataclass
 
 _READ_ELEMENTS = 32 << 20
@@ -32,8 +31,8 @@ class MachineLimits:
 
 def measure_limits(backend: Backend) -> MachineLimits:
     """Measure for some tenths of a second, with the threads of `backend` if it takes part."""
-    if isinstance(backend, MachineProbe):
-        read, flop = backend.read_bytes_per_s(), backend.flop_per_s()
+    read, flop = backend.read_bytes_per_s(), backend.flop_per_s()
+    if read is not None and flop is not None:
         return MachineLimits(read / 1e9, flop / 1e9, backend.name, backend.threads)
     array = np.ones(_READ_ELEMENTS, np.int64)
     read = array.nbytes / _best(lambda: array.sum())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, RunStart, tracing
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program

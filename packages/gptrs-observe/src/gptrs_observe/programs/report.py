@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, field
 
-from gptrs.backend.memory_plan import program_peak_bytes
+from gptrs.backend.memory import program_peak_bytes
 from gptrs.ir.ops.control_flow import Cond, Scan
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Instruction, Program, Region
@@ -39,7 +39,7 @@ class ProgramWork:
 
     `ops` are those that `@main` reaches, the most frequent first. Bytes are those of `@main`'s
     parameters, of all constants, and of the results; `peak_bytes` is the most that is live at one
-    time, by `gptrs.backend.memory_plan`. `lower_bounds` says why work is more than was counted.
+    time, by `gptrs.backend.memory`. `lower_bounds` says why work is more than was counted.
     """
 
     ops: tuple[OpUse, ...]

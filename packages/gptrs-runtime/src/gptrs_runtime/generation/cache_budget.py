@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.backend.memory_limit import memory_bytes
+from gptrs.backend.memory import memory_bytes
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from gptrs.backend.looping import steps_at_once
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
+from gptrs.capture.backend_calls import steps_at_once
 from gptrs.errors import CacheBudgetError
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.dtypes import DType

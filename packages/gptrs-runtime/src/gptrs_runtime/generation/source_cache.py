@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.errors import CacheBudgetError
 from gptrs.nn.decoder_cache import DecoderState
 from gptrs.plugins.capabilities import Seq2SeqLM

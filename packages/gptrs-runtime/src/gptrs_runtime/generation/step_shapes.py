@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
-from gptrs.backend.symbolic import PaddingBackend, SymbolicBackend, padded_size
+from gptrs.backend.contract import Backend
+from gptrs.capture.backend_calls import padded_size
 from gptrs.capture.shape_buckets import bucket
 from gptrs.nn.ragged_step import RaggedStep
 
@@ -17,8 +17,6 @@ class StepShapes:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._takes_any = isinstance(backend, SymbolicBackend)
-        self._names_sizes = isinstance(backend, PaddingBackend)
 
     def padded(self, step: RaggedStep) -> RaggedStep:
         """Return `step` in the sizes of the backend.
@@ -26,14 +24,12 @@ class StepShapes:
         Texts that are added have no rows, and rows that are added belong to no text: they are token
         0 at position 0 and write to page 0.
         """
-        if self._takes_any:
+        if self._backend.symbolic:
             return step
         rows, texts, width = len(step.tokens), len(step.lengths), step.page_tables[0].shape[1]
-        if self._names_sizes:
-            rows, texts, width = (padded_size(self._backend, n) for n in (rows, texts, width))
-        else:
-            # Each text grows by a page now and then: a program for each number would be many.
-            width = bucket(width, _FIRST_WIDTH)
+        rows, texts = (padded_size(self._backend, n) or n for n in (rows, texts))
+        # Each text grows by a page now and then: a program for each number would be many.
+        width = padded_size(self._backend, width) or bucket(width, _FIRST_WIDTH)
         return RaggedStep(
             tokens=_padded(step.tokens, rows),
             positions=_padded(step.positions, rows),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
 from gptrs.checkpoint.params import WeightUse

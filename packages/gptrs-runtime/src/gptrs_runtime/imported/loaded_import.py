@@ -9,8 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.precision import Precision, precision_of, with_precision
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend, Precision
 from gptrs.capture.backend_choice import use_backend
 from gptrs.errors import GptrsError, UnsupportedError
 from gptrs.ir.program import Program
@@ -39,7 +38,7 @@ class LoadedImport:
     @property
     def precision(self) -> Precision:
         """The precision of products."""
-        return precision_of(self.backend)
+        return self.backend.precision
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name.
@@ -89,7 +88,7 @@ def load_import(
     """
     started = time.perf_counter()
     with span("load model"):
-        engine = with_precision(backend_of(backend, threads), precision)
+        engine = backend_of(backend, threads).with_precision(precision)
         model = import_model(path, importer, engine)
     return LoadedImport(path, importer, model, engine, time.perf_counter() - started)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import execute
 from gptrs.ir.program import Program
 from gptrs.plugins.manager import manager

@@ -9,9 +9,8 @@ from typing import Self
 
 import numpy as np
 
-from gptrs.backend.precision import precision_of, with_quantized_precision
+from gptrs.backend.contract import Backend
 from gptrs.backend.process_limits import granted_cpus, requested_threads
-from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, reads_quantized
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
@@ -90,9 +89,9 @@ class RoundedTensor:
 
     def computed_on(self, backend: Backend) -> Self:
         """Return this weight, which will measure errors of products as `backend` has them."""
-        backend = with_quantized_precision(backend)
+        backend = backend.with_precision(backend.quantized_precision())
         self._inputs = self._rounded_inputs = _normal_inputs(self.shape[1])
-        if precision_of(backend) == "int8" and reads_quantized(backend, self.described()):
+        if backend.precision == "int8" and reads_quantized(backend, self.described()):
             self._rounded_inputs = rounded_to_8_bits(self._inputs)
         return self
 
@@ -186,7 +185,7 @@ def _normal_inputs(columns: int) -> np.ndarray:
 
 
 def rounded_to_8_bits(inputs: np.ndarray) -> np.ndarray:
-    """Return f32 [I, N] rounded as `gptrs.backend.precision` says of `int8`."""
+    """Return f32 [I, N] rounded as `gptrs.backend.contract` says of `int8`."""
     columns = len(inputs)
     size = math.gcd(columns, _INPUT_GROUP)
     groups = inputs.reshape(columns // size, size, -1)

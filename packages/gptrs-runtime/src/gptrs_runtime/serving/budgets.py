@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.backend.memory_limit import memory_bytes
+from gptrs.backend.memory import memory_bytes
 from gptrs.ir.dtypes import DType
 from gptrs.plugins.capabilities import CausalLM
 from gptrs_runtime.generation.cache_budget import cache_budget, cache_dtype

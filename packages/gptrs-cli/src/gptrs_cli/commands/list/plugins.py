@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs.api import DeviceInfo, devices_of
+from gptrs.api import DeviceInfo
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_own
 from gptrs.plugins.child_checks import check_plugins
@@ -78,7 +78,7 @@ def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
     if not record.state.usable:
         return ()
     try:
-        return devices_of(manager().get_backend(f"{record.distribution}:{record.name}"))
+        return manager().get_backend(f"{record.distribution}:{record.name}").devices()
     except GptrsError as error:
         note(f"{record.name}: {error.message}")
         return ()

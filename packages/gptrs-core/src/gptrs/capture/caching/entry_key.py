@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture.caching.source_identity import package_of, packages_digest
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Literal, get_args
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir import literal
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.op import Op

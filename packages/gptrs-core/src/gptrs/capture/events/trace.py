@@ -9,8 +9,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from gptrs.backend.profiled import KernelRun
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole, KernelRun
 from gptrs.ir.program import Program
 from gptrs.quick_dataclass import dataclass
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gptrs.backend.profiled import KernelRun, ProfiledExecutable
-from gptrs.backend.protocol import Buffer, Executable
+from gptrs.backend.contract import Buffer, Executable, KernelRun
 from gptrs.capture.events import trace
 from gptrs.capture.parameter import Parameter
 
@@ -23,7 +22,7 @@ def run_traced(
     """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
     `read` copies the inputs to the host, None in place of parameters.
-    It runs kernel by kernel if a sink wants that and the executable can.
+    It runs with times of kernels if a sink wants them.
     """
     sinks = trace.sinks()
     shapes = tuple([_shape(buffer) for buffer in buffers])
@@ -48,7 +47,7 @@ def _run_for(
     buffers: Sequence[Buffer],
 ) -> list[Buffer]:
     listeners = [sink for sink in sinks if sink.wants_kernels]
-    if not listeners or not isinstance(executable, ProfiledExecutable):
+    if not listeners:
         return executable.run(buffers)
 
     def tell(run: KernelRun) -> None:

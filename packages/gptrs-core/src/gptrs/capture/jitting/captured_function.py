@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import execute
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.graph import GraphSlice, Leaf, Source

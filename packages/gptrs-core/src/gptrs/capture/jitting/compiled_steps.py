@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.jitting.dynamic_axes import AxisPlan
 from gptrs.capture.jitting.pytree import Structure, show
 from gptrs.fork_safe_lock import ForkSafeLock

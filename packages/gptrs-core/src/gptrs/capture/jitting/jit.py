@@ -11,7 +11,7 @@ from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from gptrs.backend.collector import collector_paused
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.compilation import Prepared, prepare

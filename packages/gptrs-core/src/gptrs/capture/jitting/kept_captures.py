@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture import execute, ports
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.caching.entry_key import entry_key

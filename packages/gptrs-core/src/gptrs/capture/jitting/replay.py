@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from gptrs.backend.bound_inputs import BoundInputs
-from gptrs.backend.protocol import Backend, Buffer
+from gptrs.backend.contract import Backend, BoundInputs, Buffer
 from gptrs.capture import execute
 from gptrs.capture.backend_calls import copied
 from gptrs.capture.compilation import Prepared

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from gptrs.backend.protocol import Buffer
+from gptrs.backend.contract import Buffer
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.prefetch import Prefetcher
 from gptrs.errors import ModelError

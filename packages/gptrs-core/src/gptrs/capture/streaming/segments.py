@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
-from gptrs.backend.protocol import InputRole
+from gptrs.backend.contract import InputRole
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.specialize import symbol_places

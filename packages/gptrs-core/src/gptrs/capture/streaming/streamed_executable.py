@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast
 
-from gptrs.backend.profiled import KernelRun, ProfiledExecutable
-from gptrs.backend.protocol import Buffer, Executable, InputRole
+from typing_extensions import override
+
+from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
 from gptrs.ir.ops.indexing import Take
@@ -62,8 +63,8 @@ def streamed_executable(
     return StreamedExecutable(pieces, compile_, streaming.prefetch, symbol_places(region.params))
 
 
-class StreamedExecutable:
-    """An `Executable` whose inputs may be streamed `Parameter`s instead of their buffers.
+class StreamedExecutable(Executable):
+    """An executable whose inputs may be streamed `Parameter`s instead of their buffers.
 
     It has no state but that of its parts, and does not keep weights alive.
     """
@@ -88,24 +89,25 @@ class StreamedExecutable:
         self._prefetch = prefetch
 
     @property
+    @override
     def nbytes(self) -> int:
         """The bytes that the parts hold of their own."""
-        return sum(getattr(part.executable, "nbytes", 0) for part in self._parts)
+        return sum(part.executable.nbytes for part in self._parts)
 
+    @override
     def run(self, inputs: Sequence[Buffer | Parameter]) -> list[Buffer]:
         """Run all parts and return the results; ModelError if a budget is too small."""
         return self._run(inputs, lambda executable, buffers: executable.run(buffers))
 
+    @override
     def run_profiled(
         self, inputs: Sequence[Buffer | Parameter], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
         """Run all parts, and `tell` about the kernels of those that can be profiled."""
 
         def run(executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
-            if isinstance(executable, ProfiledExecutable):
-                # Its inputs are not those of the program.
-                return executable.run_profiled(buffers, lambda run: tell(replace(run, inputs=())))
-            return executable.run(buffers)
+            # Its inputs are not those of the program.
+            return executable.run_profiled(buffers, lambda run: tell(replace(run, inputs=())))
 
         return self._run(inputs, run)
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import cast
 
-from gptrs.backend.precision import precision_of
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import optimized_programs
@@ -172,7 +171,7 @@ def _key(
         return None
     packages = {package_of(str(getattr(each, "__module__", ""))) for each in functions}
     threads: object = getattr(call.engine, "threads", None)
-    engine = (precision_of(call.engine), threads)
+    engine = (call.engine.precision, threads)
     settings = settings_for(call.engine)
     known = (call.functional, plain, types, call.abstract, engine, settings, names)
     return entry_key(known, call.engine, packages)

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.contract import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.jitting.pytree import Structure, flatten, rebuild
