@@ -13,7 +13,6 @@ import pytest
 from cli.test_terminal import on_a_terminal
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.disk_cache import CachePart, CacheReport, Entries
-from gptrs.plugins.manager import manager
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_runtime import content_digest
 from runtime.tiny_gpt2 import save_tiny_gpt2

@@ -105,7 +105,6 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         claims = import_module("gptrs_backend_numba.fusion.claims")
         return cast("Claimed", claims.claim(op, operands, results))
 
-    @override
     def fuse(self) -> Sequence[Pass]:
         """The passes that put calls of functionals together, for the precision of this backend."""
         # Late: a program that an earlier process optimized has been fused.

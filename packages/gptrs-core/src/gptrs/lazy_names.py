@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -28,13 +28,38 @@ else:
 class _NoPublicNameError(AttributeError):
     """Looks for what was meant when it is shown: imports of submodules raise it and drop it."""
 
-    def __init__(self, module: str, name: str, names: Collection[str], elsewhere: str) -> None:
-        super().__init__(module, name, names, elsewhere)
+    def __init__(self, module: str, name: str, stub: Path, elsewhere: str) -> None:
+        super().__init__(module, name, stub, elsewhere)
 
     def __str__(self) -> str:
-        module, name, names, elsewhere = self.args
-        close = [f"; did you mean `{each}`?" for each in get_close_matches(name, names, 1)]
-        return f"`{module}` has no public name `{name}`{''.join(close) or elsewhere}"
+        module, name, stub, elsewhere = self.args
+        return f"`{module}` has no public name `{name}`{_place_of(name, module, stub) or elsewhere}"
+
+
+def _place_of(name: str, module: str, stub: Path) -> str:
+    """Return which module has the name, this one or one beside it, or the closest name of them."""
+    package = module if stub.stem == "__init__" else module.rpartition(".")[0]
+    found = {
+        each: package if path.stem == "__init__" else f"{package}.{path.stem}"
+        for path in (*stub.parent.glob("*.pyi"), stub)  # its own names count most
+        for each in _sources(path)
+    }
+    if name in found:
+        return f"; it is in `{found[name]}`"
+    (close,) = get_close_matches(name, found, 1) or ("",)
+    where = "" if found.get(close) == module else f" of `{found.get(close)}`"
+    return f"; did you mean `{close}`{where}?" if close else ""
+
+
+def _sources(stub: Path) -> dict[str, str]:
+    """Return the module of each name that a stub imports."""
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    return {
+        alias.name: statement.module
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
 
 
 def attach(
@@ -43,19 +68,14 @@ def attach(
     """Return `__getattr__`, `__dir__` (PEP 562) and `__all__` of `module`, which lies in `file`.
 
     They offer the names that its stub imports by `from package.module import name as name`. The
-    error for another name ends with `elsewhere`, where it may be.
+    error for another name says which module beside this one has it, else ends with `elsewhere`.
     """
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    sources = {
-        alias.name: statement.module
-        for statement in stub.body
-        if isinstance(statement, ast.ImportFrom) and statement.module
-        for alias in statement.names
-    }
+    stub = Path(file).with_suffix(".pyi")
+    sources = _sources(stub)
 
     def load(name: str) -> object:
         if name not in sources:
-            raise _NoPublicNameError(module, name, sources, elsewhere)
+            raise _NoPublicNameError(module, name, stub, elsewhere)
         with span("import", name):
             try:
                 source = import_module(sources[name])

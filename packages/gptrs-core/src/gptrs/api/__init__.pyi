@@ -2,6 +2,11 @@
 
 from gptrs import functionals as functionals
 from gptrs import nn as nn
+from gptrs.api import backends as backends
+from gptrs.api import importers as importers
+from gptrs.api import models as models
+from gptrs.api import passes as passes
+from gptrs.api import programs as programs
 from gptrs.backend.contract import Backend as Backend
 from gptrs.backend.contract import BoundInputs as BoundInputs
 from gptrs.backend.contract import Buffer as Buffer
@@ -31,9 +36,6 @@ from gptrs.backend.sharding import sharding_of as sharding_of
 from gptrs.backend.weight_identity import WeightFile as WeightFile
 from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
-from gptrs.disk_cache import CachePart as CachePart
-from gptrs.disk_cache import CacheReport as CacheReport
-from gptrs.disk_cache import Entries as Entries
 from gptrs.capture import primitives as primitives
 from gptrs.capture.events.trace import CompileEnd as CompileEnd
 from gptrs.capture.events.trace import CompileStart as CompileStart
@@ -54,6 +56,9 @@ from gptrs.checkpoint.files.atomic_write import atomic_file as atomic_file
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor as OutgoingTensor
 from gptrs.checkpoint.formats.outgoing_tensor import write_data as write_data
 from gptrs.checkpoint.params import Params as Params
+from gptrs.disk_cache import CachePart as CachePart
+from gptrs.disk_cache import CacheReport as CacheReport
+from gptrs.disk_cache import Entries as Entries
 from gptrs.errors import BackendError as BackendError
 from gptrs.errors import CacheBudgetError as CacheBudgetError
 from gptrs.errors import CheckpointError as CheckpointError

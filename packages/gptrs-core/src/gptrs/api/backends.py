@@ -1,0 +1,21 @@
+"""Names for backends: what an author derives from, and what backends share.
+
+- The contract: `Backend`, `Executable`, `Buffer`, `InputRole`; the table of kernels: `OpTable`,
+  `require_supported`; `dying_values`, which says when memory is free.
+- What comes with an offer of the contract: `BoundInputs`, `SubmittedRun`, `KernelRun`, `Precision`;
+  `CacheReport`, `CachePart`, `Entries`, and `private_folder`, a directory of the cache that nobody
+  else can write to; `WeightIdentity`, `WeightFile`.
+- Settings and devices: `BackendSettings`, `ProcessGroup`, `DeviceInfo`; `Mesh`, `Axis`, `Axes`,
+  `Sharding`, `sharding_of`, `ShardSource`, `ArraySource`.
+- Symbolic sizes: `SizeGuards`, `deciding`, `least`, `greatest`, `select`.
+- What the process is granted: `requested_threads`, `granted_cpus`, `affinity_cpus`, `cpu_quota`,
+  `memory_limit`.
+- `run_conformance` checks a backend and `op_support` lists what it takes, both by the package
+  `gptrs-conformance`, whose pytest class is `gptrs_conformance.suite.ConformanceSuite`.
+"""
+
+from __future__ import annotations
+
+from gptrs.lazy_names import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,0 +1,37 @@
+"""Where each name of `gptrs.api.models` is; read by type checkers and by `gptrs.lazy_names`."""
+
+from gptrs import functionals as functionals
+from gptrs import nn as nn
+from gptrs.capture import primitives as primitives
+from gptrs.capture.jitting.jit import jit as jit
+from gptrs.capture.jitting.pytree import register_pytree as register_pytree
+from gptrs.capture.tensor import Tensor as Tensor
+from gptrs.capture.tensor import tensor as tensor
+from gptrs.checkpoint.config_fields import ConfigFields as ConfigFields
+from gptrs.checkpoint.params import Params as Params
+from gptrs.functionals.dispatch.registry import functional as functional
+from gptrs.functionals.dispatch.registry import implement as implement
+from gptrs.nn.attention import LayerCache as LayerCache
+from gptrs.nn.cache_spec import CacheSpec as CacheSpec
+from gptrs.nn.causal_lm import CausalLMModule as CausalLMModule
+from gptrs.nn.image_classifier import ImageClassifierModule as ImageClassifierModule
+from gptrs.nn.module import Module as Module
+from gptrs.nn.page_buffers import PageBuffers as PageBuffers
+from gptrs.nn.ragged_step import RaggedStep as RaggedStep
+from gptrs.nn.seq2seq import Seq2SeqModule as Seq2SeqModule
+from gptrs.plugins.capabilities import CausalLM as CausalLM
+from gptrs.plugins.capabilities import CTCModel as CTCModel
+from gptrs.plugins.capabilities import HiddenStates as HiddenStates
+from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
+from gptrs.plugins.capabilities import ImageEmbedder as ImageEmbedder
+from gptrs.plugins.capabilities import ImageLM as ImageLM
+from gptrs.plugins.capabilities import ImageTextScorer as ImageTextScorer
+from gptrs.plugins.capabilities import MaskedLM as MaskedLM
+from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM
+from gptrs.plugins.capabilities import SoundTranscriber as SoundTranscriber
+from gptrs.plugins.capabilities import TextClassifier as TextClassifier
+from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
+from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
+from gptrs.plugins.capabilities import Transcriber as Transcriber
+from gptrs.plugins.gguf_architecture import GgufArchitecture as GgufArchitecture
+from gptrs.plugins.timm_family import TimmFamily as TimmFamily

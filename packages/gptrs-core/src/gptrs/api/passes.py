@@ -1,0 +1,13 @@
+"""Names for passes of the optimizer: those of backends, and rewrites.
+
+`Pass`, `RewritePass` and `FusionPass` go through the pipeline; `find_calls` gives each `FoundCall`
+of a `pattern`, what calls of a functional look like in programs. A `rewrite` is a function with a
+pattern of `calls`, `Operand`, `Operands` and `Attribute`; it takes a `Match` and an `Emitter`, and
+returns values or `Declined`. `Rewrite` is its type.
+"""
+
+from __future__ import annotations
+
+from gptrs.lazy_names import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
