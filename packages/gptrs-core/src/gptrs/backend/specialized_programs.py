@@ -65,8 +65,9 @@ class SpecializedPrograms(Executable):
     def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
         """Return the program for the sizes of `inputs`: its number, and whether it was there."""
         sizes = tuple([inputs[position].shape[axis] for position, axis in self._places.values()])
-        values = dict(zip(self._places, sizes, strict=True))
-        found = self._made.find_or_make(
-            sizes, lambda _: self._compile(specialize(self._program, values))
-        )
+        found = self._made.find_or_make(sizes, lambda _: self._made_for(sizes))
         return *found.value, found.hit
+
+    def _made_for(self, sizes: tuple[int, ...]) -> tuple[int, Executable]:
+        values = dict(zip(self._places, sizes, strict=True))
+        return self._compile(specialize(self._program, values))
