@@ -133,11 +133,10 @@ class OnnxModel(ConvertedGraph):
         )
         ranks = tuple((name, given[name].ndim) for name in free)
         here = (values, tuple((name, given[name].shape) for name in free))
-        with self._lock:
-            numbers = numbers or self._is_static
-            alone = here in self._steps or (numbers and not self._is_static)
-            key = here if alone else (values, ranks, numbers)
-            step = self._kept(key, partial(self._made, known, free, given, numbers))
+        numbers = numbers or self._is_static
+        alone = self._steps.find(here) is not None or (numbers and not self._is_static)
+        key = here if alone else (values, ranks, numbers)
+        step = self._kept(key, partial(self._made, known, free, given, numbers))
         return step, tuple(tensor(given[name]) for name in free)
 
     def _made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -69,6 +70,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         outputs = _output_names(self._user_outputs(), self.module.nesting)
         super().__init__(origin, backend, inputs, outputs)
         self._sizes = ExportedSizes(whole)
+        self._lock = threading.RLock()  # held by a run that changes the state of the program
         watch = partial(WeightWatch, contents=shared, layouts=shared)
         self._function = GraphFunction(
             whole.graph_module, self.backend, static, watch=watch, aliases=False

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.program import Program
+from gptrs.memory_cache import MemoryCache
 from gptrs.plugins.importers import ModelInput, named_arguments
 from gptrs.plugins.manager import backend_of
 from gptrs.quoting import clipped
@@ -45,7 +44,6 @@ class ImportedGraph(ABC, Generic[Argument]):
         self.backend = backend_of(backend)
         self.inputs = dict(inputs)
         self.outputs = tuple(outputs)
-        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         takes = ", ".join(map(str, self.inputs.values()))
@@ -113,7 +111,7 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
     ) -> None:
         super().__init__(name, backend, inputs, outputs)
         self._is_static = False  # whether symbols were refused once for all sizes
-        self._steps: OrderedDict[object, Step] = OrderedDict()
+        self._steps = MemoryCache[Hashable, Step](MAX_KEPT)
 
     @override
     def argument(self, name: str, value: object) -> np.ndarray:
@@ -138,16 +136,9 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
     ) -> Result:
         """Return what `call` gives for a step and the inputs that it takes as tensors."""
 
-    def _kept(self, key: object, made: Callable[[], Step]) -> Step:
+    def _kept(self, key: Hashable, made: Callable[[], Step]) -> Step:
         """Return the step of a key, `made` if it is new."""
-        with self._lock:
-            step = self._steps.get(key)
-            if step is None:
-                step = self._steps[key] = made()
-                while len(self._steps) > MAX_KEPT:
-                    self._steps.popitem(last=False)
-            self._steps.move_to_end(key)
-            return step
+        return self._steps.find_or_make(key, lambda _: made()).value
 
 
 def jitted(
