@@ -29,6 +29,7 @@ from gptrs.functionals.padding import *  # noqa: F403
 from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
 from gptrs.functionals.reduction import *  # noqa: F403
+from gptrs.functionals.resizing import *  # noqa: F403
 from gptrs.functionals.rotary import *  # noqa: F403
 from gptrs.functionals.rotary_scaling import *  # noqa: F403
 from gptrs.functionals.sampling import *  # noqa: F403

@@ -1,0 +1,214 @@
+"""Resizing of axes: each becomes a choice of elements, or a product with a matrix of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Literal
+
+import numpy as np
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.operands import axis_of, expand, require_float, require_one_of, splat
+
+Places = np.ndarray
+"""Where the elements of a new axis lie between those of the old one, as f64."""
+Coordinates = Literal[
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+]
+Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+
+_ROUNDINGS: Final[dict[str, Callable[[Places], Places]]] = {
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _half_pixel(places: Places, old: int, new: int, scale: float) -> Places:
+    return (places + 0.5) / scale - 0.5
+
+
+def _half_pixel_symmetric(places: Places, old: int, new: int, scale: float) -> Places:
+    offset = (old / 2) * (1 - new / (scale * old))
+    return offset + (places + 0.5) / scale - 0.5
+
+
+def _pytorch_half_pixel(places: Places, old: int, new: int, scale: float) -> Places:
+    return (places + 0.5) / scale - 0.5 if new > 1 else np.zeros(1)
+
+
+def _align_corners(places: Places, old: int, new: int, scale: float) -> Places:
+    length = scale * old  # not rounded down, as the reference of ONNX has it
+    return places * (old - 1) / (length - 1) if new > 1 else np.zeros(1)
+
+
+_COORDINATES: Final[dict[str, Callable[[Places, int, int, float], Places]]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": lambda places, old, new, scale: places / scale,
+    "tf_half_pixel_for_nn": lambda places, old, new, scale: (places + 0.5) / scale,
+}
+
+
+@functional
+def resize(
+    x: Tensor,
+    size: Sequence[int],
+    axes: Sequence[int],
+    mode: Literal["nearest", "linear", "cubic"] = "nearest",
+    coordinates: Coordinates = "half_pixel",
+    rounding: Rounding = "round_prefer_floor",
+    scales: Sequence[float] | None = None,
+    antialias: bool = False,
+    exclude_outside: bool = False,
+    cubic_coefficient: float = -0.75,
+    region: Sequence[tuple[float, float]] | None = None,
+    outside: float | None = None,
+) -> Tensor:
+    """x with `axes` of other sizes, one axis after the other, as ONNX's `Resize`.
+
+    `coordinates` are ONNX's: where element i of a new axis lies in the old one. "half_pixel" is
+    `(i + 0.5) / scale - 0.5`, "asymmetric" `i / scale`, "align_corners" puts the ends on the ends;
+    "tf_crop_and_resize" spreads the elements over `region`, a pair of shares of each axis, and
+    gives `outside` beyond the ends where that is a number. `scales` are `size / dim` unless given.
+
+    "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
+    and "cubic" weigh the 2 or 4 elements around it, floats, the cubic ones by Keys (1981) with
+    `cubic_coefficient`. Beyond an end its element repeats, or, with `exclude_outside`, has no
+    weight. `antialias` widens the weights of an axis that shrinks. torch's `interpolate` is
+    "nearest" with "asymmetric" and "floor", and otherwise "half_pixel" or "align_corners".
+
+    UsageError for a word or axis that is unknown, lists of different lengths, an empty axis that
+    would grow, and types that are not floats where elements are weighed.
+    """
+    _require_known(x, size, axes, mode, coordinates, rounding, scales, region)
+    cropped = coordinates == "tf_crop_and_resize"
+    for number, (axis, new) in enumerate(zip(axes, size, strict=True)):
+        along = axis_of("resize", axis, x)
+        old, scale = x.shape[along], None if scales is None else scales[number]
+        if new == old and scale in (None, 1.0) and not cropped:
+            continue
+        if old == 0 and new:
+            raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
+        scale = (new / old if old else 1.0) if scale is None else scale
+        places = _places(coordinates, int(old), int(new), scale, region[number] if region else None)
+        if mode == "nearest":
+            x = _taken(x, _ROUNDINGS[rounding](places), along)
+        else:
+            stretch = max(1.0, 1.0 / scale) if antialias else 1.0
+            kernel = _triangle if mode == "linear" else partial(_keys, cubic_coefficient)
+            x = _weighed(x, _weights(places, old, kernel, exclude_outside, stretch), along)
+        if cropped and outside is not None:
+            x = _filled(x, (places < 0) | (places > old - 1), along, outside)
+    return x
+
+
+def _require_known(
+    x: Tensor,
+    size: Sequence[int],
+    axes: Sequence[int],
+    mode: str,
+    coordinates: str,
+    rounding: str,
+    scales: Sequence[float] | None,
+    region: Sequence[tuple[float, float]] | None,
+) -> None:
+    require_one_of("resize", "mode", mode, ("nearest", "linear", "cubic"))
+    known = (*_COORDINATES, "tf_crop_and_resize")
+    require_one_of("resize", "coordinates", coordinates, known)
+    require_one_of("resize", "rounding", rounding, tuple(_ROUNDINGS))
+    if mode != "nearest":
+        require_float("resize", x=x)
+    for label, values in (("axes", axes), ("scales", scales), ("region", region)):
+        if values is not None and len(values) != len(size):
+            raise UsageError(
+                f"`resize` of `{x.type}` needs {len(size)} `{label}`, one for each size, got"
+                f" {list(values)}"
+            )
+
+
+def _places(
+    coordinates: str, old: int, new: int, scale: float, region: tuple[float, float] | None
+) -> Places:
+    """Return where the elements of a new axis lie in the old one."""
+    numbers = np.arange(new, dtype=np.float64)
+    if coordinates != "tf_crop_and_resize":
+        return _COORDINATES[coordinates](numbers, old, new, scale)
+    start, end = region or (0.0, 1.0)
+    if new > 1:
+        return start * (old - 1) + numbers * (end - start) * (old - 1) / (new - 1)
+    return np.asarray([0.5 * (start + end) * (old - 1)])
+
+
+def _taken(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
+    """Return the elements of an axis at whole places, the last one beyond an end."""
+    index = np.clip(index, 0, max(x.shape[axis] - 1, 0)).astype(np.int64)
+    order = (axis, *(other for other in range(x.rank) if other != axis))
+    rows = primitives.take(primitives.transpose(x, order), primitives.constant(index))
+    return primitives.transpose(rows, [order.index(other) for other in range(x.rank)])
+
+
+def _weighed(x: Tensor, weights: np.ndarray, axis: int) -> Tensor:
+    """Return the products of an axis with a matrix [old, new]."""
+    order = list(range(x.rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    matrix = primitives.cast(primitives.constant(weights), x.dtype)
+    product = primitives.dot_general(primitives.transpose(x, order), matrix, ([-1], [0]))
+    return primitives.transpose(product, order)
+
+
+def _filled(x: Tensor, beyond: np.ndarray, axis: int, value: float) -> Tensor:
+    """Return x with `value` at the places of an axis that are marked."""
+    if not beyond.any():
+        return x
+    shape = [-1 if other == axis else 1 for other in range(x.rank)]
+    condition = expand(primitives.constant(beyond.reshape(shape)), x.shape)
+    return primitives.select(condition, splat(value, x.dtype, x.shape), x)
+
+
+def _triangle(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(0.0, 1.0 - np.abs(distance))
+
+
+def _keys(a: float, distance: np.ndarray) -> np.ndarray:
+    """Return the weights of cubic convolution (Keys 1981)."""
+    x = np.abs(distance)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+def _weights(
+    places: Places,
+    size: int,
+    kernel: Callable[[np.ndarray], np.ndarray],
+    exclude: bool,
+    stretch: float,
+) -> np.ndarray:
+    """Return the weights of the old elements [old] for new ones [new] as a matrix [old, new]."""
+    made = np.zeros((size, len(places)))
+    span = int(np.ceil((1 if kernel is _triangle else 2) * stretch))
+    for column, place in enumerate(places):
+        first = int(np.floor(place)) - span + 1
+        taps = np.arange(first, first + 2 * span)
+        weights = kernel((taps - place) / stretch)
+        inside = (taps >= 0) & (taps < size)
+        if exclude:
+            weights = np.where(inside, weights, 0.0)
+        if exclude or stretch > 1.0:
+            weights = weights / weights.sum()
+        np.add.at(made[:, column], np.clip(taps, 0, size - 1), weights)
+    return made
