@@ -27,9 +27,10 @@ NEUTRAL_SOURCES = (
     PurePosixPath("packages/gptrs-runtime/src/gptrs_runtime"),
     PurePosixPath("packages/gptrs-cli/src/gptrs_cli"),
 )
-# Names of kinds in other formats (GGUF, timm), which the descriptions of kinds do not have yet.
-FORMAT_SOURCES = PurePosixPath("packages/gptrs-runtime/src/gptrs_runtime/sources")
 PLUGIN_GROUPS = ("gptrs.backends", "gptrs.models")
+# llama.cpp is a program; that file has the names of tokenizers, which kinds share.
+FOREIGN_NAMES = ("llama.cpp", "sentence_bert_config.json")
+NAMES_OF_TOKENIZERS = NEUTRAL_SOURCES[0] / "sources" / "gguf_tokenizer.py"
 _PROSE = frozenset({tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)})
 
 
@@ -142,14 +143,15 @@ def plugin_names_in_neutral_sources(root: Path, files: list[PurePosixPath]) -> I
     names = plugin_names(root, files)
     if not names:
         return
-    word = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, names))})(?![A-Za-z0-9])", re.I)
+    ours, theirs = ("|".join(map(re.escape, each)) for each in (names, FOREIGN_NAMES))
+    word = re.compile(rf"{theirs}|(?<![A-Za-z0-9])({ours})(?![A-Za-z0-9])", re.I)
     for path in files:
         neutral = any(path.is_relative_to(part) for part in NEUTRAL_SOURCES)
-        if path.suffix == ".py" and neutral and not path.is_relative_to(FORMAT_SOURCES):
+        if path.suffix == ".py" and neutral and path != NAMES_OF_TOKENIZERS:
             source = (root / path).read_text(encoding="utf-8")
             for line, text in prose(source):
-                for match in word.finditer(text):
-                    spelled = f"spells the plugin name `{match[0]}`"
+                for name in filter(None, word.findall(text)):
+                    spelled = f"spells the plugin name `{name}`"
                     yield f"{path}:{line}: {spelled}; ask the plugins for it"
 
 

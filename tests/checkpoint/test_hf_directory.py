@@ -140,7 +140,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("q4.gguf", "name the file of llama.cpp itself: `--model` `"),
-        ("consolidated.safetensors", "in Mistral's own form"),
+        ("consolidated.safetensors", "in another form: download `model.safetensors`"),
         ("model.fp16.safetensors", "if `model.fp16.safetensors` has the weights, name it `model.s"),
         ("model.onnx", "runs the ONNX model"),
         ("tf_model.h5", "weights of TensorFlow and Flax are not read"),

@@ -204,6 +204,28 @@ def test_values(tmp_path: Path, case: str) -> None:
     assert entry.nbytes == sum(array.nbytes for array in stored)
 
 
+MATRICES = ("gate_proj", "up_proj", "down_proj")
+
+
+@pytest.mark.parametrize(
+    ("kind", "matrices"), [("mixtral", ("w1", "w3", "w2")), ("qwen3_moe", MATRICES), (3, MATRICES)]
+)
+def test_experts_of_mlx_are_called_as_their_kind_calls_them(
+    tmp_path: Path, kind: object, matrices: tuple[str, ...]
+) -> None:
+    make, settings = CASES["mlx, 4 bits"]
+    tensors, wanted = make()
+    joined = {name: np.stack([array, array]) for name, array in tensors.items()}
+    stored = {f"a.switch_mlp.{m}.{n}": array for m in MATRICES for n, array in joined.items()}
+    folder = saved(tmp_path, {}, settings, stored)
+    config = json.loads((folder / "config.json").read_text("utf-8")) | {"model_type": kind}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    weights = find_model(folder).weights
+    names = {f"a.experts.{number}.{name}.weight" for number in (0, 1) for name in matrices}
+    assert set(weights.names()) == {*names, "a.norm.weight"}
+    np.testing.assert_array_equal(weights.load(min(names)), wanted)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case != "mlx, a layer of its own"])
 def test_experts_are_joined_as_they_are_stored(tmp_path: Path, case: str) -> None:
     """Each has a scale of its own. MLX has them in one tensor; act-order is decoded."""

@@ -171,6 +171,15 @@ def test_a_plugin_name_in_a_neutral_source_is_a_problem(
     ]
 
 
+def test_programs_and_tokenizers_may_be_called_as_kinds_are(tree: Path, monkeypatch):
+    monkeypatch.setattr(check_repository, "FOREIGN_NAMES", ("toy2.cpp",))
+    monkeypatch.setattr(check_repository, "NAMES_OF_TOKENIZERS", PurePosixPath(COMMAND))
+    write(tree, RUNTIME, "# As toy2.cpp has it.\n# Not toy2 itself.\n")
+    write(tree, COMMAND, 'TOKENIZERS = ["toy2"]\n')
+    (problem,) = problems(tree)
+    assert problem.startswith(f"{RUNTIME}:2: spells the plugin name `toy2`")
+
+
 def test_other_sources_may_name_plugins(tree: Path):
     write(tree, "packages/gptrs-models/src/gptrs_models/plugin.py", 'NAMES = ["toy2", "ref"]\n')
     assert problems(tree) == []

@@ -12,6 +12,7 @@ from gptrs.api import DemoModelPlugin, ModelPlugin
 
 _GGUF = f"{__package__}.gguf_architectures:"
 _TIMM = f"{__package__}.timm_families:"
+_MLX_EXPERTS = dict(gate_proj="w1", up_proj="w3", down_proj="w2")
 
 
 class Family(NamedTuple):
@@ -20,7 +21,8 @@ class Family(NamedTuple):
     `heading` is what they are for, `does` what the models can do. `relatives` has `model_type`s
     that gptrs lacks, by the kind that is nearest in architecture, `summary` a frame for `kinds`.
     `gguf` has the words for kinds in GGUF files, `timm` wildcards of names there: what they stand
-    for is a constant of `gguf_architectures` or `timm_families`, the kind in capitals.
+    for is a constant of `gguf_architectures` or `timm_families`, the kind in capitals. `mlx` has
+    the kinds whose experts have numbered matrices, which MLX names; `turned` is of all.
     """
 
     heading: str
@@ -31,6 +33,8 @@ class Family(NamedTuple):
     summary: str = "{}"
     gguf: Mapping[str, str] = {}
     timm: Mapping[str, tuple[str, ...]] = {}
+    mlx: tuple[str, ...] = ()
+    turned: bool = False
 
     def plugins(self) -> Iterator[ModelPlugin]:
         """Yield the description of each kind."""
@@ -41,6 +45,7 @@ class Family(NamedTuple):
             yield ModelPlugin(
                 name=name, summary=self.summary.format(what), factory=factory, api="0.1",
                 relatives=self.relatives.get(name, ()), gguf=gguf, timm=timm,
+                mlx=_MLX_EXPERTS if name in self.mlx else {}, turned=self.turned,
             )  # fmt: skip
 
 
@@ -71,7 +76,6 @@ _NEAR_WAV2VEC2 = (
     *("data2vec-audio", "sew", "sew-d", "wav2vec2-bert", "wav2vec2-conformer", "wavlm"),
 )
 """Encoders of raw sound, or of its features, with a head of CTC."""
-
 TEXTS, WORDS, MIXTURES, IMAGES, SOURCES, PARTS = (
     "Encoders of text",
     "Language models",
@@ -127,6 +131,7 @@ KINDS: tuple[Family, ...] = (
         },
         {"gpt2": _NEAR_GPT2},
         gguf={"gpt2": "gpt2"},
+        turned=True,
     ),
     Family(
         WORDS, "llama_tasks", "`causal_lm`; by the head `text_classifier`, `token_classifier`",
@@ -237,6 +242,7 @@ KINDS: tuple[Family, ...] = (
             "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
             "gpt_oss": "gpt-oss", "olmoe": "olmoe",
         },
+        mlx=("mixtral", "phimoe", "minimax_m2"),
     ),
     Family(
         IMAGES, "resnet", "`image_classifier`",

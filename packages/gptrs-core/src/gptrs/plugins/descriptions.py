@@ -126,12 +126,17 @@ class ModelPlugin(FactoryPlugin):
     `gguf` has the architectures of llama.cpp that the kind has in GGUF files, by the word for them
     in `general.architecture`: "module:object" of a `gptrs.api.GgufArchitecture` each, imported when
     such a file is read or written. `timm` has those of timm, by wildcards such as "resnet*":
-    "module:object" of a `gptrs.api.TimmFamily` each, imported for a folder with such a name.
+    "module:object" of a `gptrs.api.TimmFamily` each, imported for a folder with such a name. `mlx`
+    has the kind's names of the matrices of an expert by those of MLX, where they differ
+    (`gate_proj`, `up_proj`, `down_proj`). `turned` says whether linear layers are stored as
+    [inputs, outputs], as the `Conv1D` of transformers.
     """
 
     relatives: tuple[str, ...] = ()
     gguf: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     timm: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    mlx: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    turned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,8 +145,12 @@ class ModelPlugin(FactoryPlugin):
             raise _malformed(self, "relatives", "a tuple of names", found)
         for name in cast("tuple[object, ...]", found):
             _require_match(self, "relatives", name, _NAME, "a tuple of names")
-        _require_references(self, "gguf", self.gguf)
-        _require_references(self, "timm", self.timm)
+        of_formats = 'a mapping of words to "module:object"'
+        _require_mapping(self, "gguf", self.gguf, _REFERENCE, of_formats)
+        _require_mapping(self, "timm", self.timm, _REFERENCE, of_formats)
+        _require_mapping(self, "mlx", self.mlx, _NAME, "a mapping of names to names")
+        if not isinstance(cast("object", self.turned), bool):
+            raise _malformed(self, "turned", "a bool", self.turned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,14 +243,15 @@ class DemoModelPlugin(PluginDescription):
         _require_match(self, "path", self.path, _DIRECTORY, '"package:relative/dir"')
 
 
-def _require_references(plugin: PluginDescription, field: str, value: object) -> None:
-    """PluginError unless a field has "module:object" by words."""
-    need = 'a mapping of words to "module:object"'
+def _require_mapping(
+    plugin: PluginDescription, field: str, value: object, form: re.Pattern[str], need: str
+) -> None:
+    """PluginError unless the keys of a field are words and its values of a form."""
     if not isinstance(value, Mapping):
         raise _malformed(plugin, field, need, value)
-    for word, reference in cast("Mapping[object, object]", value).items():
+    for word, each in cast("Mapping[object, object]", value).items():
         _require_match(plugin, field, word, re.compile(r"\S+"), need)
-        _require_match(plugin, field, reference, _REFERENCE, need)
+        _require_match(plugin, field, each, form, need)
 
 
 def _is_integer(value: object) -> bool:

@@ -15,7 +15,7 @@ from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
-from gptrs_runtime.sources.gguf_tokenizer import PRE_TOKENIZERS, Part
+from gptrs_runtime.sources.gguf_tokenizer import LIKE_QWEN2, PRE_TOKENIZERS, Part
 
 VOCABULARY: Final = "vocab.json"
 MERGES: Final = "merges.txt"
@@ -69,7 +69,7 @@ _ROBERTA: Final = TokenizerClass(
 )  # fmt: skip
 _QWEN2: Final = TokenizerClass(
     dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
-    _sequence("pretokenizers", PRE_TOKENIZERS["qwen2"].steps),
+    _sequence("pretokenizers", LIKE_QWEN2.steps),
     normalizer={"type": "NFC"},
 )
 _CLIP: Final = TokenizerClass(

@@ -1,7 +1,7 @@
 """The tokenizer of ByT5, which has no file of its own, as the `tokenizer.json` that means it.
 
 A token is a byte of UTF-8: its number is 3 more than the byte. Before these are three special
-tokens, behind them the places of T5's gaps, and `</s>` ends each text.
+tokens, after them the marks of gaps (`<extra_id_0>`), and `</s>` ends each text.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
 
 
 def _require_no_folder(wanted: hub.HubModel) -> None:
-    """ModelError for `models/gpt2` where there is a folder `models`: it is a path, mistyped."""
+    """ModelError for `models/NAME` where there is a folder `models`: it is a path, mistyped."""
     parent = wanted.repository.partition("/")[0]
     if wanted.revision is None and os.path.isdir(parent):
         raise ModelError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from gptrs.errors import ModelError, PluginError
 from gptrs.plugins.descriptions import ModelPlugin
@@ -23,6 +23,14 @@ def usable_kinds() -> Iterator[tuple[ModelPlugin, bool]]:
     for record, plugin in manager().described(ModelPlugin):
         if plugin is not None and record.state.usable:
             yield plugin, is_own(record.distribution)
+
+
+def kind_named(name: object) -> ModelPlugin | None:
+    """Return the description of the usable kind that config.json calls `name`; None without one."""
+    found = manager().plugin(ModelPlugin, name) if isinstance(name, str) else None
+    if found is None or not found.record.state.usable:
+        return None
+    return cast("ModelPlugin", found.description)
 
 
 def described_by(plugin: ModelPlugin, reference: str, wanted: type[Described]) -> Described:
@@ -101,10 +109,9 @@ def _require_one(kinds: Sequence[str], said: str) -> None:
 
 def gguf_architecture_of(kind: str) -> tuple[str, GgufArchitecture]:
     """Return the architecture that models of `kind` are written as; ModelError if there is none."""
-    for plugin, _ in usable_kinds():
-        if plugin.name == kind:
-            for architecture, own in _written(plugin):
-                return architecture, own
+    plugin = kind_named(kind)
+    for architecture, own in _written(plugin) if plugin is not None else ():
+        return architecture, own
     names = [plugin.name for plugin, _ in usable_kinds() if any(_written(plugin))]
     raise ModelError(
         f"a model of the kind {quoted(kind)} cannot be written as a GGUF file",

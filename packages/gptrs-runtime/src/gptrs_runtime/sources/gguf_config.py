@@ -202,7 +202,7 @@ class GgufSettings:
     def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
         """Return the scaling that the divisors of the frequencies come from.
 
-        Files have these divisors only. ModelError if they are not those of Llama 3.
+        Files have these divisors only. ModelError if they are not those of the scaling `llama3`.
         """
         found = np.asarray(self._rope_factors(), np.float64).reshape(-1)
         factor = float(found.max(initial=1.0))
@@ -213,8 +213,8 @@ class GgufSettings:
         wanted = np.where(turns < high, 1.0, np.where(turns > low, factor, between))
         if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-4):
             raise ModelError(
-                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling of Llama 3, the only"
-                " one of its kind that is read"
+                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling `llama3`, the"
+                " only one of its kind that is read"
             )
         positions = {"original_max_position_embeddings": _LLAMA3_POSITIONS}
         return {"factor": factor, **_LLAMA3, **positions}

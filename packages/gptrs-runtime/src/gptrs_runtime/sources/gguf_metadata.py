@@ -82,7 +82,7 @@ def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary
 
 
 def _prepared(given: ConfigFields, own: GgufArchitecture) -> Mapping[str, object]:
-    """Return the settings of a model with what it leaves out or calls otherwise than Llama."""
+    """Return the settings of a model under the usual names, with what it leaves out."""
     settings = dict(given.settings)
     for name, theirs in own.sizes:
         if not theirs:

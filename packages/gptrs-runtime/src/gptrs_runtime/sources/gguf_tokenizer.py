@@ -91,14 +91,14 @@ class PreTokenizer:
 
 
 _LIKE_GPT2, _LIKE_LLAMA3 = PreTokenizer(_GPT2), PreTokenizer(_LLAMA3, begins=True)
-_LIKE_SMOLLM, _LIKE_QWEN2 = PreTokenizer(_DIGITS), PreTokenizer(_QWEN2, nfc=True)
+_LIKE_SMOLLM, LIKE_QWEN2 = PreTokenizer(_DIGITS), PreTokenizer(_QWEN2, nfc=True)
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "gpt-2": _LIKE_GPT2, "gpt2": _LIKE_GPT2, "phi-2": _LIKE_GPT2, "smollm": _LIKE_SMOLLM,
     "starcoder": _LIKE_SMOLLM, "refact": _LIKE_SMOLLM, "codeshell": _LIKE_SMOLLM,
     "command-r": PreTokenizer(_DIGITS, nfc=True),
     "llama-bpe": _LIKE_LLAMA3, "llama3": _LIKE_LLAMA3, "llama-v3": _LIKE_LLAMA3,
     "chatglm-bpe": PreTokenizer(_LLAMA3), "glm4": PreTokenizer(_LLAMA3),
-    "qwen2": _LIKE_QWEN2, "deepseek-r1-qwen": _LIKE_QWEN2, "stablelm2": PreTokenizer(_QWEN2),
+    "qwen2": LIKE_QWEN2, "deepseek-r1-qwen": LIKE_QWEN2, "stablelm2": PreTokenizer(_QWEN2),
     "tekken": PreTokenizer(_TEKKEN, begins=True), "gpt-4o": PreTokenizer(_GPT4O),
     "olmo": PreTokenizer(_GPT2, nfc=True), "mpt": PreTokenizer(_GPT2, nfc=True),
     "falcon": PreTokenizer(_FALCON), "bloom": PreTokenizer(_BLOOM),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         bitsandbytes_folder,
         byte_bpe_files,
         byte_tokens,
+        format_kinds,
         mlx_folder,
         mxfp4_folder,
         quantized_folder,
@@ -55,6 +56,7 @@ else:
     bitsandbytes_folder = lazy_module("gptrs_runtime.sources.bitsandbytes_folder")
     byte_bpe_files = lazy_module("gptrs_runtime.sources.byte_bpe_files")
     byte_tokens = lazy_module("gptrs_runtime.sources.byte_tokens")
+    format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
     mlx_folder = lazy_module("gptrs_runtime.sources.mlx_folder")
     mxfp4_folder = lazy_module("gptrs_runtime.sources.mxfp4_folder")
     quantized_folder = lazy_module("gptrs_runtime.sources.quantized_folder")
@@ -187,7 +189,8 @@ class HfDirectory(ModelSource):
         if self._scheme.layout == "bitsandbytes":
             return bitsandbytes_folder.BitsAndBytesFolder(stored)
         if self._scheme.layout == "mlx":
-            return mlx_folder.MlxFolder(stored, self._scheme)
+            kind = format_kinds.kind_named(self.config.get("model_type"))
+            return mlx_folder.MlxFolder(stored, self._scheme, {} if kind is None else kind.mlx)
         return quantized_folder.QuantizedFolder(stored, self._scheme)
 
     def _stored_tensors(self) -> FileSource:
@@ -296,7 +299,7 @@ def _other_weights(folder: ModelFolder) -> str | None:
     if gguf is not None:
         return f"name the file of llama.cpp itself: `--model` {gguf}"
     if "consolidated.safetensors" in folder.names:
-        return "its weights are in Mistral's own form: download `model.safetensors`, too"
+        return "its weights are in another form: download `model.safetensors`, too"
     own = [name for name in folder.names if name.endswith(".safetensors")]
     if len(own) == 1:
         return f"if {quoted(own[0])} has the weights, name it {quoted(WEIGHTS)}"

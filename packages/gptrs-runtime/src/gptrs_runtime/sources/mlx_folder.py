@@ -7,6 +7,7 @@ of all experts of a layer are one weight `switch_mlp.gate_proj` with one more ax
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,10 +27,13 @@ from gptrs_runtime.sources.quantized_folder import QuantizedFolder
 class MlxFolder(QuantizedFolder):
     """Tensors of a folder; those with scales have the values that these give them.
 
-    Each expert has the name that it has in a folder of transformers.
+    Each expert has the name that it has in a folder of transformers: `names` are those of its
+    matrices, by MLX's, where they differ.
     """
 
-    def __init__(self, stored: FileSource, scheme: QuantizationScheme) -> None:
+    def __init__(
+        self, stored: FileSource, scheme: QuantizationScheme, names: Mapping[str, str]
+    ) -> None:
         super().__init__(stored, scheme)
         self._experts: dict[str, int] = {}
         for name, end in list(self._weights.items()):
@@ -38,7 +42,7 @@ class MlxFolder(QuantizedFolder):
             del self._weights[name]
             self._shown = tuple(each for each in self._shown if each != name)
             for number in range(stored.type_of(f"{end}.weight").shape[0]):
-                expert = _name_of_expert(end, number)
+                expert = _name_of_expert(end, number, names)
                 self._weights[expert], self._experts[expert] = end, number
         self._shown = (*self._shown, *self._experts)
 
@@ -111,14 +115,12 @@ class MlxFolder(QuantizedFolder):
         return None
 
 
-def _name_of_expert(end: str, number: int) -> str:
+def _name_of_expert(end: str, number: int, names: Mapping[str, str]) -> str:
     """Return the name of a weight of `..switch_mlp.up_proj` as transformers has it."""
     scope, _, matrix = end.partition(_JOINED)
-    matrix = _MIXTRAL.get(matrix, matrix) if scope.endswith(".block_sparse_moe") else matrix
-    return f"{scope}.experts.{number}.{matrix}.weight"
+    return f"{scope}.experts.{number}.{names.get(matrix, matrix)}.weight"
 
 
 _JOINED = ".switch_mlp."
-_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 _STORED: dict[Part, str] = {"codes": "weight", "scale": "scales", "bias": "biases"}
 _MATRIX = 2

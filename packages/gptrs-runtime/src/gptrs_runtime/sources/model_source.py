@@ -88,7 +88,7 @@ class ModelSource(ABC):
             found = "no such key" if kind is None else shown_value(kind)
             shown = quoted(str(self.path / CONFIG), 200)
             named = self.config.get("architectures")
-            hint = f'add the one of {quoted(str(named))}, as in `"model_type": "bert"`'
+            hint = f"add the one of {quoted(str(named))}; `gptrs list models` shows all"
             raise ModelError(
                 f"{shown} must name the kind of model in `model_type`, found {found}",
                 hint=hint if named else None,

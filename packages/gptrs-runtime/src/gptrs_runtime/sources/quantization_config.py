@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted, shown_value
+
+if TYPE_CHECKING:
+    from gptrs_runtime.sources import format_kinds
+else:
+    format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
 
 Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
 """How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
 
 KEY, MLX_KEY = "quantization_config", "quantization"
 _METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4", "bitsandbytes")
-_TURNED = ("gpt2",)
-"""Kinds whose layers are stored turned; those that bitsandbytes rounded are not turned."""
 _FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
 
 
@@ -79,7 +83,8 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
 
 
 def _bitsandbytes(fields: Fields, kind: object, file: str) -> QuantizationScheme:
-    if kind in _TURNED:
+    plugin = format_kinds.kind_named(kind)
+    if plugin is not None and plugin.turned:  # those that bitsandbytes rounded are not turned
         raise ModelError(
             f"a {shown_value(kind)} that bitsandbytes rounded, in {quoted(file, 200)}, is not read",
             hint="take the model unquantized; `--weights q8` or `q4` rounds it when it is loaded",
