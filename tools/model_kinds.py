@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from gptrs.api import ModelPlugin
 from gptrs_models.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -19,7 +20,9 @@ HEAD: Final = """# Kinds of models
 The kinds of models that gptrs runs, by the `model_type` of config.json. `gptrs list models --all`
 also lists those that are known and refused, and kinds of other packages. How to add one is in
 [Add a kind of model](recipes/add_a_model_kind.md). Of models that also see or hear, those under the
-last heading, gptrs loads the language model: they read texts only, and a note says so.
+last heading, gptrs loads the language model: they read texts only, and a note says so. The last
+column has the `general.architecture` of GGUF files and the names of timm's architectures that are
+of the kind, most of those that fit the wildcards.
 
 This page is written by tools/model_kinds.py.
 """
@@ -29,12 +32,26 @@ def page_text() -> str:
     """Return the whole page."""
     lines = [HEAD, f"There are {sum(len(family.kinds) for family in KINDS)} kinds."]
     for heading in dict.fromkeys(family.heading for family in KINDS):
-        lines += ["", f"## {heading}", "", "| `model_type` | |", "|---|---|"]
         plugins = [
             each for family in KINDS if family.heading == heading for each in family.plugins()
         ]
-        lines += [f"| `{plugin.name}` | {plugin.summary} |" for plugin in plugins]
+        formats = any(plugin.gguf or plugin.timm for plugin in plugins)
+        lines += ["", f"## {heading}", "", "| `model_type` | |", "|---|---|"]
+        if formats:
+            lines[-2:] = ["| `model_type` | | in other formats |", "|---|---|---|"]
+        for plugin in plugins:
+            row = f"| `{plugin.name}` | {plugin.summary} |"
+            lines.append(f"{row} {_formats(plugin)} |" if formats else row)
     return "\n".join(lines) + "\n"
+
+
+def _formats(plugin: ModelPlugin) -> str:
+    """Return the words for a kind in GGUF files, and the names of timm."""
+    named = {"GGUF": plugin.gguf, "timm": plugin.timm}
+    words = (
+        f"{name}: {', '.join(f'`{word}`' for word in own)}" for name, own in named.items() if own
+    )
+    return "; ".join(words)
 
 
 def readme_text() -> str:
