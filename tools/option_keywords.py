@@ -9,11 +9,11 @@ import ast
 import inspect
 from pathlib import Path
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.option_fields import Missing
+from gptrs_runtime.option_fields import Missing, Options
 
 ROOT = Path(__file__).parents[1]
 KEYWORDS = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/generation/keywords.py"
@@ -55,7 +55,7 @@ def keywords_text() -> str:
     return HEAD + _fields(Sampling, " | None") + MORE + _fields(GenerationOptions)
 
 
-def _fields(options: type[Struct], more: str = "") -> str:
+def _fields(options: type[Options], more: str = "") -> str:
     (made,) = ast.parse(inspect.getsource(options)).body
     assert isinstance(made, ast.ClassDef)
     named = {

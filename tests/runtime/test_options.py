@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import Meta
+from msgspec.structs import replace
 
 import option_keywords
 from gptrs.errors import ModelError, UsageError
@@ -151,3 +154,18 @@ def test_a_value_out_of_bounds_is_told(kind):
         with pytest.raises(UsageError) as error:
             kind(**{name: value})
         assert error.value.message == message
+
+
+def test_the_signature_is_as_short_as_the_types():
+    shown = str(inspect.signature(Sampling))
+    assert shown.startswith("(temperature: float = 1.0, top_k: Optional[int] = None, ")
+    assert "Meta" not in shown + str(inspect.signature(GenerationOptions))
+
+
+def test_options_are_checked_wherever_they_are_made():
+    options = GenerationOptions(3, Sampling(seed=1))
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(UsageError, match="max-tokens must be at least 1"):
+        replace(options, max_tokens=0)
+    with pytest.raises(AttributeError):
+        options.max_tokens = 4

@@ -7,6 +7,7 @@ generation_config.json. Nothing that runs models is imported here: the help of a
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import os
@@ -25,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, Meta, Struct, StructMeta
 from msgspec.structs import fields
 
 from gptrs.errors import UsageError
@@ -47,7 +48,7 @@ class Missing(Struct, frozen=True):
     why: str
 
 
-class Option(Struct, frozen=True, kw_only=True):
+class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Describes a field in other places than Python.
 
     On the command line it is `flag`, by default `--name`, with a `metavar` and under a `panel`,
@@ -141,8 +142,29 @@ class OptionField(Struct, frozen=True):
         return f"a finite number{'' if meta.gt is meta.ge is None else least}"
 
 
+class _ShortSignature(StructMeta):
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature that users see: types alone, not what is said of them."""
+        hints = get_type_hints(self)
+        told: inspect.Signature = StructMeta.__dict__["__signature__"].__get__(self)
+        return told.replace(
+            parameters=[
+                each.replace(annotation=hints[each.name]) for each in told.parameters.values()
+            ]
+        )
+
+
+class Options(Struct, frozen=True, metaclass=_ShortSignature):
+    """The base of options: UsageError unless each field is of its type and within its bounds."""
+
+    def __post_init__(self) -> None:
+        for name, field in option_fields(type(self)).items():
+            field.require(getattr(self, name))
+
+
 @cache
-def option_fields(options: type[Struct]) -> Mapping[str, OptionField]:
+def option_fields(options: type[Options]) -> Mapping[str, OptionField]:
     """Return the options that are the fields of a Struct, by their names."""
     hints = get_type_hints(options, include_extras=True)
     found: dict[str, OptionField] = {}
@@ -154,12 +176,6 @@ def option_fields(options: type[Struct]) -> Mapping[str, OptionField]:
         values = option.kind or _KINDS[kind]
         found[field.name] = OptionField(field.name, kind, default, values, meta, option)
     return found
-
-
-def require_options(options: Struct) -> None:
-    """UsageError unless each field of `options` is of its type and within its bounds."""
-    for name, field in option_fields(type(options)).items():
-        field.require(getattr(options, name))
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:

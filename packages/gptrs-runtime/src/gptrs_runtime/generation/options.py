@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from gptrs.errors import UsageError
@@ -27,10 +27,10 @@ from gptrs_runtime.option_fields import (
     Missing,
     Option,
     OptionField,
+    Options,
     from_to,
     having,
     option_fields,
-    require_options,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _Guesses = partial(
 )
 
 
-class GenerationOptions(Struct, frozen=True):
+class GenerationOptions(Options, frozen=True):
     """Everything that shapes a generation besides the model and the prompt.
 
     `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
@@ -365,7 +365,7 @@ class GenerationOptions(Struct, frozen=True):
         return replace(self, steps_at_once=self.steps_at_once or 1)
 
     def __post_init__(self) -> None:
-        require_options(self)
+        super().__post_init__()
         if any(not stop for stop in self.stop):
             raise UsageError("a stop string must not be empty")
         if self.keep and not self.context_shift:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from gptrs_runtime.option_fields import Option, require_options
+from gptrs_runtime.option_fields import Option, Options
 
 _Choice = partial(Option, panel="How tokens are chosen")
 _Penalty = partial(Option, metavar="X", panel="Penalties", further=True)
@@ -21,7 +21,7 @@ _Cut = partial(
 _OF_OPENAI: Final = Meta(ge=-2, le=2)
 
 
-class Sampling(Struct, frozen=True):
+class Sampling(Options, frozen=True):
     """Settings of penalties and of the choice of a token.
 
     Temperature 0 is greedy and ignores what truncates the distribution.
@@ -179,9 +179,6 @@ class Sampling(Struct, frozen=True):
         ]
         | None
     ) = None
-
-    def __post_init__(self) -> None:
-        require_options(self)
 
     @property
     def greedy(self) -> bool:
