@@ -12,6 +12,8 @@ import torch
 import transformers
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
+from support.tiny_models import tiny
+
 SIDE = 24
 TEMPLATE = (
     "<s>{% for message in messages %}{{ message['role'] }}:{% for part in message['content'] %}"
@@ -67,12 +69,7 @@ def save_image_lm(folder: Path, kind: str = "Idefics3", seed: int = 5, **setting
         eos_token_id=2,
         **{"scale_factor": 2, **settings},
     )
-    torch.manual_seed(seed)
-    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.4 + (parameter.ndim == 1) * 0.5)
-    model.save_pretrained(folder)
+    tiny(folder, f"{kind}ForConditionalGeneration", config, seed=seed, redrawn=(0.4, 0.5))
     return folder
 
 

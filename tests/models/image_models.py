@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.tiny_models import tiny
+
 LABELS = {0: "cat", 1: "dog", 2: "red fox", 3: "fish", 4: "owl", 5: "bee", 6: "ant"}
 TOLERANCE = 1e-4
 """Largest error of a logit, relative to the largest logit."""
@@ -31,18 +33,12 @@ def save_image_model(folder: Path, kind: str, **settings: object) -> Path:
 
 def save_random_model(folder: Path, kind: str, made: str, **settings: object) -> Path:
     """Save the class `made` of transformers, of a config `kind`, each parameter drawn at random."""
-    import torch
     import transformers
 
     seed = int(str(settings.pop("seed", 3)))
     labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
     config = getattr(transformers, f"{kind}Config")(**{**labels, **settings})
-    torch.manual_seed(seed)
-    model = getattr(transformers, made)(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1) * 0.5)
-    model.save_pretrained(folder)
+    tiny(folder, made, config, seed=seed, redrawn=(0.3, 0.5))
     return folder
 
 

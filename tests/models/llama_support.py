@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.tiny_models import tiny
+
 TOLERANCE = 1e-4
 """Largest error of a logit, relative to the largest logit."""
 
@@ -118,11 +120,10 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
 
 def made_llama(folder: Path, kind: str = "Llama", **settings: object) -> Any:
     """`save_llama`, which returns the model of transformers: reading it again takes as long."""
-    torch = pytest.importorskip("torch", reason="parity needs torch")
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
-    saved_as = settings.pop("saved_as", f"{kind}ForCausalLM")
-    dtype = settings.pop("saved_dtype", "float32")
-    shard = settings.pop("max_shard_size", "5GB")
+    saved_as = str(settings.pop("saved_as", f"{kind}ForCausalLM"))
+    dtype = str(settings.pop("saved_dtype", "float32"))
+    shard = str(settings.pop("max_shard_size", "5GB"))
     seed = int(str(settings.pop("seed", 7)))
     defaults = {
         "vocab_size": VOCABULARY,
@@ -142,18 +143,7 @@ def made_llama(folder: Path, kind: str = "Llama", **settings: object) -> Any:
         own = {name for name in made.attribute_map if made.attribute_map[name] in settings}
         defaults = {name: value for name, value in defaults.items() if name not in own}
     config = made(**{**defaults, **settings})
-    torch.manual_seed(seed)
-    model = getattr(transformers, str(saved_as))(config)
-    # transformers starts biases at 0 and norms at 1: that would hide mistakes
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-        for name, buffer in [*model.named_buffers(), *model.named_parameters()]:
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
-                buffer.add_(torch.randn_like(buffer) * 0.3)
-    model.to(getattr(torch, str(dtype))).save_pretrained(folder, max_shard_size=shard)
-    return model.eval()
+    return tiny(folder, saved_as, config, seed=seed, dtype=dtype, max_shard_size=shard)
 
 
 def edit_config(folder: Path, **settings: object) -> None:

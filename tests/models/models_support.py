@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+
+from support.tiny_models import tiny
 
 Logits = Callable[[np.ndarray], np.ndarray]
 """Tokens si64 [B, T] -> logits f32 [B, T, V]."""
@@ -18,22 +19,12 @@ TIE = 1e-5
 
 def save_gpt2(folder: Path, **settings: object) -> Path:
     """Save a GPT-2 with random weights, large enough that greedy choices have clear gaps."""
-    torch = pytest.importorskip("torch", reason="parity needs torch")
-    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
-    saved_as = settings.pop("saved_as", "GPT2LMHeadModel")
-    dtype = settings.pop("saved_dtype", "float32")
-    shard = settings.pop("max_shard_size", "5GB")
-    defaults = {"vocab_size": 97, "n_positions": 160, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    config = transformers.GPT2Config(**{"initializer_range": 0.3, **defaults, **settings})
-    torch.manual_seed(7)
-    model = getattr(transformers, str(saved_as))(config)
-    with (
-        torch.no_grad()
-    ):  # transformers starts biases at 0 and norms at 1: that would hide mistakes
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.to(getattr(torch, str(dtype))).save_pretrained(folder, max_shard_size=shard)
+    made = str(settings.pop("saved_as", "GPT2LMHeadModel"))
+    dtype = str(settings.pop("saved_dtype", "float32"))
+    shard = str(settings.pop("max_shard_size", "5GB"))
+    sizes = {"vocab_size": 97, "n_positions": 160, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    config = {"initializer_range": 0.3, **sizes, **settings}
+    tiny(folder, made, config, seed=7, dtype=dtype, max_shard_size=shard)
     return folder
 
 

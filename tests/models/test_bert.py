@@ -12,6 +12,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import CheckpointError, ContextLengthError, ModelError
+from support.tiny_models import tiny
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -40,14 +41,7 @@ def save_bert(folder: Path, **settings: object) -> Path:
     """Save a BERT whose random biases and norms hide no mistake."""
     saved_as = str(settings.pop("saved_as", "BertModel"))
     dtype = str(settings.pop("saved_dtype", "float32"))
-    torch.manual_seed(7)
-    config = transformers.BertConfig(**{"initializer_range": 0.3, **settings})
-    model = getattr(transformers, saved_as)(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    tiny(folder, saved_as, {"initializer_range": 0.3, **settings}, seed=7, dtype=dtype)
     return folder
 
 

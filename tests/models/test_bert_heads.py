@@ -11,6 +11,7 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError
 from gptrs_models.encoder_heads import head_of, labels_of
+from support.tiny_models import tiny
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -55,16 +56,9 @@ UNTIED = [(kind, "masked_lm", False) for kind in ("Bert", "Roberta", "DistilBert
 def saved(request, tmp_path_factory):
     """The name of a kind, a head, and a directory with both and the model in it."""
     kind, head, tied = request.param
-    torch.manual_seed(3)
-    more = {"tie_word_embeddings": tied}
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **KINDS[kind], **more})
-    model = getattr(transformers, f"{kind}{HEADS[head]}")(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
+    config = {**SIZES, **KINDS[kind], "tie_word_embeddings": tied}
     folder = tmp_path_factory.mktemp("heads") / kind
-    model.save_pretrained(folder)
+    model = tiny(folder, f"{kind}{HEADS[head]}", config, seed=3)
     return kind, head, folder, model
 
 

@@ -10,6 +10,7 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError
 from gptrs_models.bert_kinds import KINDS, read_config
+from support.tiny_models import tiny
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -74,14 +75,7 @@ def directory(request, tmp_path_factory):
     """A directory for each case."""
     kind, part, settings = CASES[request.param]
     folder = tmp_path_factory.mktemp("encoders") / request.param.replace(" ", "_")
-    torch.manual_seed(7)
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
-    model = getattr(transformers, f"{kind}{part}")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(folder)
+    tiny(folder, f"{kind}{part}", {**SIZES, **settings}, seed=7)
     return folder
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
+from support.tiny_models import tiny
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -72,19 +73,13 @@ def saved(request, tmp_path_factory, backend_name):
     if backend_name != "ref" and request.param not in COMPILED:
         pytest.skip("some are enough where each one compiles")
     kind, head, settings = CASES[request.param]
-    torch.manual_seed(5)
     given = {**SIZES, **settings}
     if kind == "Falcon":  # it has a property of this name
         del given["head_dim"]
     config = getattr(transformers, f"{kind}Config")(**given)
     made = kind if hasattr(transformers, f"{kind}For{head}Classification") else kind[:6]
-    model = getattr(transformers, f"{made}For{head}Classification")(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
     folder = tmp_path_factory.mktemp("heads") / request.param.replace(" ", "_")
-    model.save_pretrained(folder)
+    model = tiny(folder, f"{made}For{head}Classification", config, seed=5)
     return folder, model
 
 

@@ -14,6 +14,7 @@ from gptrs.errors import ModelError
 from gptrs_models.deberta_config import distance_buckets
 from gptrs_models.deberta_config import read_config as read_deberta
 from gptrs_models.rotary_encoder_kinds import KINDS, read_config
+from support.tiny_models import tiny
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
@@ -149,15 +150,7 @@ def save(folder, name, seed=3):
 
 def save_encoder(folder, kind, part, settings, seed):
     """Save a class of transformers with random weights, norms and biases."""
-    torch.manual_seed(seed)
-    config = getattr(transformers, f"{kind}Config")(**settings)
-    model = getattr(transformers, f"{kind}{part}")(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(folder)
-    return model
+    return tiny(folder, f"{kind}{part}", settings, seed=seed)
 
 
 @pytest.fixture(scope="module", params=CASES)

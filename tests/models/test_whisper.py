@@ -15,6 +15,7 @@ from gptrs_runtime.speech.sound_files import read_sound, resampled
 from gptrs_runtime.speech.subtitles import srt, vtt
 from models.llama_support import assert_close
 from runtime.tiny_whisper import save_wav
+from support.tiny_models import tiny
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -67,12 +68,7 @@ def folder(request, tmp_path_factory) -> Path:
 
 def save_whisper(path: Path, seed: int) -> Path:
     """Save a model with random weights."""
-    torch.manual_seed(seed)
-    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**SETTINGS))
-    with torch.no_grad():
-        for each in model.parameters():
-            each.copy_(torch.randn_like(each) * 0.35 + (each.ndim == 1) * 0.4)
-    model.save_pretrained(path)
+    tiny(path, "WhisperForConditionalGeneration", SETTINGS, seed=seed, redrawn=(0.35, 0.4))
     (path / "generation_config.json").write_text(json.dumps(GENERATION))
     return path
 

@@ -10,6 +10,7 @@ import pytest
 
 from gptrs import LoadedModel
 from runtime.tiny_bert import TRANSFORMER, WORDS, module, save_tokenizer, write_json
+from support.tiny_models import tiny
 
 TEXTS = ["the cat sat on the mat", "a dog", "red houses two three one"]
 SIZES: dict[str, object] = {
@@ -21,16 +22,7 @@ SIZES: dict[str, object] = {
 
 def save_embedder(path: Path, made: str, settings: Mapping[str, object], seed: int) -> Path:
     """Save a class of transformers as sentence-transformers does: the last token, normalized."""
-    torch = pytest.importorskip("torch", reason="parity needs torch")
-    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
-    torch.manual_seed(seed)
-    config = getattr(transformers, made.replace("Model", "").replace("ForCausalLM", "") + "Config")
-    model = getattr(transformers, made)(config(**{**SIZES, **settings}))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(path)
+    tiny(path, made, {**SIZES, **settings}, seed=seed)
     save_tokenizer(path / "tokenizer.json")
     entries = [TRANSFORMER, module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")]
     write_json(path / "modules.json", entries)
