@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from gptrs.api import InputRole
+from gptrs.api.backends import InputRole
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
 

@@ -24,7 +24,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import gptrs
-from gptrs.api import Buffer, InputRole, Params, Program
+from gptrs.api.backends import Buffer, InputRole
+from gptrs.api.models import Params
+from gptrs.api.programs import Program
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.manager import manager
 from gptrs_backend_numba.codegen import interpreter

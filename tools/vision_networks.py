@@ -14,7 +14,7 @@ import numpy as np
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.tensor_type import TensorType

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gptrs
-from gptrs.api import ProcessGroup
+from gptrs.api.backends import ProcessGroup
 from gptrs.backend.contract import Backend
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_backend_jax.grid import GridCall

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.api import BackendSettings
+from gptrs.api.backends import BackendSettings
 from gptrs.backend.contract import Backend, BoundInputs, InputRole
 from gptrs.errors import BackendError, ExecutionError, UsageError
 from gptrs.ir.parser import parse_program

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.api import (
-    BackendSettings,
-    InputRole,
-    KernelRun,
-    Mesh,
-    ProcessGroup,
-    parse_program,
-)
+from gptrs.api.backends import BackendSettings, InputRole, KernelRun, Mesh, ProcessGroup
+from gptrs.api.programs import parse_program
 from gptrs.backend.contract import Backend
 from gptrs.errors import BackendError, UsageError
 

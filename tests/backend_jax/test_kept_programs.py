@@ -12,13 +12,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import gptrs
-from gptrs.api import (
-    Backend,
-    BackendSettings,
-    InputRole,
-    UsageError,
-    parse_program,
-)
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend, BackendSettings, InputRole
+from gptrs.api.programs import parse_program
 from gptrs_backend_jax import kept_programs
 from gptrs_backend_jax.backend import JaxBackend
 from gptrs_backend_jax.creation import create

@@ -21,12 +21,8 @@ import pytest
 
 import gptrs
 from backend_jax.mesh_models import UNOPTIMIZED
-from gptrs.api import (
-    BackendError,
-    InputRole,
-    ProcessGroup,
-    UsageError,
-)
+from gptrs.api import BackendError, UsageError
+from gptrs.api.backends import InputRole, ProcessGroup
 from gptrs.backend.contract import Backend
 from gptrs.ir.parser import parse_program
 from gptrs_conformance.kit import checks_of, run_check

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gptrs
-from gptrs.api import ProcessGroup
+from gptrs.api.backends import ProcessGroup
 from gptrs.backend.contract import Backend
 from gptrs.errors import UsageError
 

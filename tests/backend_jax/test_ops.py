@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend_jax.many_cases import fits_together, problems
-from gptrs.api import op_support
+from gptrs.api.backends import op_support
 from gptrs.backend.contract import Backend
 from gptrs.ir.op import OPS
 from gptrs_conformance import kit

@@ -20,7 +20,7 @@ from backend_numba.convolutions import (
     require_close,
 )
 from gptrs import functionals as F
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs.capture.events.trace import CompileEnd, ExecutionTraceSink, tracing
 from gptrs.errors import UsageError
 from gptrs.ir.ops.custom_call import CustomCall

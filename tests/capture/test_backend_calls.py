@@ -184,7 +184,9 @@ def test_what_parts_of_a_backend_raise_names_it(member, error):
 
 def test_what_is_no_executable_is_refused():
     backend = Faulty(compile=lambda program, roles: None)
-    problem = "`compile` gave a `NoneType`, which does not derive from `gptrs.api.Executable`"
+    problem = (
+        "`compile` gave a `NoneType`, which does not derive from `gptrs.api.backends.Executable`"
+    )
     with pytest.raises(BackendError, match=problem):
         gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, backend)
 

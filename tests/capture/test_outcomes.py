@@ -10,7 +10,9 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.api import BackendError, BoundInputs, Buffer, ExecutionError, InputRole, Program
+from gptrs.api import BackendError, ExecutionError
+from gptrs.api.backends import BoundInputs, Buffer, InputRole
+from gptrs.api.programs import Program
 from gptrs.capture.outcome import MOST_UNCHECKED, Outcome, outcome_after
 from gptrs_backend_ref.backend import RefBackend
 

@@ -155,7 +155,7 @@ def test_heads_without_rows_are_empty(tmp_path: Path, type_: str) -> None:
         assert weights.load_part(name, "codes").shape == (0, 16)
 
 
-def test_matrices_of_gpt2_are_turned(tmp_path: Path, backend: gptrs.api.Backend) -> None:
+def test_matrices_of_gpt2_are_turned(tmp_path: Path, backend: gptrs.api.backends.Backend) -> None:
     block = random_blocks("Q4_0", (96, 32), 1)
     plain = np.arange(64, dtype=np.float32).reshape(2, 32)
     tensors: dict[str, Stored] = {

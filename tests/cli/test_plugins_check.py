@@ -19,9 +19,10 @@ PLUGIN = BackendPlugin(
 BACKEND = """
 import {heavy}
 from gptrs import api
-from gptrs.api import OpTable, dtypes, ops, require_supported
+from gptrs.api.backends import OpTable, require_supported
+from gptrs.api.programs import dtypes, ops
 
-class Backend(api.Backend):
+class Backend(api.backends.Backend):
     name = "{name}"
     table = OpTable(name)
     to_device = to_host = staticmethod(lambda array: array)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gptrs.api import ProcessGroup
+from gptrs.api.backends import ProcessGroup
 from gptrs.errors import UsageError
 from gptrs_cli.generate.generation_options import require_alike
 from gptrs_cli.options.processes import group_of, printed_once

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gptrs.api import DeviceInfo, Mesh
+from gptrs.api.backends import DeviceInfo, Mesh
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.kit import checks_of, run_check
 

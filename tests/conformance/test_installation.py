@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Missing())
 CALL = f"""{WITHOUT}
 from gptrs import api
 from gptrs_backend_ref.backend import create
-for call in (api.run_conformance, api.op_support):
+for call in (api.backends.run_conformance, api.backends.op_support):
     try:
         call(create(None))
     except api.GptrsError as error:

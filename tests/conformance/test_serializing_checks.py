@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from gptrs.api import Executable, ExecutionError, InputRole, Program, print_program
+from gptrs.api import ExecutionError
+from gptrs.api.backends import Executable, InputRole
+from gptrs.api.programs import Program, print_program
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.kit import checks_of, run_check
 

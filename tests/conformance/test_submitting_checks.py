@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gptrs.api import BoundInputs, Buffer, Executable, ExecutionError, InputRole, Program
+from gptrs.api import ExecutionError
+from gptrs.api.backends import BoundInputs, Buffer, Executable, InputRole
+from gptrs.api.programs import Program
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.kit import checks_of, run_check
 

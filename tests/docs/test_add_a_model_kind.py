@@ -19,7 +19,7 @@ RECIPE = ROOT / "docs" / "recipes" / "add_a_model_kind.md"
 EXAMPLE = ROOT / "tests" / "plugins" / "attention_only" / "attention_only.py"
 PIECE = re.compile(r"```python no-run\n +# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
 MODULE = re.compile(r"\*\*`(?P<path>packages/\S+\.py)`\*\*, the module without the description")
-DESCRIPTION = re.compile(r"\nPLUGIN = api\.ModelPlugin\(.*?\n\)\n", re.DOTALL)
+DESCRIPTION = re.compile(r"\nPLUGIN = ModelPlugin\(.*?\n\)\n", re.DOTALL)
 TABLE = "\nKINDS: tuple[Family, ...] = (\n"
 
 

@@ -61,7 +61,7 @@ def test_shared_options_stand_once(commands: str):
 
 
 def test_public_names_are_listed_where_they_are_defined():
-    names = api_reference.stub_names(Path(api.__file__).with_suffix(".pyi"))
+    names = api_reference.stub_names(Path(api.backends.__file__).with_suffix(".pyi"))
     assert names["Backend"] == "gptrs.backend.contract.Backend"
     assert "functionals" not in names
     pages = api_reference.pages()

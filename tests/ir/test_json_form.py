@@ -263,5 +263,5 @@ def test_printing_a_value_without_definition():
 
 
 def test_plugins_may_import_the_functions():
-    assert api.print_json is print_json
-    assert api.parse_json is parse_json
+    assert api.programs.print_json is print_json
+    assert api.programs.parse_json is parse_json

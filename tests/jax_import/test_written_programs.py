@@ -13,16 +13,10 @@ jax = pytest.importorskip("jax", reason="these tests write modules by JAX")
 import gptrs_backend_jax  # noqa: E402
 import gptrs_conformance.kit  # noqa: E402, F401 - registers the rows
 from gptrs import get_backend  # noqa: E402
-from gptrs.api import (  # noqa: E402
-    Backend,
-    Op,
-    OutgoingModel,
-    Program,
-    TensorType,
-    UnsupportedError,
-    dtypes,
-    run_program,
-)
+from gptrs.api import UnsupportedError  # noqa: E402
+from gptrs.api.backends import Backend  # noqa: E402
+from gptrs.api.importers import OutgoingModel  # noqa: E402
+from gptrs.api.programs import Op, Program, TensorType, dtypes, run_program  # noqa: E402
 from gptrs.ir import parse_program  # noqa: E402
 from gptrs_backend_jax.stablehlo.exporting import export, to_exported  # noqa: E402
 from gptrs_backend_jax.stablehlo.model import StableHloModel  # noqa: E402

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.api import Module, Params
+from gptrs.api.models import Module, Params
 from gptrs.capture.caching import entry_key, source_identity
 from gptrs.capture.caching import optimized_programs as programs
 from gptrs.capture.jitting.jit import Jitted
@@ -29,7 +29,7 @@ import os
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api import Module
+from gptrs.api.models import Module
 from NAME import factors
 
 CALLS = []

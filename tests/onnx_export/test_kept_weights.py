@@ -10,7 +10,8 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="these tests write ONNX models")
 
 import gptrs_onnx  # noqa: E402
-from gptrs.api import ModelInput, OutgoingModel, OutgoingTensor, dtypes, parse_program  # noqa: E402
+from gptrs.api.importers import ModelInput, OutgoingModel, OutgoingTensor  # noqa: E402
+from gptrs.api.programs import dtypes, parse_program  # noqa: E402
 from gptrs.backend import weight_identity  # noqa: E402
 from gptrs.errors import CheckpointError, ModelError  # noqa: E402
 from gptrs_onnx.model import OnnxModel  # noqa: E402

@@ -15,7 +15,8 @@ transformers = pytest.importorskip("transformers", reason="models are made by tr
 
 import gptrs_onnx  # noqa: E402
 from gptrs import get_backend  # noqa: E402
-from gptrs.api import OutgoingModel, run_program, specialize  # noqa: E402
+from gptrs.api.importers import OutgoingModel  # noqa: E402
+from gptrs.api.programs import run_program, specialize  # noqa: E402
 from gptrs.errors import UnsupportedError  # noqa: E402
 from gptrs.ir import parse_program  # noqa: E402
 from gptrs_cli.main import main  # noqa: E402

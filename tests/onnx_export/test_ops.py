@@ -14,18 +14,16 @@ import gptrs_conformance.kit  # noqa: E402, F401 - registers the rows
 import gptrs_onnx  # noqa: E402
 from gptrs import functionals as F  # noqa: E402
 from gptrs import get_backend  # noqa: E402
-from gptrs.api import (  # noqa: E402
+from gptrs.api import ExecutionError, UnsupportedError  # noqa: E402
+from gptrs.api.models import jit, tensor  # noqa: E402
+from gptrs.api.programs import (  # noqa: E402
     Builder,
     DType,
-    ExecutionError,
     Op,
     Program,
     TensorType,
-    UnsupportedError,
     dtypes,
-    jit,
     run_program,
-    tensor,
 )
 from gptrs.errors import GptrsError  # noqa: E402
 from gptrs.functionals.matching.patterns import capture  # noqa: E402

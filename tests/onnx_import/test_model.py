@@ -16,7 +16,7 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
-from gptrs.api import CompileStart, ExecutionTraceSink  # noqa: E402
+from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
 from gptrs.capture.events.trace import tracing  # noqa: E402
 from gptrs.errors import ExecutionError, ModelError, UnsupportedError, UsageError  # noqa: E402
 

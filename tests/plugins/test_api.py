@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,7 +15,10 @@ import gptrs_models
 from gptrs.plugins.capabilities import PROTOCOLS
 from gptrs.plugins.references import load_reference
 
-PUBLIC: list[str] = vars(gptrs.api)["__all__"]  # the stubs, from which it is made, lack it
+API = gptrs.api
+MODULES = (API, API.backends, API.models, API.passes, API.importers, API.programs)
+PUBLIC = [(module, name) for module in MODULES for name in vars(module)["__all__"]]
+NAMES = {name for _, name in PUBLIC}
 HEAVY = {
     "ml_dtypes",
     "numba",
@@ -34,29 +38,40 @@ def test_every_name_of_the_package_resolves(name: str):
     assert getattr(gptrs, name) is not None
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_resolves_and_is_documented(name: str):
-    assert getattr(gptrs.api, name) is not None
-    doc = gptrs.api.__doc__ or ""
-    error = isinstance(getattr(gptrs.api, name), type) and name.endswith("Error")
-    assert f"`{name}`" in doc or error
+@pytest.mark.parametrize(
+    ("module", "name"), PUBLIC, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_every_public_name_resolves_and_is_documented(module: ModuleType, name: str):
+    found = getattr(module, name)
+    assert found is not None
+    error = isinstance(found, type) and name.endswith("Error")
+    assert f"`{name}`" in (module.__doc__ or "") or error
 
 
-def test_public_names_are_listed_once():
-    for module in (gptrs, gptrs.api):
-        assert len(set(module.__all__)) == len(module.__all__)
+def test_a_public_name_is_in_one_module():
+    assert len(NAMES) == len(PUBLIC)
+    for module in (gptrs, *MODULES):
         assert module.__all__ == dir(module)
 
 
+def test_a_name_that_is_elsewhere_is_told_with_its_module():
+    with pytest.raises(AttributeError, match=r"`OpTable`; it is in `gptrs\.api\.backends`"):
+        _ = gptrs.api.OpTable  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"`GptrsError`; it is in `gptrs\.api`"):
+        _ = gptrs.api.models.GptrsError  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError, match=r"mean `OpTable` of `gptrs.api.backends`\?"):
+        _ = gptrs.api.programs.OpTabel  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_a_name_is_the_object_that_its_module_has():
-    assert gptrs.api.Backend is load_reference("gptrs.backend.contract:Backend")
-    assert gptrs.api.nn is gptrs.nn is sys.modules["gptrs.nn"]
-    assert vars(gptrs.api)["Backend"] is gptrs.api.Backend  # kept: found without a call now
+    assert gptrs.api.backends.Backend is load_reference("gptrs.backend.contract:Backend")
+    assert gptrs.api.models.nn is gptrs.nn is sys.modules["gptrs.nn"]
+    assert vars(gptrs.api.backends)["Backend"] is gptrs.api.backends.Backend  # found once, kept
 
 
 def test_what_a_model_may_promise_is_public():
     for protocol in PROTOCOLS.values():
-        assert getattr(gptrs.api, protocol.__name__) is protocol
+        assert getattr(gptrs.api.models, protocol.__name__) is protocol
 
 
 def test_models_need_no_more_than_is_public():
@@ -68,16 +83,17 @@ def test_models_need_no_more_than_is_public():
                 needed.setdefault(node.module, set()).update(alias.name for alias in node.names)
             assert not isinstance(node, ast.Import) or "gptrs" not in ast.unparse(node)
     ours = {name: names for name, names in needed.items() if name.partition(".")[0] == "gptrs"}
-    assert ours.keys() == {"gptrs", "gptrs.api", "gptrs.nn"}
-    assert ours["gptrs"] | ours["gptrs.api"] <= set(PUBLIC)
-    assert ours["gptrs.nn"] <= set(gptrs.api.nn.__all__)
+    nn = ours.pop("gptrs.nn")
+    assert {name.partition(".api")[0] for name in ours} == {"gptrs"}
+    assert set().union(*ours.values()) <= NAMES
+    assert nn <= set(gptrs.api.models.nn.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match=r"no public name `Tensr`; did you mean `Tensor`\?"):
-        _ = gptrs.api.Tensr  # pyright: ignore[reportAttributeAccessIssue]
+        _ = gptrs.api.models.Tensr  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ImportError):
-        exec("from gptrs.api import Tensr", {})
+        exec("from gptrs.api.models import Tensr", {})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +120,7 @@ gptrs.{name}
 
 @pytest.mark.parametrize("name", ["Scalar", "FunctionName"])
 def test_new_types_document_themselves(name: str):
-    found = getattr(gptrs.api, name)
+    found = getattr(gptrs.api.programs, name)
     assert found.__doc__.startswith("A ")
     assert "NewType" not in found.__doc__
 

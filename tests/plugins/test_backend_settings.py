@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gptrs.api import BackendPlugin, BackendSettings
+from gptrs.api import BackendPlugin
+from gptrs.api.backends import BackendSettings
 from gptrs.backend.settings import parsed_options
 from gptrs.errors import PluginError, UsageError
 from gptrs.plugins.manager import PluginManager

@@ -10,7 +10,8 @@ import threading
 import pytest
 
 import gptrs
-from gptrs.api import Backend, BackendError, BackendPlugin, PluginError, UsageError
+from gptrs.api import BackendError, BackendPlugin, PluginError, UsageError
+from gptrs.api.backends import Backend
 from gptrs.plugins.manager import configure, get_backend, manager
 
 GROUP = "gptrs.backends"
@@ -22,7 +23,7 @@ P = BackendPlugin(
     name="{name}", summary="s", priority={priority}, factory="{factory}", api="0.1"
 )
 MADE = []
-class Backend(api.Backend):
+class Backend(api.backends.Backend):
     name = "{name}"
     refusal = compile = to_device = to_host = print
 def create(threads):
@@ -137,7 +138,7 @@ def test_a_wrong_number_of_threads_is_a_usage_error(backends, monkeypatch, given
         ("NUMBER", "`bad_module:NUMBER` must be callable, it is a `int`"),
         (
             "wrong",
-            "its factory made a `object`, which does not derive from `gptrs.api.Backend`",
+            "its factory made a `object`, which does not derive from `gptrs.api.backends.Backend`",
         ),
         ("misnamed", "its factory made a backend that calls itself `someone`"),
     ],
@@ -211,7 +212,7 @@ from gptrs import api
 from gptrs.api import BackendPlugin
 from gptrs.plugins.manager import get_backend
 P = BackendPlugin(name="outer", summary="s", priority=5, factory="outer:create", api="0.1")
-class Backend(api.Backend):
+class Backend(api.backends.Backend):
     name = "outer"
     refusal = compile = to_device = to_host = print
 def create(threads):

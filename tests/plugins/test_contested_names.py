@@ -18,7 +18,8 @@ from gptrs.plugins.selection import OWN
 
 BACKENDS, MODELS = "gptrs.backends", "gptrs.models"
 BACKEND = """
-from gptrs.api import Backend, BackendPlugin
+from gptrs.api import BackendPlugin
+from gptrs.api.backends import Backend
 P = BackendPlugin(name="x", summary="s", priority=1, factory="{module}:create", api="0.1")
 class Made(Backend):
     name = "x"

@@ -139,7 +139,8 @@ def test_the_example_is_two_files_and_knows_public_names_only():
     assert [path.name for path in files] == ["plugin.py", "pyproject.toml", "swish.py"]
     lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
     assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {
-        "gptrs.api"
+        "gptrs.api",
+        "gptrs.api.models",
     }
 
 

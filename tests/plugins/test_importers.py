@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.api import ModelInput, dtypes, named_arguments
+from gptrs.api.importers import ModelInput, named_arguments
+from gptrs.api.programs import dtypes
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UsageError
 from gptrs.plugins.importers import import_model, importer_of
@@ -20,7 +21,9 @@ from gptrs_runtime.programs.inputs import InputFiles
 SOURCE = """
 import json
 import numpy as np
-from gptrs.api import ImporterPlugin, ModelError, ModelInput, dtypes
+from gptrs.api import ImporterPlugin, ModelError
+from gptrs.api.importers import ModelInput
+from gptrs.api.programs import dtypes
 
 
 def described(name, factory, suffix):

@@ -34,7 +34,7 @@ PLUGIN = api.ModelPlugin(
 )
 """
 FAMILY = r"""
-from gptrs.api import TimmFamily
+from gptrs.api.models import TimmFamily
 
 
 def settings(found, shapes):
@@ -57,7 +57,7 @@ FAMILY = TimmFamily(
 )
 """
 ARCHITECTURE = """
-from gptrs.api import GgufArchitecture
+from gptrs.api.models import GgufArchitecture
 
 ARCHITECTURE = GgufArchitecture(
     {

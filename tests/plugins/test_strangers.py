@@ -37,7 +37,7 @@ func @main(%x: f32[2, 3], %w: f32[3, 4], %b: f32[4, 2]) -> (f32[2, 4], f32[2, 3]
 RUN = f"""
 import numpy as np
 import gptrs
-from gptrs.api import parse_program, run_program
+from gptrs.api.programs import parse_program, run_program
 draw = np.random.default_rng(0).standard_normal
 x, w, b = (draw(shape, np.float32) for shape in ((2, 3), (3, 4), (4, 2)))
 program = parse_program({PROGRAM!r})
@@ -48,7 +48,9 @@ answer = bool(abs(y - expected).max() < 1e-6), y.dtype == np.float32, bool((same
 """
 REFUSE = """
 import gptrs
-from gptrs.api import InputRole, UnsupportedError, parse_program
+from gptrs.api import UnsupportedError
+from gptrs.api.backends import InputRole
+from gptrs.api.programs import parse_program
 program = parse_program('''
 ptir.v0.5
 func @main(%x: f32[2], %n: si32[2], %a: f32[2, 3], %b: f32[4, 3]) -> (f32[2], si32[2], f32[2, 4]) {
@@ -66,7 +68,10 @@ except UnsupportedError as error:
 DEMO = '''
 import numpy as np
 import gptrs
-from gptrs.api import Backend, Builder, Params, UnsupportedError, nn
+from gptrs.api import UnsupportedError
+from gptrs.api.backends import Backend
+from gptrs.api.models import Params, nn
+from gptrs.api.programs import Builder
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
@@ -82,6 +87,7 @@ class Recorder(Backend):
         raise UnsupportedError("it runs nothing")
     def to_device(self, array):
         return array
+    to_host = to_device
 
 def alone(instruction):
     """The instruction as a program, and inputs for it; one value fed twice stays one input."""
@@ -226,6 +232,8 @@ def test_hello_is_as_short_as_promised_and_knows_public_names_only():
     assert len(lines) <= 80
     assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {
         "gptrs.api",
+        "gptrs.api.backends",
+        "gptrs.api.programs",
         "numpy",
     }
 

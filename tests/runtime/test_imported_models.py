@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.api import ModelInput, dtypes
+from gptrs.api.importers import ModelInput
+from gptrs.api.programs import dtypes
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UnsupportedError, UsageError
 from gptrs_backend_ref.backend import create

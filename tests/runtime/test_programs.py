@@ -58,7 +58,7 @@ def test_a_malformed_program_is_refused():
         gptrs.ir.parse_program("ptir.v0.5\n\nfunc @main( {\n}")
 
 
-class Picky(gptrs.api.Backend):
+class Picky(gptrs.api.backends.Backend):
     """A backend that takes nothing; compiling must never be reached without a refusal."""
 
     name = "picky"
@@ -67,7 +67,7 @@ class Picky(gptrs.api.Backend):
         return f"`{op.name}`"
 
     def compile(self, program, roles):
-        from gptrs.api import require_supported
+        from gptrs.api.backends import require_supported
 
         require_supported(self, program)
         raise AssertionError("unreachable")

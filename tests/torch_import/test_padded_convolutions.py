@@ -13,7 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as nnf  # noqa: E402
 
 import gptrs_torch  # noqa: E402
-from gptrs.api import Backend, Program  # noqa: E402
+from gptrs.api.backends import Backend  # noqa: E402
+from gptrs.api.programs import Program  # noqa: E402
 from gptrs.optimizer import optimize  # noqa: E402
 from gptrs_torch.decompositions import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402

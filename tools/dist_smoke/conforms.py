@@ -6,6 +6,6 @@ import sys
 
 import gptrs
 
-report = gptrs.api.run_conformance(gptrs.get_backend(sys.argv[1]), "smoke")
+report = gptrs.api.backends.run_conformance(gptrs.get_backend(sys.argv[1]), "smoke")
 assert report.passed, report
 assert not report.failed, report

@@ -47,7 +47,11 @@ def pages() -> dict[str, str]:
     """Return the pages, Markdown for mkdocstrings, by their places on the site."""
     texts = (
         _PYTHON + _entries(stub_names(_SOURCE / "__init__.pyi")),
-        f"{_API}{api.__doc__}\n\n" + _entries(stub_names(_SOURCE / "api.pyi")),
+        _API
+        + "\n\n".join(
+            f"{module.__doc__}\n\n{_entries(stub_names(Path(module.__file__).with_suffix('.pyi')))}"
+            for module in (api, api.backends, api.models, api.passes, api.importers, api.programs)
+        ),
         _FUNCTIONALS + _entries(_of(gptrs.functionals)),
         _NN + _entries(_of(gptrs.nn)),
     )

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from fuzzing.file_formats import FileFormat
-from gptrs.api import ImportedModel, ModelInput
+from gptrs.api.importers import ImportedModel, ModelInput
 
 IMPORTED = {
     "onnx": ("fuzzing.onnx_files", ("onnx", "gptrs_onnx")),

@@ -3,10 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gptrs import api
-from gptrs.api import CausalLMModule, LayerCache, Params, RaggedStep, Tensor, nn
+from gptrs.api import ModelPlugin
+from gptrs.api.models import (
+    CacheSpec,
+    CausalLMModule,
+    ConfigFields,
+    LayerCache,
+    Module,
+    Params,
+    RaggedStep,
+    Tensor,
+    nn,
+)
 
-PLUGIN = api.ModelPlugin(
+PLUGIN = ModelPlugin(
     name="attention_only", summary="attention alone", factory="attention_only:load", api="0.1"
 )
 
@@ -22,7 +32,7 @@ class Config:
     layers: int
 
 
-class Attention(api.Module):
+class Attention(Module):
     """A layer: attention, added to the residual stream."""
 
     def __init__(self, config: Config, params: Params) -> None:
@@ -44,13 +54,13 @@ class AttentionOnly(CausalLMModule):
 
     def __init__(self, config: Config, params: Params) -> None:
         super().__init__(config.context, config.vocab_size)
-        self.specs = [api.CacheSpec(config.heads, config.width // config.heads)] * config.layers
+        self.specs = [CacheSpec(config.heads, config.width // config.heads)] * config.layers
         self.tokens = nn.Embedding(params / "tokens", config.vocab_size, config.width)
         self.places = nn.Embedding(params / "places", config.context, config.width)
         self.layers = [Attention(config, params / "layers" / i) for i in range(config.layers)]
         self.unembed = nn.Linear(params / "unembed", config.width, config.vocab_size, bias=False)
 
-    def cache_specs(self) -> list[api.CacheSpec]:
+    def cache_specs(self) -> list[CacheSpec]:
         """Keys and values of every head, in all layers alike."""
         return self.specs
 
@@ -69,7 +79,7 @@ class AttentionOnly(CausalLMModule):
 
 def load(settings: Mapping[str, object], params: Params) -> AttentionOnly:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    fields = api.ConfigFields(settings, PLUGIN.name)
+    fields = ConfigFields(settings, PLUGIN.name)
     fields.require("rotary", False)
     sizes = (fields.integer(name) for name in ("vocab_size", "context", "width", "heads", "layers"))
     return AttentionOnly(Config(*sizes), params)

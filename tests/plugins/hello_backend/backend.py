@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from gptrs.api import Backend, Executable, OpTable, dtypes, ops, require_supported
+from gptrs.api.backends import Backend, Executable, OpTable, require_supported
+from gptrs.api.programs import dtypes, ops
 
 TABLE = OpTable("hello")
 

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections import Counter
 
-from gptrs.api import CompileStart, ExecutionTraceSink, RunEnd
+from gptrs.api.programs import CompileStart, ExecutionTraceSink, RunEnd
 
 
 class RunTimes(ExecutionTraceSink):

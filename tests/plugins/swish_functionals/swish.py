@@ -1,6 +1,6 @@
 """Two functionals in another way: same parameters, same meaning."""
 
-from gptrs.api import functionals as F
+from gptrs.api.models import functionals as F
 
 
 def silu(x):

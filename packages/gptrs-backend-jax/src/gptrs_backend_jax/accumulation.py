@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array, lax
 
-from gptrs.api import DType
+from gptrs.api.programs import DType
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.element_types import computing, held, narrow, widen
 

@@ -9,7 +9,8 @@ from typing import cast
 import numpy as np
 from jax import Array
 
-from gptrs.api import (
+from gptrs.api import UsageError
+from gptrs.api.backends import (
     ArraySource,
     Backend,
     BackendSettings,
@@ -17,14 +18,11 @@ from gptrs.api import (
     DeviceInfo,
     Executable,
     InputRole,
-    Op,
-    Program,
     Sharding,
     ShardSource,
-    TensorType,
-    UsageError,
     require_supported,
 )
+from gptrs.api.programs import Op, Program, TensorType
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.client import Device, InputType, all_types, array_type, compiled
 from gptrs_backend_jax.devices import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, dtypes
+from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.element_types import (
     held,
     integer_limits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.api import BackendSettings
+from gptrs.api.backends import BackendSettings
 from gptrs_backend_jax.backend import JaxBackend
 from gptrs_backend_jax.devices import chosen_device, join
 from gptrs_backend_jax.kept_programs import keep_compiled_programs

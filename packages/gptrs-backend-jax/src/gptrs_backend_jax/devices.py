@@ -6,14 +6,8 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gptrs.api import (
-    BackendError,
-    BackendSettings,
-    DeviceInfo,
-    ProcessGroup,
-    UsageError,
-    granted_cpus,
-)
+from gptrs.api import BackendError, UsageError
+from gptrs.api.backends import BackendSettings, DeviceInfo, ProcessGroup, granted_cpus
 from gptrs_backend_jax.accelerators import VARIABLE
 from gptrs_backend_jax.client import Device, every_device, join_processes, local_devices
 from gptrs_backend_jax.grid import Grid

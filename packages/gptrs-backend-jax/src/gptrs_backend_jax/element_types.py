@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, dtypes
+from gptrs.api.programs import DType, dtypes
 
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 REALS = (*dtypes.INTEGERS, *dtypes.FLOATS)

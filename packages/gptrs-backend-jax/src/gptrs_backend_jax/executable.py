@@ -9,18 +9,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jax import Array
 
-from gptrs.api import (
-    BoundInputs,
-    Buffer,
-    Executable,
-    ExecutionError,
-    InputRole,
-    KernelRun,
-    Program,
-    SubmittedRun,
-    UsageError,
-    Value,
-)
+from gptrs.api import ExecutionError, UsageError
+from gptrs.api.backends import BoundInputs, Buffer, Executable, InputRole, KernelRun, SubmittedRun
+from gptrs.api.programs import Program, Value
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.client import (
     Device,

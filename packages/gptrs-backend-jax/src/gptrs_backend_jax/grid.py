@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from gptrs.api import Mesh, Sharding, ShardSource, UsageError
+from gptrs.api import UsageError
+from gptrs.api.backends import Mesh, Sharding, ShardSource
 from gptrs_backend_jax.client import Device, wide_types
 
 Index: TypeAlias = tuple[slice, ...]

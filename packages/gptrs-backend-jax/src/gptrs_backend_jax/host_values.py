@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jax import Array
 
-from gptrs.api import dtypes
+from gptrs.api.programs import dtypes
 from gptrs_backend_jax.client import Device, placed
 
 MOST_BYTES = 1 << 16

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jax
 
-from gptrs.api import CachePart, CacheReport, Entries, ExecutionError, UsageError, private_folder
+from gptrs.api import ExecutionError, UsageError
+from gptrs.api.backends import CachePart, CacheReport, Entries, private_folder
 from gptrs_backend_jax.client import change_setting, setting
 
 BYTES_VARIABLE = "GPTRS_CACHE_BYTES"

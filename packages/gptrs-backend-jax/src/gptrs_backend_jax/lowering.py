@@ -8,7 +8,8 @@ from typing import Protocol, TypeAlias
 
 from jax import Array
 
-from gptrs.api import Instruction, OpTable, Region, TensorType, Value
+from gptrs.api.backends import OpTable
+from gptrs.api.programs import Instruction, Region, TensorType, Value
 
 Arrays: TypeAlias = Sequence[Array]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from gptrs.api import KernelRun
+from gptrs.api.backends import KernelRun
 
 Result = TypeVar("Result")
 Tell = Callable[[KernelRun], None]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import jax
 
-from gptrs.api import InputRole, Program, print_program
+from gptrs.api.backends import InputRole
+from gptrs.api.programs import Program, print_program
 from gptrs_backend_jax.client import Device, platform_version
 from gptrs_backend_jax.devices import parallelism
 from gptrs_backend_jax.walk import Message

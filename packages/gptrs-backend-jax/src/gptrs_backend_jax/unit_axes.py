@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
-from gptrs.api import Instruction, Op, TensorType, ops
+from gptrs.api.programs import Instruction, Op, TensorType, ops
 from gptrs_backend_jax.lowering import Arrays
 
 BroadcastTo = ops.layout.BroadcastTo

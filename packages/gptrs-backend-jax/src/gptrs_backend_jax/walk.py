@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import Instruction, Program, Region, Value, ops
+from gptrs.api.programs import Instruction, Program, Region, Value, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import held
 from gptrs_backend_jax.lowering import Arrays, LoweringContext

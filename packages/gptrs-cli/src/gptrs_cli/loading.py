@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs.plugins.manager import get_backend
 from gptrs_cli.options.processes import group_of
 from gptrs_cli.options.settings import Settings

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import CheckpointError, ConfigFields, Module, Params, Tensor, tensor
+from gptrs.api import CheckpointError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     DecoderCache,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,

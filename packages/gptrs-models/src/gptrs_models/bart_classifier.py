@@ -8,7 +8,8 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Params, Tensor, tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Params, Tensor, tensor
 from gptrs.nn import DecoderCache, Embedding, KeysValues, Linear, TextClassifierModule
 from gptrs_models.bart import BartConfig, Decoder, Encoder, stored
 from gptrs_models.bart_blocks import source_views

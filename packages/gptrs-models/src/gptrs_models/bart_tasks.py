@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gptrs.api import Params
+from gptrs.api.models import Params
 from gptrs_models.bart import Bart, read_config
 from gptrs_models.bart_classifier import BartClassifier
 from gptrs_models.encoder_heads import architectures, require_no_head

@@ -9,7 +9,8 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, tensor
 from gptrs.nn import LayerNorm, class_head
 from gptrs_models.encoder_heads import architectures
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless

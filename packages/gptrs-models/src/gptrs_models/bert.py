@@ -6,7 +6,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor, tensor
+from gptrs.api.models import Module, Params, Tensor, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,

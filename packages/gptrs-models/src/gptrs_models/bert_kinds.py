@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS
 from gptrs_models.bert_config import BertConfig, Names
 from gptrs_models.encoder_heads import Heads, Hidden

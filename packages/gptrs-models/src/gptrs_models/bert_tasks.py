@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gptrs.api import Params
+from gptrs.api.models import Params
 from gptrs.nn import MaskedLMModule, TextClassifierModule, TokenClassifierModule
 from gptrs_models.bert import Bert, Norm
 from gptrs_models.bert_kinds import read_config

@@ -9,7 +9,7 @@ from typing import Literal
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ImageClassifierModule, class_head
 
 _STANDARD_EPSILON, _NORM_EPSILON = 1e-8, 1e-5

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Params, Tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Params, Tensor
 from gptrs.nn import (
     CausalLMModule,
     Linear,

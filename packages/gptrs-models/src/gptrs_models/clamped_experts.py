@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import ExpertMatrices, Linear
 from gptrs_models.llama_experts import Clamp, Experts
 

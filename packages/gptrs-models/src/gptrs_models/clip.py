@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor, jit, tensor
+from gptrs.api.models import Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Embedding,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS
 
 Settings = Mapping[str, object]

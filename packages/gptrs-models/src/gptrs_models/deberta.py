@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor, dtypes, tensor
+from gptrs.api.models import Module, Params, Tensor, tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import (
     ACTIVATIONS,
     Embedding,

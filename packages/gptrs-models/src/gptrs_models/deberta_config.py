@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptrs.api import ConfigFields
+from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS
 from gptrs_models.bert_config import BertConfig, Names
 from gptrs_models.encoder_heads import Heads, Hidden

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     CacheSpec,

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor, tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, tensor
 from gptrs.nn import ACTIVATIONS, LayerNorm, Linear, captured_once, merge_heads, split_heads
 from gptrs_models.image_encoder import ImageEncoder
 from gptrs_models.vit import cut_into_patches, require_a_patch

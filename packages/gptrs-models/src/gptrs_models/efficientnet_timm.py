@@ -8,7 +8,8 @@ from itertools import count, takewhile
 from typing import Literal
 
 from gptrs import functionals as F
-from gptrs.api import CheckpointError, ConfigFields, Module, Params, Tensor
+from gptrs.api import CheckpointError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, class_head, output_channels
 from gptrs_models.regnet import SqueezeExcite
 from gptrs_models.stem_and_blocks import StemAndBlocks

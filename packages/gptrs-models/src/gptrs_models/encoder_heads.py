@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
 
 from gptrs import functionals as F
-from gptrs.api import CheckpointError, ModelError, Module, Params, Tensor
+from gptrs.api import CheckpointError, ModelError
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, Embedding, Linear, TextEncoderModule
 
 _SUFFIXES = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from gptrs.api import ConfigFields, GgufArchitecture
+from gptrs.api.models import ConfigFields, GgufArchitecture
 
 Settings = dict[str, object]
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor, dtypes
+from gptrs.api.models import Module, Params, Tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import Linear
 
 BIAS = "gate.e_score_correction_bias"

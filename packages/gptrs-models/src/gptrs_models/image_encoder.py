@@ -8,7 +8,8 @@ from typing import cast
 import numpy as np
 from typing_extensions import override
 
-from gptrs.api import Module, Tensor, dtypes, jit, tensor
+from gptrs.api.models import Module, Tensor, jit, tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import Computation
 
 

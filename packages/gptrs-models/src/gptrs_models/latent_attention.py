@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import Linear, RMSNorm, merge_heads, split_heads
 from gptrs_models.llama_positions import Positions
 

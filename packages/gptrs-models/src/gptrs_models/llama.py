@@ -11,7 +11,7 @@ from itertools import islice
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor, tensor
+from gptrs.api.models import Module, Params, Tensor, tensor
 from gptrs.nn import (
     CacheSpec,
     CausalLMModule,

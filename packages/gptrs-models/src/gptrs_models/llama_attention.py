@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import Axis, LayerNorm, Linear, RMSNorm, merge_heads, split_heads
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_layers import HeadwiseNorm, make_norm

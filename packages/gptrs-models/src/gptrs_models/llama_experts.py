@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
 from gptrs_models.grouped_routing import GroupedRouter, Routing
 

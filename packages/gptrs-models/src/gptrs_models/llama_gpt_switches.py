@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_positions import bloom_slopes, mpt_slopes
 from gptrs_models.llama_switches import full_layers

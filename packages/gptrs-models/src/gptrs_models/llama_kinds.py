@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gptrs.api import ConfigFields
+from gptrs.api.models import ConfigFields
 from gptrs_models import llama_gpt_switches as gpt
 from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_switches as switches

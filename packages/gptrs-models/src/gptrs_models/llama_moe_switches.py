@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields
+from gptrs.api.models import ConfigFields
 from gptrs.nn import RopeSettings
 from gptrs_models import llama_switches as switches
 from gptrs_models.delta_net import Delta

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gptrs.api import ConfigFields
+from gptrs.api.models import ConfigFields
 from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Tensor, dtypes
+from gptrs.api.models import Tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import RaggedStep, Rope
 
 ADDED = 2

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS, RopeSettings
 from gptrs_models.llama_config import LlamaConfig
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields
+from gptrs.api.models import ConfigFields
 from gptrs.nn import RopeSettings
 from gptrs_models.grouped_routing import BIAS, Routing
 from gptrs_models.latent_attention import Latent, scale_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gptrs.api import ConfigFields, ModelError, Params
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Params
 from gptrs_models import rotary_encoder, rotary_encoder_kinds
 from gptrs_models.causal_heads import (
     CausalEncoder,

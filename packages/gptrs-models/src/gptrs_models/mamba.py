@@ -14,7 +14,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     CacheSpec,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, CacheSpec, LayerCache, Linear, split_heads
 from gptrs_models.mamba import Mamba, Sizes
 from gptrs_models.short_convolution import CausalConvolution

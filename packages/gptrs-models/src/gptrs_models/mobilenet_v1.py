@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from gptrs.api import ConfigFields, Params, Tensor
+from gptrs.api.models import ConfigFields, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head
 
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)

@@ -9,7 +9,8 @@ from typing import Literal
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head, output_channels
 
 CHANNELS = (16, 24, 24, 32, 32, 32, 64, 64, 64, 64, 96, 96, 96, 160, 160, 160, 320)

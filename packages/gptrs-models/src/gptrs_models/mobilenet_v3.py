@@ -8,7 +8,8 @@ from itertools import count
 from typing import Literal
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import Conv2d, ConvNorm, class_head, output_channels
 from gptrs_models.stem_and_blocks import StemAndBlocks
 

@@ -10,7 +10,8 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ModelError, Params, Tensor, dtypes
+from gptrs.api import ModelError
+from gptrs.api.models import Params, Tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import (
     Embedding,
     LayerNorm,

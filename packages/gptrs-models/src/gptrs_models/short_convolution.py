@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gptrs import functionals as F
-from gptrs.api import Module, Params, Tensor
+from gptrs.api.models import Module, Params, Tensor
 from gptrs.nn import CacheSpec, Linear, convolution_cache
 
 

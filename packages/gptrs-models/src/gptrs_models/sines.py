@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import Tensor, dtypes
+from gptrs.api.models import Tensor
+from gptrs.api.programs import dtypes
 
 
 def counted_positions(tokens: Tensor, padding: int, before: Tensor | int = 0) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from typing_extensions import override
 
-from gptrs.api import Tensor
+from gptrs.api.models import Tensor
 from gptrs.nn import ConvNorm, ImageClassifierModule
 
 

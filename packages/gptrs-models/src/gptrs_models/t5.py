@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, Module, Params, Tensor, jit, tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from gptrs.api import ConfigFields, ModelError, Params
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Params
 from gptrs_models.llama import Llama
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_kinds import KINDS, read_config

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gptrs.api import TimmFamily
+from gptrs.api.models import TimmFamily
 
 Shapes = Mapping[str, tuple[int, ...]]
 Rules = Sequence[tuple[str, tuple[str, ...]]]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import Tensor, tensor
+from gptrs.api.models import Tensor, tensor
 
 _SHARPNESS = -0.75
 """The parameter of the cubic that torch uses (Keys 1981)."""

@@ -8,7 +8,8 @@ from itertools import accumulate
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ModelError
+from gptrs.api.models import Module, Params, Tensor, jit, tensor
 from gptrs.nn import ACTIVATIONS, BatchNorm2d, LayerNorm, Linear, captured_once
 from gptrs_models.bart_blocks import Attention, BlockConfig
 from gptrs_models.wav2vec2_config import Wav2Vec2Config, read_config

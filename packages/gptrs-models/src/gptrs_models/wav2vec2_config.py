@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS
 
 _STRIDES = (5, 2, 2, 2, 2, 2, 2)

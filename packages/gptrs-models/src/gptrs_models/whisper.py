@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ModelError
+from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     DecoderCache,

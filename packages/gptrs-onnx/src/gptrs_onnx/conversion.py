@@ -9,7 +9,9 @@ from typing import Final, cast
 
 import onnx_ir as ir
 
-from gptrs.api import GptrsError, ModelError, SizeGuards, Tensor, UnsupportedError
+from gptrs.api import GptrsError, ModelError, UnsupportedError
+from gptrs.api.backends import SizeGuards
+from gptrs.api.models import Tensor
 from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of

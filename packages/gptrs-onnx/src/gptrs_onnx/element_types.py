@@ -8,7 +8,8 @@ from typing import Final
 
 from onnx_ir import DataType
 
-from gptrs.api import DType, UnsupportedError, dtypes
+from gptrs.api import UnsupportedError
+from gptrs.api.programs import DType, dtypes
 
 DTYPES: Final[Mapping[DataType, DType]] = MappingProxyType(
     {

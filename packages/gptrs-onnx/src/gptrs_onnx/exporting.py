@@ -9,14 +9,8 @@ from typing import BinaryIO, Final
 
 import onnx
 
-from gptrs.api import (
-    ModelError,
-    OutgoingModel,
-    OutgoingTensor,
-    UnsupportedError,
-    atomic_file,
-    write_data,
-)
+from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.importers import OutgoingModel, OutgoingTensor, atomic_file, write_data
 from gptrs_onnx import writing
 from gptrs_onnx.element_types import ONNX_TYPES
 from gptrs_onnx.writing.model_proto import written_model

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import SchemaError, get_schema
 
-from gptrs.api import Tensor
+from gptrs.api.models import Tensor
 from gptrs_onnx.element_types import ONNX_TYPES
 from gptrs_onnx.node import Node
 from gptrs_onnx.values import Value, is_number

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from gptrs.api import ModelError, ProgramError, Tensor
+from gptrs.api import ModelError, ProgramError
+from gptrs.api.models import Tensor
 from gptrs_onnx.node import DAMAGE, Node, shown
 from gptrs_onnx.values import Known, Value, is_symbolic, numbers, settled, sizes
 

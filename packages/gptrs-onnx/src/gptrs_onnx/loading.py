@@ -6,7 +6,7 @@ import os
 
 import onnx
 
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs_onnx.model import OnnxModel
 from gptrs_onnx.reading import model_of, read_model
 from gptrs_onnx.registry import CONVERTERS

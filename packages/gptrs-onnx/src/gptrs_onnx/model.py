@@ -11,16 +11,10 @@ import numpy as np
 import onnx_ir as ir
 from typing_extensions import override
 
-from gptrs.api import (
-    Backend,
-    ConvertedGraph,
-    GptrsError,
-    ModelInput,
-    Params,
-    Tensor,
-    UnsupportedError,
-    tensor,
-)
+from gptrs.api import GptrsError, UnsupportedError
+from gptrs.api.backends import Backend
+from gptrs.api.importers import ConvertedGraph, ModelInput
+from gptrs.api.models import Params, Tensor, tensor
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_onnx import ops

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from gptrs.api import DType, ModelError, UnsupportedError
+from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.programs import DType
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.values import Known, Value
 

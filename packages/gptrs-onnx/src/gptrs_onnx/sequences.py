@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from gptrs.api import functionals as F
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.values import Known, Value, as_tensor, is_number, numbers, sizes
 

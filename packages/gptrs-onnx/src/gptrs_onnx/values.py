@@ -12,8 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from gptrs.api import DType, Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
 
 Known: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """An array whose elements are known: numbers, or sizes (dtype object) that may be symbolic."""

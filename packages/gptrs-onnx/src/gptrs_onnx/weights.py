@@ -14,7 +14,9 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from gptrs.api import CheckpointError, ModelError, TensorType, WeightIdentity
+from gptrs.api import CheckpointError, ModelError
+from gptrs.api.backends import WeightIdentity
+from gptrs.api.programs import TensorType
 from gptrs.backend.weight_identity import WeightFile
 from gptrs.checkpoint.files.open_file import open_regular
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors

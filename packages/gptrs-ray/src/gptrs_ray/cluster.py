@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import ray
 
-from gptrs.api import granted_cpus
+from gptrs.api.backends import granted_cpus
 from gptrs_ray.failures import ClusterError
 
 RAY: Final[Any] = ray

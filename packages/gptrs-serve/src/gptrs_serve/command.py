@@ -15,7 +15,8 @@ from typing import Annotated, Final
 
 import typer
 
-from gptrs.api import Backend, ProcessGroup, UsageError
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend, ProcessGroup
 from gptrs.plugins.manager import get_backend
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from gptrs.api import Backend, UsageError
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.served import SERVED

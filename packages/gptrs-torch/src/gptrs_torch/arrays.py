@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from gptrs.api import dtypes
+from gptrs.api.programs import dtypes
 
 _BFLOAT16 = dtypes.bf16.numpy
 _from_numpy = cast("Callable[[np.ndarray], torch.Tensor]", cast("Any", torch).from_numpy)

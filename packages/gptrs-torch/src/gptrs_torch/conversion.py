@@ -12,7 +12,8 @@ import sympy
 import torch
 from torch import fx
 
-from gptrs.api import GptrsError, Tensor
+from gptrs.api import GptrsError
+from gptrs.api.models import Tensor
 from gptrs_torch.node import Node, NotConvertedError, operator_name
 from gptrs_torch.registry import converter_of
 from gptrs_torch.symbols import evaluated, expression_of

@@ -12,7 +12,8 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from gptrs.api import Backend, UsageError
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend
 from gptrs_torch.decompositions import table
 from gptrs_torch.partition import PartitionedGraph
 from gptrs_torch.settings import Settings

@@ -12,16 +12,11 @@ import torch
 from torch import fx
 
 from gptrs import use_backend
-from gptrs.api import (
-    Backend,
-    GptrsError,
-    Params,
-    Program,
-    Tensor,
-    jit,
-    share_array,
-    take_array,
-)
+from gptrs.api import GptrsError
+from gptrs.api.backends import Backend
+from gptrs.api.importers import share_array, take_array
+from gptrs.api.models import Params, Tensor, jit
+from gptrs.api.programs import Program
 from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.conversion import Conversion, asks_for_sizes, constants_of
 from gptrs_torch.layouts import laid_out, result_order

@@ -12,7 +12,8 @@ from typing import Any, cast
 from torch._export.serde import schema, serialize
 from torch.export import ExportedProgram
 
-from gptrs.api import Backend, GptrsError, ModelError
+from gptrs.api import GptrsError, ModelError
+from gptrs.api.backends import Backend
 from gptrs_torch import ops
 from gptrs_torch.archive import read_archive
 from gptrs_torch.model import TorchModel

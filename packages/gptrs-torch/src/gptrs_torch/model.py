@@ -16,14 +16,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from gptrs.api import (
-    Backend,
-    ImportedGraph,
-    ModelInput,
-    Program,
-    UnsupportedError,
-    UsageError,
-)
+from gptrs.api import UnsupportedError, UsageError
+from gptrs.api.backends import Backend
+from gptrs.api.importers import ImportedGraph, ModelInput
+from gptrs.api.programs import Program
 from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.decompositions import table
 from gptrs_torch.element_types import dtype_of

@@ -9,7 +9,8 @@ from typing import NoReturn, cast
 import torch
 from torch import fx
 
-from gptrs.api import DType, UnsupportedError
+from gptrs.api import UnsupportedError
+from gptrs.api.programs import DType
 from gptrs_torch.element_types import dtype_of
 
 

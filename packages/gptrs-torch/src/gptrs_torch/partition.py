@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs_torch.conversion import NUMERIC, unsupported_nodes
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.node import NotConvertedError

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from gptrs import dumping, get_backend
-from gptrs.api import Backend, Precision, UsageError
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend, Precision
 
 _WEIGHTS: Final = ("checked", "frozen")
 _dumps = ExitStack()

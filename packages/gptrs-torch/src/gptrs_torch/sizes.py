@@ -9,7 +9,8 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from gptrs.api import ModelInput, UsageError
+from gptrs.api import UsageError
+from gptrs.api.importers import ModelInput
 from gptrs_torch.symbols import expression_of
 
 MOST: Final = 2**60

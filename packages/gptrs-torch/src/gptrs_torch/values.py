@@ -7,8 +7,9 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from gptrs.api import DType, Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
 
 Number: TypeAlias = "bool | int | float"
 Operand: TypeAlias = "Tensor | Number"

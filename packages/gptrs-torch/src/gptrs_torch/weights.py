@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from blake3 import blake3
 
-from gptrs.api import CheckpointError, TensorType
+from gptrs.api import CheckpointError
+from gptrs.api.programs import TensorType
 from gptrs_torch.arrays import array_of
 from gptrs_torch.element_types import dtype_of
 from gptrs_torch.written_pages import PAGE, Range, WrittenPages

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gptrs.api import BackendError, ProcessGroup
+from gptrs.api import BackendError
+from gptrs.api.backends import ProcessGroup
 
 Head = Mapping[str, object]
 Message = tuple[Head, Sequence[bytes]]

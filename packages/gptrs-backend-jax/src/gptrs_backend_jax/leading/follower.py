@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from gptrs.api import (
-    Backend,
-    BoundInputs,
-    Buffer,
-    Executable,
-    InputRole,
-    Op,
-    Program,
-    TensorType,
-    UsageError,
-    dtypes,
-    parse_program,
-)
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend, BoundInputs, Buffer, Executable, InputRole
+from gptrs.api.programs import Op, Program, TensorType, dtypes, parse_program
 from gptrs_backend_jax.client import leave_processes
 from gptrs_backend_jax.grid import Index
 from gptrs_backend_jax.leading.channel import Leader

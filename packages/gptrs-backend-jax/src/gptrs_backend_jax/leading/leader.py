@@ -15,24 +15,20 @@ from weakref import WeakKeyDictionary, finalize
 import numpy as np
 from jax import Array
 
-from gptrs.api import (
+from gptrs.api import BackendError, UsageError
+from gptrs.api.backends import (
     ArraySource,
     Backend,
-    BackendError,
     BoundInputs,
     Buffer,
     DeviceInfo,
     Executable,
     InputRole,
-    Op,
-    Program,
     Sharding,
     ShardSource,
     SubmittedRun,
-    TensorType,
-    UsageError,
-    print_program,
 )
+from gptrs.api.programs import Op, Program, TensorType, print_program
 from gptrs_backend_jax.leading.channel import Follower
 
 if TYPE_CHECKING:

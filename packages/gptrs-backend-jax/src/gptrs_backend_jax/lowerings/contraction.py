@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
-from gptrs.api import DType, dtypes, ops
+from gptrs.api.programs import DType, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import NUMBERS, computing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array
 
-from gptrs.api import Op, dtypes, ops
+from gptrs.api.programs import Op, dtypes, ops
 from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext
 
 control_flow = ops.control_flow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jax import Array
 
-from gptrs.api import dtypes, ops
+from gptrs.api.programs import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.element_types import REALS, constant, held

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, Op, dtypes, ops
+from gptrs.api.programs import DType, Op, dtypes, ops
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.element_types import (
     NUMBERS,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, Op, dtypes, ops
+from gptrs.api.programs import DType, Op, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import integer_limits
 from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array, lax
 
-from gptrs.api import DType, Literal, Op, dtypes, ops
+from gptrs.api.programs import DType, Literal, Op, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import constant
 from gptrs_backend_jax.lowering import TABLE, LoweringContext

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import dtypes, ops
+from gptrs.api.programs import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import narrow, widen
 from gptrs_backend_jax.lowering import TABLE, LoweringContext

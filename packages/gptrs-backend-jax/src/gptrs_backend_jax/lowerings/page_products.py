@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import Value, dtypes, ops
+from gptrs.api.programs import Value, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.lowering import LoweringContext
 from gptrs_backend_jax.lowerings.indexing import inside, taken

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, Op, TensorType, dtypes, ops
+from gptrs.api.programs import DType, Op, TensorType, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.element_types import held, integer_limits

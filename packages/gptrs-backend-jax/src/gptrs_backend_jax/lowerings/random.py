@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import dtypes as types
-from gptrs.api import ops
-from gptrs.api import random_constants as numbers
+from gptrs.api.programs import dtypes as types
+from gptrs.api.programs import ops
+from gptrs.api.programs import random_constants as numbers
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.lowering import TABLE, LoweringContext
 from gptrs_backend_jax.rounding import unfused

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api import DType, dtypes, ops
+from gptrs.api.programs import DType, dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array, lax
 
-from gptrs.api import DType, ops
+from gptrs.api.programs import DType, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.element_types import ORDERED, order_keys
 from gptrs_backend_jax.lowering import TABLE, Arrays, LoweringContext

@@ -6,7 +6,7 @@ import itertools
 
 from jax import Array, lax
 
-from gptrs.api import dtypes, ops
+from gptrs.api.programs import dtypes, ops
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_jax.element_types import NUMBERS

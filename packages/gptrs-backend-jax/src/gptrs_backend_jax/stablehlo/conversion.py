@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from gptrs.api import DType, GptrsError, Tensor, UnsupportedError, UsageError
+from gptrs.api import GptrsError, UnsupportedError, UsageError
+from gptrs.api.models import Tensor
+from gptrs.api.programs import DType
 from gptrs_backend_jax.stablehlo.reading.module import (
     MAX_NESTING,
     MAX_OPERATIONS,

@@ -12,17 +12,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax import export as _export
 
-from gptrs.api import (
-    BackendSettings,
-    ModelError,
-    OutgoingModel,
-    Program,
-    UnsupportedError,
-    atomic_file,
-    require_supported,
-    specialize,
-    symbols,
-)
+from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.backends import BackendSettings, require_supported
+from gptrs.api.importers import OutgoingModel, atomic_file
+from gptrs.api.programs import Program, specialize, symbols
 from gptrs_backend_jax.backend import JaxBackend
 from gptrs_backend_jax.client import all_types
 from gptrs_backend_jax.devices import chosen_device
@@ -101,7 +94,8 @@ def to_exported(model: OutgoingModel) -> Any:
             reason = ascii(str(error).split("\n", maxsplit=1)[0])[1:-1][:160]
             raise UnsupportedError(
                 f"JAX cannot record the program with free sizes: {reason}",
-                hint="give its sizes numbers: `gptrs.api.specialize`, or `--symbol` for a model",
+                hint="give its sizes numbers: `gptrs.api.programs.specialize`,"
+                " or `--symbol` for a model",
             ) from error
 
 

@@ -10,7 +10,10 @@ import jax
 import numpy as np
 from jax import export as _export
 
-from gptrs.api import Backend, ModelInput, Program, UnsupportedError, UsageError
+from gptrs.api import UnsupportedError, UsageError
+from gptrs.api.backends import Backend
+from gptrs.api.importers import ModelInput
+from gptrs.api.programs import Program
 from gptrs_backend_jax.stablehlo.model import StableHloModel
 from gptrs_backend_jax.stablehlo.reading.artifact import free_sizes
 from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gptrs.api import (
+from gptrs.api.programs import (
     Function,
     Instruction,
     Op,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.model import StableHloModel
 from gptrs_backend_jax.stablehlo.reading.files import read_file

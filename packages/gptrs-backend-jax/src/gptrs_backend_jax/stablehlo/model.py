@@ -9,17 +9,10 @@ from typing import TypeVar
 import numpy as np
 from typing_extensions import override
 
-from gptrs.api import (
-    Backend,
-    ConvertedGraph,
-    ModelInput,
-    Params,
-    ProgramError,
-    Tensor,
-    UnsupportedError,
-    UsageError,
-    tensor,
-)
+from gptrs.api import ProgramError, UnsupportedError, UsageError
+from gptrs.api.backends import Backend
+from gptrs.api.importers import ConvertedGraph, ModelInput
+from gptrs.api.models import Params, Tensor, tensor
 from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.conversion import Conversion, require_converted

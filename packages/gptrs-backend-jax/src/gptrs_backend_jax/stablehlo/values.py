@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
-from gptrs.api import DType, SymbolicDim, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, SymbolicDim, dtypes
 
 SMALL: Final = 64
 """Most elements of a constant that is known."""

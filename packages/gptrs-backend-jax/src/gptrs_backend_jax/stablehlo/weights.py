@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api import CheckpointError, TensorType
+from gptrs.api import CheckpointError
+from gptrs.api.programs import TensorType
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo
 
 LARGE: Final = 1024

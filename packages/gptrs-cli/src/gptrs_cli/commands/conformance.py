@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gptrs.api import Backend, granted_cpus, requested_threads
+from gptrs.api.backends import Backend, granted_cpus, requested_threads
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin

@@ -12,7 +12,8 @@ import numpy as np
 import typer
 
 from gptrs import use_backend
-from gptrs.api import Program, run_program, tensor
+from gptrs.api.models import tensor
+from gptrs.api.programs import Program, run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.importers import import_model, importer_of
 from gptrs.quick_dataclass import dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gptrs.api import dtypes
+from gptrs.api.programs import dtypes
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 

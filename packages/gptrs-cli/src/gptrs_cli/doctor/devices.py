@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.api import DeviceInfo
+from gptrs.api.backends import DeviceInfo
 
 _GIB = 1 << 30
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gptrs.api import cpu_quota, granted_cpus, requested_threads
+from gptrs.api.backends import cpu_quota, granted_cpus, requested_threads
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_extra, install_own
 from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from gptrs.api import granted_cpus
+from gptrs.api.backends import granted_cpus
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_libraries
 from gptrs.plugins.child_checks import check_plugins

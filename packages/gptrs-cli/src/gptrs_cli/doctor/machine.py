@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from gptrs.api import affinity_cpus, cpu_quota, memory_limit
+from gptrs.api.backends import affinity_cpus, cpu_quota, memory_limit
 
 _FEATURES = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),

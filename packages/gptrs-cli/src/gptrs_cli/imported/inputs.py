@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gptrs.api import ImportedModel, UsageError
+from gptrs.api import UsageError
+from gptrs.api.importers import ImportedModel
 from gptrs.quoting import quoted
 from gptrs_runtime.imported.sizes import made_up, sizes_of
 from gptrs_runtime.programs.inputs import InputFiles

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from gptrs.api import Program, print_json, print_program
+from gptrs.api.programs import Program, print_json, print_program
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Generator
 
-from gptrs.api import ProcessGroup
+from gptrs.api.backends import ProcessGroup
 from gptrs_cli.options.settings import Settings
 
 

@@ -57,7 +57,7 @@ def try_plugin(asked: Mapping[str, Any], tell: Tell) -> None:
     _step(plugins, point, name, tell, lambda: plugins.find(point, name))
     made = _step(plugins, point, name, tell, lambda: _STARTS[point](plugins, name))
     if point is BackendPlugin and asked["conformance"]:
-        backend = cast("api.Backend", made)
+        backend = cast("api.backends.Backend", made)
         tell(_conformance(backend, lambda done, total, op: tell({"next": op})))
 
 
@@ -98,7 +98,7 @@ def _start_command(plugins: PluginManager, name: str) -> None:
 
 def _start_trace_sink(plugins: PluginManager, name: str) -> None:
     made = plugins.factory(TraceSinkPlugin, name)()
-    if not isinstance(made, api.ExecutionTraceSink):
+    if not isinstance(made, api.programs.ExecutionTraceSink):
         kind = type(made).__name__
         raise TypeError(f"its factory made a `{kind}`, an `ExecutionTraceSink` is needed")
 
@@ -123,9 +123,9 @@ _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] =
 }
 
 
-def _conformance(backend: api.Backend, progress: StepProgress) -> dict[str, object]:
+def _conformance(backend: api.backends.Backend, progress: StepProgress) -> dict[str, object]:
     try:
-        report = api.run_conformance(backend, "smoke", progress=progress)
+        report = api.backends.run_conformance(backend, "smoke", progress=progress)
     except api.UsageError as error:  # the kit is not installed
         return {"error": error.message, "hint": error.hint}
     return {

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Final
 
-from gptrs.api import Backend
+from gptrs.api.backends import Backend
 from gptrs.progress import StepProgress
 from gptrs_cli.terminal.stderr import is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from gptrs.api import ArraySource
+from gptrs.api.backends import ArraySource
 from gptrs.backend.contract import Backend
 from gptrs_conformance.check import Check
 from gptrs_conformance.running import compiled, normal, require, require_equal

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.api import InputRole, KernelRun, parse_program
+from gptrs.api.backends import InputRole, KernelRun
+from gptrs.api.programs import parse_program
 from gptrs.backend.contract import Backend, overrides
 from gptrs_conformance.check import Check
 from gptrs_conformance.checks.contract import MIXED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.api import InputRole, parse_program
+from gptrs.api.backends import InputRole
+from gptrs.api.programs import parse_program
 from gptrs.backend.contract import Backend
 from gptrs.errors import ExecutionError
 from gptrs_conformance.check import Check

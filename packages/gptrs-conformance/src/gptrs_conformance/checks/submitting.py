@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs.api import BoundInputs, Executable, InputRole, SubmittedRun, parse_program
+from gptrs.api.backends import BoundInputs, Executable, InputRole, SubmittedRun
+from gptrs.api.programs import parse_program
 from gptrs.backend.contract import Backend, Buffer, overrides
 from gptrs.errors import ExecutionError
 from gptrs_conformance.check import Check

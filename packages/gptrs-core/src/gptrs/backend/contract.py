@@ -482,6 +482,6 @@ def required_backend(made: object) -> Backend:
     if isinstance(made, Backend):
         return made
     raise UsageError(
-        f"a backend derives from `gptrs.api.Backend`, got a `{type(made).__name__}`",
+        f"a backend derives from `gptrs.api.backends.Backend`, got a `{type(made).__name__}`",
         hint="name one, see `gptrs list backends`, or pass what `gptrs.get_backend` returned",
     )

@@ -175,7 +175,7 @@ class CheckedExecutable(Executable):
             _refuse(
                 backend,
                 f"`compile` gave a `{type(made).__name__}`, which does not derive from"
-                " `gptrs.api.Executable`",
+                " `gptrs.api.backends.Executable`",
             )
         self._made = made
         self._backend = backend

@@ -93,11 +93,12 @@ class FactoryPlugin(PluginDescription):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendPlugin(FactoryPlugin):
-    """An execution engine; `factory(threads: int | None) -> gptrs.api.Backend`.
+    """An execution engine; `factory(threads: int | None) -> gptrs.api.backends.Backend`.
 
     `threads` is None when the user left the number to the backend. Of the available backends the
     one with the highest `priority` is the default; of equals, the first by name. With `takes`, the
-    settings besides threads that it can be given, it is `factory(gptrs.api.BackendSettings)`.
+    settings besides threads that it can be given, it is
+    `factory(gptrs.api.backends.BackendSettings)`.
     """
 
     priority: int
@@ -118,15 +119,15 @@ class BackendPlugin(FactoryPlugin):
 class ModelPlugin(FactoryPlugin):
     """A kind of model; `name` is the `model_type` of config.json.
 
-    `factory(config: Mapping[str, object], params: gptrs.api.Params)` returns the model, an object
-    with the class attribute `capabilities` (see `gptrs.plugins.capabilities`). `relatives` are
-    other `model_type`s whose architecture is nearest to this one and that no plugin may have: one
-    of them is refused with the name of this kind to begin from.
+    `factory(config: Mapping[str, object], params: gptrs.api.models.Params)` returns the model, an
+    object with the class attribute `capabilities` (see `gptrs.plugins.capabilities`). `relatives`
+    are other `model_type`s whose architecture is nearest to this one and that no plugin may have:
+    one of them is refused with the name of this kind to begin from.
 
     `gguf` has the architectures of llama.cpp that the kind has in GGUF files, by the word for them
-    in `general.architecture`: "module:object" of a `gptrs.api.GgufArchitecture` each, imported when
-    such a file is read or written. `timm` has those of timm, by wildcards such as "resnet*":
-    "module:object" of a `gptrs.api.TimmFamily` each, imported for a folder with such a name. `mlx`
+    in `general.architecture`: "module:object" of a `GgufArchitecture` of `gptrs.api.models` each,
+    imported when such a file is read or written. `timm` has those of timm, by wildcards such as
+    "resnet*": "module:object" of a `TimmFamily` each, imported for a folder with such a name. `mlx`
     has the kind's names of the matrices of an expert by those of MLX, where they differ
     (`gate_proj`, `up_proj`, `down_proj`). `turned` says whether linear layers are stored as
     [inputs, outputs], as the `Conv1D` of transformers.
@@ -193,7 +194,7 @@ class CommandPlugin(FactoryPlugin):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSinkPlugin(FactoryPlugin):
-    """A listener to programs; `factory() -> gptrs.api.ExecutionTraceSink`.
+    """A listener to programs; `factory() -> gptrs.api.programs.ExecutionTraceSink`.
 
     It is made when `GPTRS_TRACE_SINKS` or `--trace-sink` names it, and only then.
     """
@@ -218,8 +219,8 @@ class FormatPlugin(FactoryPlugin):
 class ImporterPlugin(FormatPlugin):
     """A reader of models in files of another format.
 
-    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel` that runs
-    on `backend`.
+    `factory(path: Path, backend: gptrs.api.backends.Backend)` returns a
+    `gptrs.api.importers.ImportedModel` that runs on `backend`.
     """
 
 
@@ -227,8 +228,8 @@ class ImporterPlugin(FormatPlugin):
 class ExporterPlugin(FormatPlugin):
     """A writer of programs and models in files of another format.
 
-    `factory(model: gptrs.api.OutgoingModel, path: Path)` writes `path`, and other files beside it
-    if it needs them, whole or not at all, and returns all their paths.
+    `factory(model: gptrs.api.importers.OutgoingModel, path: Path)` writes `path`, and other files
+    beside it if it needs them, whole or not at all, and returns all their paths.
     """
 
 

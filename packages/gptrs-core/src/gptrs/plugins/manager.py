@@ -281,7 +281,7 @@ def _checked_backend(made: object, name: str) -> Backend:
     if not isinstance(made, contract.Backend):
         kind = type(made).__name__
         raise BackendError(
-            f"its factory made a `{kind}`, which does not derive from `gptrs.api.Backend`"
+            f"its factory made a `{kind}`, which does not derive from `gptrs.api.backends.Backend`"
         )
     own = getattr(made, "name", None)
     if own != name:

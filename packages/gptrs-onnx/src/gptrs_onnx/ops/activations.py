@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import scalar

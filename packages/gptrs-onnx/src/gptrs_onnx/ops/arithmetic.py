@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 
-from gptrs.api import Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import scalar

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from gptrs.api import GptrsError, Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api import GptrsError
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_onnx.conversion import NeedsKnownError
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.api import Tensor, dtypes
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.windows import channels_first, channels_last, geometry_of, split_padding
 from gptrs_onnx.registry import converts

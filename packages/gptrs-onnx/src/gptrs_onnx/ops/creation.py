@@ -7,8 +7,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from gptrs.api import DType, Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import Known, constant, is_number, numbers

@@ -7,8 +7,8 @@ from itertools import product as combinations
 
 import numpy as np
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.sampling import read_places, taps_of
 from gptrs_onnx.ops.windows import Geometry, geometry_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import reduce
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 

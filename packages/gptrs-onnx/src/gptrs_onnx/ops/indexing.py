@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from gptrs.api import Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import Known, as_tensor, sizes

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from gptrs.api import Tensor, dtypes
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts

@@ -8,8 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.windows import geometry_of
 from gptrs_onnx.registry import converts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gptrs.api import DType, Tensor, dtypes
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.casts import converted
 from gptrs_onnx.ops.contraction import product

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gptrs.api import Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 

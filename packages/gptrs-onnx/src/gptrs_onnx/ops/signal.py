@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.contraction import product
 from gptrs_onnx.registry import converts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import Known, is_number, numbers, scalar

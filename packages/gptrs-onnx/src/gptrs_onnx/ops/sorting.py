@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.api import Tensor, dtypes
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
 from gptrs_onnx.values import Known, constant, numbers

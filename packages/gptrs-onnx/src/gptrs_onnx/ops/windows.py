@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_onnx.node import Node
 
 

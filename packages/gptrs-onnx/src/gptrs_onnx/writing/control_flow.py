@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from gptrs.api import Op, Region, TensorType, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import Op, Region, TensorType, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.creation import counted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.instructions import region_results

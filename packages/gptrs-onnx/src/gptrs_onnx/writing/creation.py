@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import TensorType, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import TensorType, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.registry import writes
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api import DType, Op, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import DType, Op, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.registry import writes
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.api import Op, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import Op, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.creation import counted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.reduction import combining_dtype, identity

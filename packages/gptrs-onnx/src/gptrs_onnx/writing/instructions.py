@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gptrs.api import FoundCall, Instruction, Region, UnsupportedError, Value
+from gptrs.api import UnsupportedError
+from gptrs.api.passes import FoundCall
+from gptrs.api.programs import Instruction, Region, Value
 from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.known_calls import calls_in, written_call

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from gptrs.api import FoundCall, Region, Value, dtypes, find_calls, pattern
+from gptrs.api.passes import FoundCall, find_calls, pattern
+from gptrs.api.programs import Region, Value, dtypes
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 
 _Pairs = tuple[tuple[int, int], ...]

@@ -9,7 +9,8 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from gptrs.api import OutgoingModel, TensorType
+from gptrs.api.importers import OutgoingModel
+from gptrs.api.programs import TensorType
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs_onnx.element_types import ONNX_TYPES
 from gptrs_onnx.writing.graph_writer import OPSET, GraphWriter, Ref, symbol_number

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from gptrs.api import SymbolicDim
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import SymbolicDim
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.elementwise import widened
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.registry import writes

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.api import DType, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import DType, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.elementwise import converted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.registry import writes

@@ -9,8 +9,8 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from gptrs.api import DType, TensorType, dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import DType, TensorType, dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.element_types import ONNX_TYPES
 from gptrs_onnx.writing.contraction import summing_dtype
 from gptrs_onnx.writing.elementwise import converted, integer_limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from gptrs.api import Op
+from gptrs.api.programs import Op
 from gptrs_onnx.writing.graph_writer import Ref
 
 Writer: TypeAlias = Callable[..., Ref | list[Ref]]

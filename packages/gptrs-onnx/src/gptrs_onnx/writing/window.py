@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gptrs.api import dtypes
-from gptrs.api import ops as op_modules
+from gptrs.api.programs import dtypes
+from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.elementwise import converted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
 from gptrs_onnx.writing.indexing import along

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.ops.arithmetic import name_of
 from gptrs_torch.registry import converts

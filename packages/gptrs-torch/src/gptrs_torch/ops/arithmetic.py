@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
 from gptrs_torch.values import Number, Operand, converted, operand, scalar

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
 from gptrs_torch.values import Number, is_number, scalar

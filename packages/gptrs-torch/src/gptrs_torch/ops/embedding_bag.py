@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gptrs.api import Tensor, dtypes, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
 

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_torch.layouts import memory_order
 from gptrs_torch.node import Node
 from gptrs_torch.ops.comparison import truth

@@ -6,8 +6,8 @@ from typing import cast
 
 import torch
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
 from gptrs_torch.values import converted

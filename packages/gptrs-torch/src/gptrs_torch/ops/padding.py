@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import Tensor
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
 from gptrs_torch.values import Number

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gptrs.api import Tensor, dtypes
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_torch.node import Node
 from gptrs_torch.ops.arithmetic import name_of
 from gptrs_torch.ops.comparison import truth

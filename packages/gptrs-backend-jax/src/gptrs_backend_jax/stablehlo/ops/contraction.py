@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import DType, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.conversion_of_types import converted
 from gptrs_backend_jax.stablehlo.registry import converts

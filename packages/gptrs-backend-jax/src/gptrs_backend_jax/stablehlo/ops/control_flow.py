@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gptrs.api import Tensor, primitives
+from gptrs.api.models import Tensor, primitives
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.registry import converts
 from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, scalar

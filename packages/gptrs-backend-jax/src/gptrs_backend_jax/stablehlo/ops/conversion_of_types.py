@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import DType, Tensor, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.elementwise import complex_part, signed_of, unsigned_of
 from gptrs_backend_jax.stablehlo.registry import converts

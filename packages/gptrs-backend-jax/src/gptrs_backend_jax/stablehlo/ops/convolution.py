@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.conversion_of_types import converted
 from gptrs_backend_jax.stablehlo.ops.layout import static_shape

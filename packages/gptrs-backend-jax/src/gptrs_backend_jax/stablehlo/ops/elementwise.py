@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api import DType, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.registry import converts
 from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, filled, scalar, spread

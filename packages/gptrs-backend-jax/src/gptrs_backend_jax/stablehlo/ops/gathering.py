@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.api import Tensor, primitives
+from gptrs.api.models import Tensor, primitives
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.rows import RowLayout, index_vectors, row_numbers
 from gptrs_backend_jax.stablehlo.ops.sizes import shape_of

@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.api import Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray
 from gptrs_backend_jax.stablehlo.registry import converts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gptrs.api import DType, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.conversion_of_types import converted
 from gptrs_backend_jax.stablehlo.ops.layout import static_shape

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.api import DType, SymbolicDim, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, SymbolicDim, dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.regions import (
     Expression,

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gptrs.api import DType, SymbolicDim, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import DType, SymbolicDim, dtypes
 from gptrs_backend_jax.stablehlo.values import filled, scalar, size_tensor
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.api import Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.regions import combined_by
 from gptrs_backend_jax.stablehlo.ops.rows import RowLayout, index_vectors, row_numbers

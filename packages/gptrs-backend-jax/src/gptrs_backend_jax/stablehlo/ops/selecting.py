@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from gptrs.api import SymbolicDim, Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import SymbolicDim, dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.layout import padded
 from gptrs_backend_jax.stablehlo.ops.regions import combined_by

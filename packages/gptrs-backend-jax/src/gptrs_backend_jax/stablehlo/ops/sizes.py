@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gptrs.api import Tensor, dtypes, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import dtypes
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.layout import (
     broadcast_axes,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gptrs.api import Tensor, primitives
-from gptrs.api import functionals as F
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.registry import CONVERTERS, ELEMENTWISE, converts
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gptrs.api import SymbolicDim, Tensor, primitives
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.programs import SymbolicDim
 from gptrs_backend_jax.stablehlo.conversion import Node
 from gptrs_backend_jax.stablehlo.ops.layout import padded
 from gptrs_backend_jax.stablehlo.ops.reduction import is_identity

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gptrs.api import DType, ModelError, dtypes
+from gptrs.api import ModelError
+from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.stablehlo.reading.module import ValueType, shown
 
 _LITERAL: Final = re.compile(r"dense<(.*)> : tensor<.*>", re.DOTALL)

@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from gptrs.api import DType, UnsupportedError, dtypes
+from gptrs.api import UnsupportedError
+from gptrs.api.programs import DType, dtypes
 
 MAX_OPERATIONS: Final = 200_000
 """Most operations of a module, and most that are converted, calls written out."""

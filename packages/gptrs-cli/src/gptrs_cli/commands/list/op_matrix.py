@@ -27,7 +27,7 @@ LEGEND = "x taken   ~ taken in some forms   - refused   blank: not defined by PT
 
 
 def print_op_matrix(support: Mapping[str, Mapping[str, str]]) -> None:
-    """Print what `gptrs.api.op_support` found, a line an op, and what the marks mean."""
+    """Print what `gptrs.api.backends.op_support` found, a line an op, and what the marks mean."""
     left = max(map(len, ["OP", *support]))
     colored = has_colors(sys.stdout)
     bits = [name for group in _GROUPS.values() for name in group.values()]

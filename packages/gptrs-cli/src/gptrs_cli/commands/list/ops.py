@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.api import op_support
+from gptrs.api.backends import op_support
 from gptrs.plugins.manager import get_backend
 from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
 from gptrs_cli.options.groups import command_options

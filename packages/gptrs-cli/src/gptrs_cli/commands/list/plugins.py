@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs.api import DeviceInfo
+from gptrs.api.backends import DeviceInfo
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_own
 from gptrs.plugins.child_checks import check_plugins
