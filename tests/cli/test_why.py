@@ -1,10 +1,14 @@
-"""`gptrs inspect --why PASS`: what the rewrites of a pass do, and why they decline."""
+"""`gptrs inspect --why NAME`: what rewrites do, who computes a functional, and who declines."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+import gptrs as gptrs_package
+from gptrs import functionals as F
+from gptrs.ir import print_program
 
 PROGRAM = """ptir.v0.5
 func @main(%x: f32[2, 3]) -> (f32[2, 3], f32[3, 2]) {
@@ -68,3 +72,34 @@ def test_not_for_checkpoints(gptrs, model_directory):
     result = gptrs("inspect", model_directory, "--why", "dead-code")
     assert result.code == 2
     assert "`--why` are for programs" in result.err
+
+
+@pytest.fixture
+def composites(tmp_path: Path) -> Path:
+    x = gptrs_package.tensor([[1.0, 2.0], [3.0, 4.0]])
+    step = gptrs_package.jit(lambda x: (F.softmax(x), F.softmax(x, 0), F.gelu(x)))
+    path = tmp_path / "c.ptir"
+    path.write_text(print_program(step.lower(x)), encoding="utf-8")
+    return path
+
+
+def test_the_claims_of_a_backend_are_explained(gptrs, composites, monkeypatch):
+    monkeypatch.setenv("GPTRS_BACKEND", "numba")
+    result = gptrs("inspect", composites, "--why", "softmax")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert (result.code, result.err) == (0, "")
+    assert "softmax.v1 1 a kernel of `numba` computes it" in lines
+    reason = "the kernel takes the last axis, not axis 0"
+    assert f"softmax.v1 1 composite of f32[2, 2] {reason}" in lines
+
+
+def test_a_backend_without_a_kernel_says_so(gptrs, composites, monkeypatch):
+    monkeypatch.setenv("GPTRS_BACKEND", "ref")
+    result = gptrs("inspect", composites, "--why", "gelu.v1")
+    assert "`ref` has no kernel of this kind" in result.out
+
+
+def test_composites_are_printed_as_primitives(gptrs, composites):
+    text = gptrs("inspect", composites, "--print", "text", "--expand").out
+    assert "composite" not in text
+    assert gptrs("inspect", composites, "--expand").code == 2

@@ -51,7 +51,13 @@ def test_equal_calls_share_a_decomposition_and_others_do_not():
     assert len(set(names)) == 3
 
 
-def test_the_body_runs_once_for_equal_calls():
+def test_the_body_is_captured_once_for_equal_calls():
+    one, other = (F.gelu(x).source.node.functions for x in (X, X + 1))
+    assert one == other
+    assert one[0] is other[0]
+
+
+def test_an_override_runs_each_time_and_equal_programs_share_a_function():
     calls = []
 
     def sigmoid(x, approximate="none"):
@@ -60,8 +66,10 @@ def test_the_body_runs_once_for_equal_calls():
 
     with implemented("gelu", {"sigmoid": sigmoid}), gptrs.overrides({"gelu": "sigmoid"}):
         results = [F.gelu(X), F.gelu(X + 1), F.gelu(Y)]
-    assert len(calls) == 2
-    assert {each.kind for each in composites(captured(*results))} == {"gelu.v1/sigmoid"}
+    assert len(calls) == 3
+    made = composites(captured(*results))
+    assert {each.kind for each in made} == {"gelu.v1/sigmoid"}
+    assert len({each.decomposition for each in made}) == 2
 
 
 def test_what_is_captured_depends_on_overrides_within():

@@ -33,5 +33,7 @@ class Port(Generic[P, R]):
 
 program_text: Port[[object], str] = Port()
 """The PTIR text of a `Program`."""
+expanded: Port[[object], object] = Port()
+"""A `Program` whose composites are inlined."""
 program_picture: Port[[object], str | None] = Port()
 """The SVG picture of a `Program` for notebooks; None to show its text."""

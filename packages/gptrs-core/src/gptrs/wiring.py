@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gptrs.functionals.dispatch import active_overrides
     from gptrs.ir import printer
     from gptrs.ir.program import Program
+    from gptrs.optimizer.passes import inlining
     from gptrs.optimizer.split import Split
     from gptrs.optimizer.stage import PassRun
     from gptrs.plugins import functionals as plugin_functionals
@@ -33,6 +34,7 @@ else:
     active_overrides = lazy_module("gptrs.functionals.dispatch.active_overrides")
     plugin_functionals = lazy_module("gptrs.plugins.functionals")
     printer = lazy_module("gptrs.ir.printer")
+    inlining = lazy_module("gptrs.optimizer.passes.inlining")
     manager = lazy_module("gptrs.plugins.manager")
     trace_sinks = lazy_module("gptrs.plugins.trace_sinks")
     pictures = lazy_module("gptrs_observe.programs.picture.svg")
@@ -42,6 +44,12 @@ else:
 def program_text(program: object) -> str:
     """Return a program as PTIR text."""
     return printer.print_program(cast("Program", program))
+
+
+@ports.expanded.fill
+def expanded(program: object) -> object:
+    """Return a program whose composites are inlined."""
+    return inlining.Inlining(calls=False).apply(cast("Program", program))
 
 
 @ports.program_picture.fill

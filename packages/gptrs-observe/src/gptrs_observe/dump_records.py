@@ -15,6 +15,7 @@ from gptrs.capture.events.trace import CompileEnd, CompileStart, ImplementationC
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.custom_call import decompositions
 from gptrs.ir.program import VERSION, Instruction, Program
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.programs.file import MAX_PROGRAM_BYTES
@@ -151,8 +152,17 @@ def error_fields(error: BaseException) -> dict[str, object]:
 
 
 def op_counts(program: Program) -> dict[str, int]:
-    """Count the instructions of a program, in all and of each op, the most frequent first."""
-    counts = Counter(instruction.op.name for instruction in _instructions(program))
+    """Count the instructions of a program, in all and of each op, the most frequent first.
+
+    A composite is one instruction; what its decomposition has is not counted.
+    """
+    inner = decompositions(program)
+    counts = Counter(
+        instruction.op.name
+        for function in program.functions
+        if function.name not in inner
+        for instruction in function.body.walk()
+    )
     return {"instructions": counts.total(), **dict(counts.most_common())}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.builder import Builder
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
@@ -15,7 +16,7 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.ops.layout import BroadcastTo, Reshape
-from gptrs.ir.program import Value
+from gptrs.ir.program import Region, Value
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.passes.inlining import Claimed, Declined
@@ -33,6 +34,7 @@ from gptrs_backend_numba.lowering.paged_attention import (
 )
 from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
 from gptrs_backend_numba.lowering.rows import rows_target
+from gptrs_backend_numba.lowering.table import TABLE
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,17 @@ class _Call:
     types: Mapping[str, TensorType]
     result: TensorType
 
+    def operands(self, *names: str) -> list[TensorType]:
+        """Return the types of operands; ValueError unless they are some of `names`, in order."""
+        if [name for name in names if name in self.types] != list(self.types):
+            raise ValueError(f"the operands are {', '.join(self.types)}")
+        return list(self.types.values())
+
     def number(self, name: str, default: float = 0.0) -> float:
         """Return an attribute that is a number, `default` where the call has none."""
         value = dict(self.op.attrs.items).get(name, default)
-        assert isinstance(value, int | float)
+        if not isinstance(value, int | float):
+            raise ValueError(f"`{name}` is no number")
         return float(value)
 
     def replaced(self, target: str, **attrs: DictionaryValue) -> CustomCall:
@@ -76,7 +85,22 @@ def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[Tenso
     found = _CLAIMS.get(op.kind) if is_on() else None
     if found is None:
         return None
-    return found(_Call(op, dict(zip(op.operand_names_given, operands, strict=True)), results[0]))
+    given = dict(zip(op.operand_names_given, operands, strict=True))
+    try:
+        claimed = found(_Call(op, given, results[0]))
+    except (ProgramError, LookupError, ValueError):
+        return _MISFIT  # a program by hand may have any operands and attributes
+    return claimed if _is_taken(claimed, operands) else _MISFIT
+
+
+def _is_taken(claimed: Claimed, operands: Sequence[TensorType]) -> bool:
+    """Return whether there is a kernel for a call, which a composite of odd operands may lack."""
+    if isinstance(claimed, Region):
+        made = claimed.instructions[-1]
+        claimed, operands = made.op, [value.type for value in made.operands]
+    if not isinstance(claimed, CustomCall):
+        return True
+    return TABLE.refusal(claimed, operands, claimed.results) is None
 
 
 def claim_softmax(
@@ -101,13 +125,13 @@ def _norm(*vectors: str) -> _Claim:
         if call.number("weight_offset"):
             return Declined("`weight_offset` is added to the weight, as parameters are folded")
         flags: dict[str, DictionaryValue] = {name: name in call.types for name in vectors}
-        return _rows(call, **flags, epsilon=call.number("epsilon"))
+        return _rows(call, *vectors, **flags, epsilon=call.number("epsilon"))
 
     return norm
 
 
-def _rows(call: _Call, **attrs: DictionaryValue) -> Claimed:
-    x = call.result
+def _rows(call: _Call, *vectors: str, **attrs: DictionaryValue) -> Claimed:
+    x, *_ = call.operands("x", *vectors)
     if x.dtype not in rows.FLOATS:
         return _wrong_type(x.dtype, rows.FLOATS)
     if 0 in x.shape:
@@ -116,7 +140,7 @@ def _rows(call: _Call, **attrs: DictionaryValue) -> Claimed:
 
 
 def _attention(call: _Call) -> Claimed:
-    query, key, value = (call.types[name] for name in ("query", "key", "value"))
+    query, key, value = call.operands("query", "key", "value", "mask", "offset")[:3]
     causal, keys = call.op.attrs["causal"] is True, call.op.attrs
     if query.dtype not in FLOATS:
         return _wrong_type(query.dtype, FLOATS)
@@ -151,6 +175,7 @@ def _scale(call: _Call, query: TensorType) -> float:
 
 def _paged_attention(call: _Call) -> Claimed:
     integers = ("page_table", "row_starts", "lengths")
+    call.operands("query", "key_pool", "value_pool", *integers, "sinks")
     casts = {name: [Cast(dtypes.si32)] for name in integers}
     taken = [
         type_.with_dtype(dtypes.si32) if name in integers else type_
@@ -168,21 +193,21 @@ def _paged_attention(call: _Call) -> Claimed:
 
 
 def _update_pages(call: _Call) -> Claimed:
-    pool, new, slots = call.types.values()
+    pool, new, slots = call.operands("pool", "new", "slots")
     if not fits_update([pool, new, slots.with_dtype(dtypes.si32)]):
         return _UNFIT
     return call.lowered(call.replaced(UPDATE_PAGES), slots=[Cast(dtypes.si32)])
 
 
 def _grouped_linear(call: _Call) -> Claimed:
-    x, weight, groups = call.types.values()
+    x, weight, groups = call.operands("x", "weight", "groups")
     if not fits_grouped([x, weight, groups.with_dtype(dtypes.si64)]):
         return _UNFIT
     return call.lowered(call.replaced(GROUPED_LINEAR), groups=[Cast(dtypes.si64)])
 
 
 def _rotary(call: _Call) -> Claimed:
-    x, table, _ = call.types.values()
+    x, table, _ = call.operands("x", "cos", "sin")
     wide = table.with_shape((*x.shape[:3], table.shape[-1]))
     if not fits_rotary(x, wide):
         return _UNFIT
@@ -199,6 +224,7 @@ def _wrong_type(dtype: DType, known: Sequence[DType]) -> Declined:
 
 
 _EMPTY = Declined("there are no elements")
+_MISFIT = Declined("its operands and attributes are not those of the functional")
 _UNFIT = Declined("the kernel does not take these element types or sizes")
 _SOFTMAX: dict[str, _Claim] = {"softmax.v1": _softmax, "safe_softmax.v1": _softmax}
 _CLAIMS: dict[str, _Claim] = {

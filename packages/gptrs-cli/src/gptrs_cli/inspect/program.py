@@ -22,7 +22,7 @@ from gptrs_cli.terminal.stderr import note, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.programs.diagram import Diagram, diagrams_of
 from gptrs_observe.programs.kernel_times import read_times
-from gptrs_observe.programs.pass_report import explain_pass
+from gptrs_observe.programs.pass_report import explain
 from gptrs_observe.programs.picture.dot import to_dot
 from gptrs_observe.programs.picture.svg import MAX_DRAWN, to_svg
 from gptrs_observe.programs.report import NamedType, ProgramReport, ProgramWork, report_program
@@ -68,13 +68,18 @@ class ProgramOptions:
             metavar="N=SIZE",
         ),
     ] = field(default_factory=list[str])
+    expand: Annotated[
+        bool,
+        option("--expand", "With `--print text`, show the primitives that composites stand for."),
+    ] = False
     why: Annotated[
         str | None,
         option(
             "--why",
             "Apply a pass of the optimizer and print which of its rewrites apply, and why others"
-            " decline, instead; `--why canonicalization` has the most.",
-            metavar="PASS",
+            " decline, instead; `--why canonicalization` has the most. For a functional, such as"
+            " `softmax`, print which of its composites the backend computes, and why not others.",
+            metavar="NAME",
             names=pass_names,
         ),
     ] = None
@@ -90,6 +95,8 @@ class ProgramOptions:
             raise UsageError(
                 "`--print` and `--why` exclude each other", hint="leave out one of them"
             )
+        if self.expand and self.form is not ProgramForm.TEXT:
+            raise UsageError("`--expand` is for programs as text", hint="add `--print text`")
         if self.times is not None and self.svg is None and self.dot is None:
             raise UsageError("`--times` colors a picture", hint="add `--svg FILE`")
         if self.form is not None and as_json:
@@ -113,9 +120,9 @@ def show_program(program: Program, name: str, options: ProgramOptions, *, as_jso
     if options.svg is not None or options.dot is not None:
         _draw(_diagrams(program, options.times), options)
     if options.why is not None:
-        print_pass(explain_pass(program, options.why), as_json=as_json)
+        print_pass(explain(program, options.why), as_json=as_json)
     elif options.form is ProgramForm.TEXT:
-        print(print_program(program), end="")
+        print(print_program(program, expand=options.expand), end="")
     elif options.form is ProgramForm.JSON:
         print(print_json(program, indent=2))
     elif as_json:

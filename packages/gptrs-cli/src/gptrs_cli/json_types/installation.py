@@ -436,4 +436,4 @@ InspectPass = TypedDict(
         "declined": list[dict[str, object]],
     },
 )
-InspectPass.__doc__ = "`gptrs inspect --why PASS`."
+InspectPass.__doc__ = "`gptrs inspect --why NAME`."

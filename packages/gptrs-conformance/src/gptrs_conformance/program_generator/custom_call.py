@@ -15,7 +15,8 @@ from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Draft
 from gptrs_conformance.program_generator.emitters import emits
 
-KINDS = ("softmax.v1", "a.b.v0", "vendor.fused_2.f32.x.v12/fast")
+KINDS = ("vendor.thing.v1", "a.b.v0", "vendor.fused_2.f32.x.v12/fast", "softmax.v1/other")
+"""Kinds that nobody claims: that of a functional promises its decomposition."""
 VALUES: tuple[DictionaryValue, ...] = (
     True, 0, -(2**63), 1.5, -0.0, math.inf, math.nan, "", "a // (b) {é}", dtypes.bf16, (), (1, -2),
 )  # fmt: skip

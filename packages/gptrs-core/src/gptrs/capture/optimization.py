@@ -13,7 +13,7 @@ from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
-from gptrs.optimizer.passes.inlining import Claimed, Inlining
+from gptrs.optimizer.passes.inlining import Claim, Claimed, Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.split import Split
 from gptrs.optimizer.stage import PassRun
@@ -42,6 +42,11 @@ def optimize(
     else:
         split = fold_parameters(canonical, parameters)
     return Split(pipeline.after_folding(split.program), split.inputs)
+
+
+def claim_of(backend: Backend) -> Claim:
+    """Return what `backend` does with composites."""
+    return _ForBackend(backend).claim
 
 
 @dataclass(frozen=True)

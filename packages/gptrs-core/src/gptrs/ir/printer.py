@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from gptrs.ir.op import Op
 from gptrs.ir.program import VERSION, Function, Instruction, Program, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_names import ValueNames
+from gptrs.ports import expanded
 
 
-def print_program(program: Program) -> str:
+def print_program(program: Program, *, expand: bool = False) -> str:
     """Return the text form of `program`; ProgramError if it reads a value before it is defined.
+
+    With `expand`, the decompositions of composites stand in their place: primitives alone.
 
     Parameters keep their names as far as those are identifiers and unlike each other; all other
     values are numbered from `%0` on in each function. Attributes at their default are left out.
     """
+    if expand:
+        program = cast("Program", expanded(program))
     functions = "\n".join(print_function(function) for function in program.functions)
     return f"{VERSION}\n{functions}"
 

@@ -1,12 +1,17 @@
-"""Explain a pass of the optimizer: what it does to a program, what it declines, and why."""
+"""Explain a pass of the optimizer, or the claims of a backend: what is declined, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
+from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.optimization import claim_of
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Program
 from gptrs.optimizer import recording
 from gptrs.optimizer.pass_base import RewritePass
+from gptrs.optimizer.passes.inlining import Declined, Inlining
 from gptrs.optimizer.pipeline import find_pass
 from gptrs.optimizer.stage import instruction_count
 from gptrs.quick_dataclass import dataclass
@@ -54,6 +59,48 @@ class PassReport:
                 for each in self.declined
             ],
         }
+
+
+def explain(program: Program, name: str) -> PassReport:
+    """Report on a pass, or on the composites of a functional in `program`: who computes them?
+
+    UsageError for a name that is neither.
+    """
+    kinds = {
+        made.op.kind
+        for function in program.functions
+        for made in function.body.walk()
+        if isinstance(made.op, Composite) and name in (made.op.title, made.op.kind)
+    }
+    return _explain_claims(program, name, kinds) if kinds else explain_pass(program, name)
+
+
+def _explain_claims(program: Program, name: str, kinds: Collection[str]) -> PassReport:
+    """Report which composites of `kinds` the backend claims, and why it declines others."""
+    backend = chosen_backend()
+    claim = claim_of(backend)
+    fired: Counter[str] = Counter()
+    declined: Counter[tuple[str, str, str]] = Counter()
+    for made in (made for function in program.functions for made in function.body.walk()):
+        op = made.op
+        if not isinstance(op, Composite) or op.kind not in kinds:
+            continue
+        types = [value.type for value in made.operands]
+        claimed = claim(op, types, [value.type for value in made.results])
+        if claimed is None or isinstance(claimed, Declined):
+            none = f"`{backend.name}` has no kernel of this kind"
+            reason = none if claimed is None else claimed.reason
+            declined[op.kind, f"composite of {', '.join(map(str, types))}", reason] += 1
+        else:
+            fired[op.kind] += 1
+    return PassReport(
+        f"claims of `{backend.name}` for `{name}`",
+        instruction_count(program),
+        instruction_count(Inlining(claim).apply(program)),
+        {kind: f"a kernel of `{backend.name}` computes it" for kind in sorted(kinds)},
+        dict(fired),
+        [DeclinedRewrite(*each, times) for each, times in declined.items()],
+    )
 
 
 def explain_pass(program: Program, name: str) -> PassReport:

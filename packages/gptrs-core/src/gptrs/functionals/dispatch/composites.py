@@ -43,7 +43,7 @@ class _Decomposed:
 
 
 class CompositeCalls:
-    """Captures the calls of one functional as composites, equal calls once in the process.
+    """Captures the calls of one functional as composites, equal portable calls once a process.
 
     `kind` is the name with its version, `softmax.v1`. The tensors of a call are the operands, in
     the order of the parameters; all other arguments are attributes, those left out as well, but not
@@ -75,30 +75,41 @@ class CompositeCalls:
         known = given.keys() <= whole.keys() and len(given) == len(args) + len(kwargs)
         if not operands or attrs is None or not known:
             return body(*args, **kwargs)
-        # Names may be registered anew for another function, so that is part of the key.
-        types = tuple([operand.type for operand in operands.values()])
-        key = name, body, tuple(operands), types, attrs, signature_context()
 
         def run(*placeholders: Tensor) -> object:
             tensors = dict(zip(operands, placeholders, strict=True))
             before = [tensors.get(each, value) for each, value in zip(given, args, strict=False)]
             return body(*before, **{each: tensors.get(each, kwargs[each]) for each in kwargs})
 
-        found, guards = self._known.find(key, lambda: self._made(name, run, operands, attrs))
+        found = self._found(name, run, operands, attrs)
         if found is None:
             return body(*args, **kwargs)
-        adopt(guards)
         results = apply_many(found.op, *operands.values(), functions=found.functions)
         return results[0] if found.single else results
 
-    def _made(
+    def _found(
+        self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
+    ) -> _Decomposed | None:
+        """Return a captured call; None if it is none that a function can stand for."""
+        if name is not None or ACTIVE.get():
+            # What others implement may depend on anything: it runs each time, and equal calls are
+            # those with equal programs.
+            made = self._overridden(name, run, operands, attrs)
+            return None if made is None else self._known.find(made.op, lambda: made)[0]
+        types = tuple([operand.type for operand in operands.values()])
+        key = tuple(operands), types, attrs, signature_context()
+        found, guards = self._known.find(key, lambda: _decomposed(self.kind, run, operands, attrs))
+        adopt(guards)
+        return found
+
+    def _overridden(
         self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
         if name is not None:
             return _decomposed(f"{self.kind}/{name}", run, operands, attrs)
         made = _decomposed(self.kind, run, operands, attrs)
-        if made is None or not ACTIVE.get():
-            return made
+        if made is None:
+            return None
         with nothing_overridden():
             usual = _decomposed(self.kind, run, operands, attrs)
         if usual is not None and usual.op == made.op:  # a decomposition is named by its content

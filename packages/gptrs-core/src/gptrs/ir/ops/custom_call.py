@@ -10,7 +10,8 @@ from gptrs.ir.attributes import FunctionName
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, Signature, op
-from gptrs.ir.ops.control_flow import Call, ControlFlow, Types
+from gptrs.ir.ops.control_flow import ControlFlow, Types
+from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 
 _KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?")
@@ -58,10 +59,6 @@ class Composite(ControlFlow):
         return tuple(self.operands.split())
 
 
-Inlined = Call | Composite
-"""The ops whose meaning is a function of the program."""
-
-
 @op("custom_call")
 class CustomCall(Op):
     """A pure function that a backend provides: `target` for these operands and `attrs`.
@@ -88,3 +85,14 @@ class CustomCall(Op):
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
         """`i1` whatever the operands are: a backend knows a call by its target."""
         return dtypes.i1
+
+
+def decompositions(program: Program) -> frozenset[str]:
+    """Return the names of the functions that nothing but composites refers to."""
+    plain, inner = {"main"}, set[str]()
+    for function in reversed(program.functions):  # each after all that refer to it
+        is_inner = function.name in inner - plain
+        for made in function.body.walk():
+            names = inner if is_inner or isinstance(made.op, Composite) else plain
+            names.update(made.op.callees())
+    return frozenset(inner - plain)

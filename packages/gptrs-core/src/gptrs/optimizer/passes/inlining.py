@@ -12,7 +12,6 @@ from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.rewrite.journal import Refusal, current_journal
 from gptrs.quick_dataclass import dataclass
 
 
@@ -140,15 +139,7 @@ class _Inliner:
     def _claimed(self, op: Composite, instruction: Instruction) -> Op | Region | None:
         operands = [value.type for value in instruction.operands]
         claimed = self._claim(op, operands, [value.type for value in instruction.results])
-        journal = current_journal()
-        if isinstance(claimed, Declined):
-            if journal is not None:
-                at = f"{op.kind} of {', '.join(map(str, operands))}"
-                journal.refused[Refusal(op.kind, at, claimed.reason)] += 1
-            return None
-        if claimed is not None and journal is not None:
-            journal.fired[op.kind] += 1
-        return claimed
+        return None if isinstance(claimed, Declined) else claimed
 
     def _callee(self, instruction: Instruction) -> Region | None:
         op = instruction.op
