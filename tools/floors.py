@@ -36,7 +36,6 @@ _TOOLS = (
     "filelock>=3.13",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
-    "pydantic>=2.7",
 )
 
 

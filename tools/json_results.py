@@ -1,4 +1,4 @@
-"""Writes `docs/json.schema.json` and the tables of `docs/json.md` from the types of the results.
+"""Writes `docs/json.schema.json` and the tables of `docs/json.md` from the Structs of the results.
 
 python tools/json_results.py
 """
@@ -6,18 +6,21 @@ python tools/json_results.py
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import json
-import sys
+import pkgutil
 import textwrap
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+import msgspec
+import msgspec.inspect
 
-from gptrs_cli.json_types.kinds import KINDS
-from gptrs_cli.terminal.json_result import schema_name
+import gptrs_cli
+from gptrs_runtime.results import Result
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMA, PAGE = DOCS / "json.schema.json", DOCS / "json.md"
@@ -26,21 +29,35 @@ MARK = "<!-- From here on the page is written by tools/json_results.py. -->\n"
 Schema = dict[str, Any]
 
 
+def _results() -> dict[str, type[Result]]:
+    """Return all results of the command line by the names in their `schema`, in this order."""
+    for module in pkgutil.walk_packages(gptrs_cli.__path__, "gptrs_cli."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = {tag_of(each).removeprefix("gptrs.").partition("/")[0]: each
+             for each in Result.__subclasses__()}  # fmt: skip
+    return dict(sorted(found.items()))
+
+
+def tag_of(result: type[Result]) -> str:
+    """Return the `schema` of a result."""
+    return str(result.__struct_config__.tag)
+
+
+KINDS: Final = _results()
+
+
 def schema(*, strict: bool = False) -> Schema:
     """The schema of everything that `--json` prints; `strict` allows no further keys."""
-    results = TypedDict("results", KINDS)  # pyright: ignore
-    found = TypeAdapter(results).json_schema()
-    definitions: Schema = found["$defs"]
+    _, found = msgspec.json.schema_components(KINDS.values(), ref_template="#/$defs/{name}")
+    definitions: Schema = {result.__name__: found[result.__name__] for result in KINDS.values()}
+    definitions |= dict(sorted(found.items()))
+    classes = {each.__name__: each for each in _parts(KINDS.values())}
     for name, definition in definitions.items():
         if "properties" in definition:
-            _describe(name, definition)
+            _describe(classes[name], definition)
             if strict:
                 definition["additionalProperties"] = False
-    for kind, result in KINDS.items():
-        definition = definitions[result.__name__]
-        named = {"schema": {"const": schema_name(kind)}}
-        definition["properties"] = named | definition["properties"]
-        definition["required"] = ["schema", *definition.get("required", ())]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of JSON that gptrs prints",
@@ -67,29 +84,60 @@ def page_text() -> str:
     return f"{kept}{MARK}\n## Results\n\n{body}"
 
 
-def _describe(name: str, definition: Schema) -> None:
+def _parts(results: Iterable[type]) -> set[type]:
+    """Return the classes of results and of their parts, at any depth."""
+    found: set[type] = set()
+    left = [msgspec.inspect.type_info(each) for each in results]
+    while left:
+        info = left.pop()
+        if isinstance(info, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
+            if info.cls in found:
+                continue
+            found.add(info.cls)
+        left += [each for value in _values(info) for each in value]
+    return found
+
+
+def _values(info: msgspec.inspect.Type) -> Iterator[list[msgspec.inspect.Type]]:
+    for name in info.__struct_fields__:
+        value = getattr(info, name)
+        listed = list(value) if isinstance(value, tuple | list) else [value]
+        listed = [each.type if isinstance(each, msgspec.inspect.Field) else each for each in listed]
+        yield [each for each in listed if isinstance(each, msgspec.inspect.Type)]
+
+
+def _describe(kind: type, definition: Schema) -> None:
     """Add the strings below the keys of a class: those of its bases, too."""
     definition.pop("title", None)
     for key, value in definition["properties"].items():
-        value.pop("title", None)
-        if key in _documented().get(name, {}):
-            value["description"] = _documented()[name][key]
+        value.pop("default", None)  # all keys are printed but those that are UNSET
+        _untyped(value)
+        if key in _documented(kind):
+            value["description"] = _documented(kind)[key]
+    fields = msgspec.structs.fields(kind) if issubclass(kind, msgspec.Struct) else ()
+    unset = {field.encode_name for field in fields if field.default is msgspec.UNSET}
+    definition["required"] = [key for key in definition["properties"] if key not in unset]
 
 
-def _documented() -> dict[str, dict[str, str]]:
-    """The strings below keys, by class and key."""
-    if not _DOCUMENTED:
-        for module in {sys.modules[result.__module__] for result in KINDS.values()}:
-            for node in ast.parse(inspect.getsource(module)).body:
-                if isinstance(node, ast.ClassDef):
-                    inherited = [_DOCUMENTED.get(b.id, {}) for b in node.bases
-                                 if isinstance(b, ast.Name)]  # fmt: skip
-                    own = {key: text for key, text in _strings_below(node)}
-                    _DOCUMENTED[node.name] = {k: t for i in inherited for k, t in i.items()} | own
-    return _DOCUMENTED
+def _untyped(value: Any) -> None:
+    """Drop the type beside the alternatives of a `Number`, at any depth."""
+    if isinstance(value, dict):
+        if "anyOf" in value:
+            value.pop("type", None)
+        for each in value.values():
+            _untyped(each)
+    elif isinstance(value, list):
+        for each in value:
+            _untyped(each)
 
 
-_DOCUMENTED: dict[str, dict[str, str]] = {}
+@cache
+def _documented(kind: type) -> dict[str, str]:
+    """Return the strings below the keys of a class by key, those of its bases, too."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    inherited = [_documented(base) for base in kind.__bases__ if "__annotations__" in vars(base)]
+    return {k: t for told in inherited for k, t in told.items()} | dict(_strings_below(node))
 
 
 def _strings_below(node: ast.ClassDef) -> list[tuple[str, str]]:

@@ -8,10 +8,8 @@ from typing import Any
 import jsonschema
 
 import json_results
-from gptrs_cli.json_types.kinds import KINDS
-from gptrs_cli.terminal.json_result import schema_name
 
-_NAMES = {schema_name(kind): result.__name__ for kind, result in KINDS.items()}
+_NAMES = {json_results.tag_of(result): result.__name__ for result in json_results.KINDS.values()}
 
 
 def checked(record: Any) -> Any:

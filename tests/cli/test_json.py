@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 import json_results
-from gptrs_cli.json_types.kinds import KINDS
-from gptrs_cli.terminal.json_result import as_line, schema_name
+from gptrs_cli.terminal.json_result import as_line
+from gptrs_runtime.results import Result
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_clip import save_tiny_clip
@@ -102,7 +102,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_kind_is_tested():
-    assert CASES.keys() | ELSEWHERE == KINDS.keys()
+    assert CASES.keys() | ELSEWHERE == json_results.KINDS.keys()
 
 
 @pytest.mark.long
@@ -118,7 +118,7 @@ def test_the_output_is_what_the_schema_says(gptrs, folder, monkeypatch, kind):
     if kind == "embed":
         arguments += ["--model", "bert"]
     result = gptrs(*arguments, "--json")
-    assert result.json["schema"] == schema_name(kind)
+    assert result.json["schema"] == f"gptrs.{kind}/1"
     assert result.out.count("\n") == 1
     assert (result.code == 0) is (kind != "error"), result.err
     jsonschema.validate(result.json, json.loads(json_results.SCHEMA.read_text()))
@@ -127,7 +127,7 @@ def test_the_output_is_what_the_schema_says(gptrs, folder, monkeypatch, kind):
 def test_a_stream_ends_with_the_result(gptrs, model_directory):
     asked = ("generate", "the cat", "--model", model_directory, *SHORT, "--json")
     *events, last = gptrs(*asked, "--stream").json_lines
-    assert {event["schema"] for event in events} == {schema_name("generate.event")}
+    assert {event["schema"] for event in events} == {"gptrs.generate.event/1"}
     assert "".join(event["text"] for event in events) == last["text"]
     assert [token for event in events for token in event["token_ids"]] == last["token_ids"]
     assert last.keys() == gptrs(*asked).json.keys()
@@ -140,9 +140,14 @@ def test_a_stream_is_json_of_one_text(gptrs, more):
     assert "`--stream` prints JSON of one text" in result.err + result.out
 
 
+class Numbers(Result, tag="numbers/1"):
+    x: list[float]
+    y: dict[str, float]
+
+
 def test_numbers_that_json_lacks_are_words():
-    record = json.loads(as_line("run", {"x": [math.nan, -math.inf, 1.5], "y": {"z": math.inf}}))
-    assert record == {"schema": "gptrs.run/1", "x": ["nan", "-inf", 1.5], "y": {"z": "inf"}}
+    record = json.loads(as_line(Numbers([math.nan, -math.inf, 1.5], {"z": math.inf})))
+    assert record == {"schema": "numbers/1", "x": ["nan", "-inf", 1.5], "y": {"z": "inf"}}
 
 
 def test_the_documents_are_up_to_date():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import gptrs as library
 from runtime.tiny_heads import save_tiny_head
@@ -35,7 +35,7 @@ def test_classes(gptrs, folders):
     pairs = ("--text", "the cat", "--text", "red", "--pair", "a dog", "--pair", "blue")
     asked = ("classify", "--model", folders["nli"], *pairs, "--backend", "ref")
     fields = gptrs(*asked, "--json").json
-    assert fields["classes"] == [[dataclasses.asdict(e) for e in row] for row in expected]
+    assert fields["classes"] == [[structs.asdict(e) for e in row] for row in expected]
     assert (fields["texts"], fields["pairs"]) == (["the cat", "red"], ["a dog", "blue"])
     result = gptrs(*asked)
     header, *lines = result.out.splitlines()
@@ -52,7 +52,7 @@ def test_labels_of_ones_own(gptrs, folders):
     asked = ("--label", "cat", "--label", "dog", "--template", template, "--backend", "ref")
     model = folders["nli"]
     fields = gptrs("classify", "--model", model, "--text", "the cat", *asked, "--json").json
-    assert fields["classes"] == [[dataclasses.asdict(e) for e in row] for row in expected]
+    assert fields["classes"] == [[structs.asdict(e) for e in row] for row in expected]
 
 
 def test_ranking(gptrs, folders):
@@ -60,7 +60,7 @@ def test_ranking(gptrs, folders):
     expected = library.rank(_model(folders, "ranker"), "red", texts)
     given = [part for text in texts for part in ("--text", text)]
     asked = ("rank", "--model", folders["ranker"], "--query", "red", *given, "--backend", "ref")
-    assert gptrs(*asked, "--json").json["ranking"] == [dataclasses.asdict(e) for e in expected]
+    assert gptrs(*asked, "--json").json["ranking"] == [structs.asdict(e) for e in expected]
     lines = gptrs(*asked, "--top", 2).out.splitlines()
     assert [line.split(maxsplit=2)[2] for line in lines[1:]] == [e.text for e in expected[:2]]
 
@@ -69,7 +69,7 @@ def test_names(gptrs, folders):
     (expected,) = library.tag(_model(folders, "ner"), ["the cat sat on two mats"])
     asked = ("tag", "--model", folders["ner"], "--text", "the cat sat on two mats")
     fields = gptrs(*asked, "--backend", "ref", "--json").json
-    assert fields["entities"] == [[dataclasses.asdict(e) for e in expected]]
+    assert fields["entities"] == [[structs.asdict(e) for e in expected]]
     lines = gptrs(*asked, "--backend", "ref").out.splitlines()[1:]
     assert [line.split()[3] for line in lines] == [f"{e.start}-{e.end}" for e in expected]
 
@@ -78,7 +78,7 @@ def test_masked_words(gptrs, folders):
     (expected,) = library.fill(_model(folders, "words"), ["the [MASK] sat"], top_k=3)
     asked = ("fill", "--model", folders["words"], "--text", "the [MASK] sat", "--top", 3)
     fields = gptrs(*asked, "--backend", "ref", "--json").json
-    assert fields["fillings"] == [[[dataclasses.asdict(e) for e in best] for best in expected]]
+    assert fields["fillings"] == [[[structs.asdict(e) for e in best] for best in expected]]
     lines = gptrs(*asked, "--backend", "ref").out.splitlines()[1:]
     assert [int(line.split()[3]) for line in lines] == [e.token for e in expected[0]]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -62,7 +64,7 @@ def test_rates_and_ratios():
     assert (row.ours, row.peer, row.peer_name, row.ratio) == (4.0, 2.0, "peer", 2.0)
     assert (row.gb_per_s, row.gflop_per_s) == (2.0, 10.0)
     assert row.share_of_limit == 0.2, "reading is closer to its limit than computing"
-    assert row.as_json().keys() >= {"work", "threads", "ours", "peer", "peer_name", "ratio"} | {
+    assert asdict(row).keys() >= {"work", "threads", "ours", "peer", "peer_name", "ratio"} | {
         "unit",
         "share_of_limit",
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
+
 from gptrs.api.backends import Backend
 from gptrs.plugins.manager import get_backend
 from gptrs_cli.options.processes import group_of
@@ -41,6 +43,6 @@ def chosen_backend(settings: Settings) -> Backend:
     )
 
 
-def adapter_fields(model: LoadedModel) -> dict[str, object]:
-    """Return the folder of the adapter of a model for a result, nothing without one."""
-    return {} if model.adapter is None else {"adapter": str(model.adapter.path)}
+def adapter_of(model: LoadedModel) -> str | UnsetType:
+    """Return the folder of the adapter of a model for a result, UNSET without one."""
+    return UNSET if model.adapter is None else str(model.adapter.path)

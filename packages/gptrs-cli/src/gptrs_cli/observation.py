@@ -7,6 +7,8 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.trace_sinks import listening
@@ -43,9 +45,9 @@ def observed(settings: Settings) -> Generator[Profile | None]:
             _deliver(profile, settings)
 
 
-def profile_fields(profile: Profile | None) -> dict[str, object]:
-    """Return the fields of a JSON result about the profile, none where there is no profile."""
-    return {} if profile is None else {"profile": profile_document.profile_document(profile)}
+def profile_of(profile: Profile | None) -> dict[str, object] | UnsetType:
+    """Return the profile in a result as JSON, UNSET where there is none."""
+    return UNSET if profile is None else profile_document.profile_document(profile)
 
 
 def _profile_folder(settings: Settings) -> AbstractContextManager[None]:

@@ -29,15 +29,6 @@ class SingleRun(Generic[Result]):
     batch: Batch
     result: Result
 
-    def json_fields(self) -> dict[str, object]:
-        """Return what every command says of its run."""
-        return {
-            "model": self.model.name,
-            "kind": self.model.kind,
-            "backend": self.model.backend.name,
-            "inputs": list(self.batch.origins),
-        }
-
 
 def run_once(
     model: Path | None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
 import typer
+from msgspec import UNSET, UnsetType
 
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
@@ -16,9 +17,11 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Result, RunTimings
 from gptrs_runtime.tokenization.encoded_text import TextLength
 
-Result = TypeVar("Result")
+Found = TypeVar("Found")
+Told = TypeVar("Told", bound=Result)
 HeadModel = Annotated[
     Path,
     typer.Option(
@@ -41,28 +44,32 @@ BatchSize = Annotated[
 ]
 
 
-def truncated_fields(lengths: Sequence[TextLength]) -> dict[str, object]:
-    """Return the JSON field of the texts that were cut, by their numbers; none without any."""
-    cut = [number for number, length in enumerate(lengths) if length.is_cut]
-    return {"truncated": cut} if cut else {}
+def truncated(lengths: Sequence[TextLength]) -> list[int] | UnsetType:
+    """Return the numbers of the texts that were cut, UNSET without any."""
+    return [number for number, length in enumerate(lengths) if length.is_cut] or UNSET
 
 
 @dataclass(frozen=True)
-class TextRun(Generic[Result]):
+class TextRun(Generic[Found]):
     """A result, the model that it is of, and the seconds that it took."""
 
     model: LoadedModel
-    result: Result
+    result: Found
     seconds: float
 
-    def json_fields(self, name: str) -> dict[str, object]:
-        """Return what the JSON of each command tells; `name` is that of the work in `timings`."""
-        return {
-            "model": self.model.name,
-            "kind": self.model.kind,
-            "backend": self.model.backend.name,
-            "timings": {"load_s": self.model.load_seconds, f"{name}_s": self.seconds},
-        }
+    def told(self, result: Callable[..., Told], **fields: object) -> Told:
+        """Return a result of the model with `fields` besides those of each run.
+
+        Its `timings` have the seconds under the name of its class.
+        """
+        work = {f"{result.__name__.lower()}_s": self.seconds}
+        return result(
+            model=self.model.name,
+            kind=self.model.kind,
+            backend=self.model.backend.name,
+            timings=RunTimings(load_s=self.model.load_seconds, **work),
+            **fields,
+        )
 
     def summary(self, what: str) -> str:
         """Return the line below a table."""
@@ -77,8 +84,8 @@ def run_texts(
     settings: Settings,
     count: int,
     needs: Callable[[LoadedModel], object],
-    work: Callable[[LoadedModel, Progress], Result],
-) -> TextRun[Result]:
+    work: Callable[[LoadedModel, Progress], Found],
+) -> TextRun[Found]:
     """Load the model, let `needs` refuse one that cannot do it, and run `work` below a bar."""
     with Waiting(f"loading `{path}`"):
         model = loaded_model(path, settings)

@@ -46,20 +46,20 @@ from gptrs_runtime.load import load_model as load_model
 from gptrs_runtime.loaded_model import LoadedModel as LoadedModel
 from gptrs_runtime.programs.run import run_program as run_program
 from gptrs_runtime.quantize import quantize as quantize
+from gptrs_runtime.results import Entity as Entity
+from gptrs_runtime.results import Filling as Filling
+from gptrs_runtime.results import Ranked as Ranked
+from gptrs_runtime.results import Segment as Segment
+from gptrs_runtime.results import Transcription as Transcription
 from gptrs_runtime.serving.answers import AnswerStream as AnswerStream
 from gptrs_runtime.serving.answers import Piece as Piece
 from gptrs_runtime.serving.engine import Engine as Engine
 from gptrs_runtime.speech.fallback import Fallback as Fallback
 from gptrs_runtime.speech.transcribe import transcribe as transcribe
-from gptrs_runtime.speech.transcription import Segment as Segment
-from gptrs_runtime.speech.transcription import Transcription as Transcription
 from gptrs_runtime.text_classes.classify import LabelScore as LabelScore
 from gptrs_runtime.text_classes.classify import classify as classify
-from gptrs_runtime.text_classes.fill import Filling as Filling
 from gptrs_runtime.text_classes.fill import fill as fill
-from gptrs_runtime.text_classes.rank import Ranked as Ranked
 from gptrs_runtime.text_classes.rank import rank as rank
-from gptrs_runtime.text_classes.tag import Entity as Entity
 from gptrs_runtime.text_classes.tag import tag as tag
 from gptrs_runtime.text_classes.zero_shot import zero_shot as zero_shot
 

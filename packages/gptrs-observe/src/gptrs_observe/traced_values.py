@@ -13,6 +13,7 @@ from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs_observe.hooks import Hooks
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Number
 
 _MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")
 """The end of a name of what a module has."""
@@ -76,7 +77,7 @@ class LensToken:
     """A token that a state predicts, its probability, and its text, if there is a tokenizer."""
 
     token: int
-    probability: float
+    probability: Number
     text: str | None
 
 

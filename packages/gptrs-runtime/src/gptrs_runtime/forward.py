@@ -14,24 +14,12 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
+from gptrs_runtime.results import Score
 
 TOP = 5
 """Number of best scores that are reported if nobody asks for another one."""
 WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
 """The capabilities whose scores are of classes, not of tokens."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """A class or token: its number, name, logit, and share in the softmax of all logits.
-
-    The name of a class is its label, that of a token its text; both may be empty.
-    """
-
-    index: int
-    name: str
-    logit: float
-    probability: float
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gptrs import functionals as functionals  # registers them
 from gptrs.functionals.matching.examples import pattern_names
 from gptrs.functionals.matching.patterns import Variant, pattern
@@ -15,7 +17,7 @@ class ListedVariant:
     """One way in which calls look."""
 
     operands: tuple[str, ...]
-    fixed: dict[str, object]
+    fixed: dict[str, Any]
     """Arguments that are the same in all such calls."""
     read: dict[str, str]
     """The others, and the op that they are read from."""

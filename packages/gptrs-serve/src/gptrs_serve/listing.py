@@ -7,10 +7,10 @@ import base64
 import time
 import uuid
 from collections.abc import Awaitable, Sequence
-from dataclasses import asdict
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import asdict
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 

@@ -16,12 +16,13 @@ from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Entity, Ranked
 from gptrs_runtime.serving.answers import AnswerStream
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.text_classes.classify import text_logits
-from gptrs_runtime.text_classes.rank import Ranked, rank
+from gptrs_runtime.text_classes.rank import rank
 from gptrs_runtime.text_classes.scores import class_scores
-from gptrs_runtime.text_classes.tag import Entity, tag
+from gptrs_runtime.text_classes.tag import tag
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls

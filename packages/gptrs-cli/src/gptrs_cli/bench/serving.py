@@ -29,7 +29,6 @@ from gptrs_observe.measure.serving_load import (
     LoadFigures,
     LoadRequest,
     LoadRun,
-    Spread,
     engine_client,
     figures,
     later_ms,
@@ -37,6 +36,7 @@ from gptrs_observe.measure.serving_load import (
     rate_ratio,
     run_load,
 )
+from gptrs_observe.results import BenchServe, LoadRatio
 from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_RUNNING, Engine
@@ -183,18 +183,17 @@ def _print(model: LoadedModel, load: Load, runs: Runs, settings: Settings) -> No
     found = [figures(over, count, each) for (count, over), each in runs.items()]
     rounds = len(next(iter(runs.values())))
     if settings.json:
-        fields: dict[str, object] = {
-            "model": model.name,
-            "backend": model.backend.name,
-            "precision": model.precision,
-            "rounds": rounds,
-            "prompt_tokens": load.prompt_tokens,
-            "new_tokens": load.new_tokens,
-            "rows": [each.as_json() for each in found],
-            "ratios": [ratio.as_json() for ratio in _ratios(runs)],
-        }
-        print_result("bench.serve", fields)
-        return
+        result = BenchServe(
+            model=model.name,
+            backend=model.backend.name,
+            precision=model.precision,
+            rounds=rounds,
+            prompt_tokens=load.prompt_tokens,
+            new_tokens=load.new_tokens,
+            rows=found,
+            ratios=_ratios(runs),
+        )
+        return print_result(result)
     columns = ["streams", "over", "requests", "req/s", "tok/s", "middle half", "first token ms"]
     print_table([*columns, "99 %", "gap ms", "99 %"], [_cells(each) for each in found])
     note(
@@ -202,46 +201,24 @@ def _print(model: LoadedModel, load: Load, runs: Runs, settings: Settings) -> No
         f" {counted(load.prompt_tokens, 'token')} and texts of {load.new_tokens} on average"
     )
     for ratio in _ratios(runs):
-        note(ratio.told())
+        note(_line(ratio))
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Streams beside the fewest ones, and HTTP beside the engine, round by round."""
-
-    streams: int
-    of_fewest: Spread
-    """Tokens a second of the engine, over those of the fewest streams."""
-    of_engine: Spread
-    """Tokens a second over HTTP, over those of the engine."""
-    later_ms: Spread
-    """First tokens over HTTP, after those of the engine."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return {
-            "streams": self.streams,
-            "of_fewest": self.of_fewest._asdict(),
-            "of_engine": self.of_engine._asdict(),
-            "later_ms": self.later_ms._asdict(),
-        }
-
-    def told(self) -> str:
-        """Return a line for people."""
-        more, share, later = self.of_fewest, self.of_engine, self.later_ms
-        return (
-            f"{counted(self.streams, 'stream')}: {more.median:.2f}x ({more.low:.2f} to"
-            f" {more.high:.2f}) of the fewest; HTTP {share.median:.1%} ({share.low:.1%} to"
-            f" {share.high:.1%}) of the engine's tok/s, first tokens {later.median:+.1f} ms"
-            f" ({later.low:+.1f} to {later.high:+.1f})"
-        )
+def _line(ratio: LoadRatio) -> str:
+    more, share, later = ratio.of_fewest, ratio.of_engine, ratio.later_ms
+    return (
+        f"{counted(ratio.streams, 'stream')}: {more.median:.2f}x ({more.low:.2f} to"
+        f" {more.high:.2f}) of the fewest; HTTP {share.median:.1%} ({share.low:.1%} to"
+        f" {share.high:.1%}) of the engine's tok/s, first tokens {later.median:+.1f} ms"
+        f" ({later.low:+.1f} to {later.high:+.1f})"
+    )
 
 
-def _ratios(runs: Runs) -> list[Ratio]:
+def _ratios(runs: Runs) -> list[LoadRatio]:
     counts = list(dict.fromkeys(count for count, _ in runs))
     fewest = runs[min(counts), ENGINE]
     return [
-        Ratio(
+        LoadRatio(
             count,
             rate_ratio(runs[count, ENGINE], fewest),
             rate_ratio(runs[count, SERVER], runs[count, ENGINE]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import UNSET, UnsetType
 
 from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
@@ -19,7 +20,7 @@ from gptrs_cli.doctor import machine
 from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.imported.bench import Work, measured_import
 from gptrs_cli.imported.options import SizeOptions, importer_for
-from gptrs_cli.loading import adapter_fields, loaded_model
+from gptrs_cli.loading import adapter_of, loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import AdapterOption, ModelOption
@@ -33,6 +34,7 @@ from gptrs_observe.measure.bench import ModelBench
 from gptrs_observe.measure.bench_cases import require_room
 from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
 from gptrs_observe.measure.rows import Row
+from gptrs_observe.results import Bench
 from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
@@ -129,7 +131,7 @@ def forward(
             raise UsageError("`--adapter` is for models of gptrs", hint="leave it out")
         measured = measured_import(model, importer, Work(batch, tokens, rounds), sizes, settings)
         imported, limits, found = measured
-        named = _Measured(imported.name, imported.backend.name, imported.precision, {})
+        named = _Measured(imported.name, imported.backend.name, imported.precision, UNSET)
         _print(named, limits, found, settings)
         return
 
@@ -192,18 +194,18 @@ def _measure(
             cache_dtype=cache_dtype,
         )
         rows = rows_of(bench)
-    measured = _Measured(model.name, model.backend.name, model.precision, adapter_fields(model))
+    measured = _Measured(model.name, model.backend.name, model.precision, adapter_of(model))
     _print(measured, limits, rows, settings)
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The model that was measured; `more` are fields for the result as JSON."""
+    """The model that was measured, and the folder of its adapter."""
 
     name: str
     backend: str
     precision: str
-    more: Mapping[str, object]
+    adapter: str | UnsetType
 
 
 def _print(
@@ -211,15 +213,15 @@ def _print(
 ) -> None:
     threads = settings.threads or limits.threads
     if settings.json:
-        fields = {
-            "machine": machine_fields(limits),
-            "model": measured.name,
-            "backend": measured.backend,
-            "precision": measured.precision,
-        }
-        listed = [row.as_json() for row in rows]
-        print_result("bench", {**fields, **measured.more, "rows": listed})
-        return
+        result = Bench(
+            machine=machine_fields(limits),
+            model=measured.name,
+            backend=measured.backend,
+            precision=measured.precision,
+            adapter=measured.adapter,
+            rows=list(rows),
+        )
+        return print_result(result)
     columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
     print_table(columns, [_cells(row) for row in rows])
     note(

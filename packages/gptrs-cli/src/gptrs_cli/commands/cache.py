@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Protocol, TypeVar
 
 import typer
+from msgspec import UNSET, Struct, UnsetType
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
@@ -27,12 +28,79 @@ from gptrs_observe.measure.kernel_caches import (
     weight_caches,
 )
 from gptrs_observe.measure.kernel_caches import warm as warm_model
+from gptrs_runtime.results import Result
 
 app = Application(
     "Show, fill or clear what is kept on disk.",
     add_completion=False,
 )
 _NO_BACKEND = "no backend that works here keeps compiled kernels"
+
+_BYTES = {"nbytes": "bytes"}
+Told = TypeVar("Told")
+
+
+class PartContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
+    """Entries of one version, or of one file of weights."""
+
+    version: str | UnsetType = UNSET
+    path: str | UnsetType = UNSET
+    current: bool
+    entries: int
+    nbytes: int
+
+
+class CacheContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
+    """Content of a cache."""
+
+    backend: str | UnsetType = UNSET
+    folder: str | None
+    entries: int
+    nbytes: int
+    budget_bytes: int
+    stale_entries: int
+    stale_bytes: int
+    versions: list[PartContent] | UnsetType = UNSET
+    files: list[PartContent] | UnsetType = UNSET
+
+
+class CacheInfo(Result, frozen=True, kw_only=True, tag="gptrs.cache.info/1"):
+    """`gptrs cache info`: compiled kernels, packed weights, optimized programs, digests."""
+
+    caches: list[CacheContent]
+    weights: list[CacheContent]
+    programs: list[CacheContent]
+    digests: list[CacheContent]
+
+
+class CacheWarm(Result, frozen=True, kw_only=True, tag="gptrs.cache.warm/1"):
+    """`gptrs cache warm`."""
+
+    model: str
+    backend: str
+    compiled: int
+    weights: int
+    weight_bytes: int
+    programs: int
+    program_bytes: int
+    seconds: float
+
+
+class Cleared(Struct, frozen=True, kw_only=True, rename=_BYTES):
+    """Entries that were removed from a cache."""
+
+    backend: str | UnsetType = UNSET
+    removed: int
+    nbytes: int
+
+
+class CacheClear(Result, frozen=True, kw_only=True, tag="gptrs.cache.clear/1"):
+    """`gptrs cache clear`."""
+
+    caches: list[Cleared]
+    weights: list[Cleared]
+    programs: list[Cleared]
+    digests: list[Cleared]
 
 
 @dataclass(frozen=True)
@@ -76,10 +144,6 @@ class _Cache:
     def title(self) -> str:
         return f"{self.backend}, {self.kind.title}" if self.backend else self.kind.title
 
-    @property
-    def json_name(self) -> dict[str, object]:
-        return {"backend": self.backend} if self.backend else {}
-
 
 @app.command()
 @command_options("backend")
@@ -88,9 +152,8 @@ def info(settings: Settings) -> None:
     caches = _caches(settings.backend)
     reports = [(cache, cache.report()) for cache in caches]
     if settings.json:
-        listed = [(cache, _as_json(cache.kind, report)) for cache, report in reports]
-        print_result("cache.info", _by_kind(listed))
-        return
+        listed = [(cache.kind, _told(cache, report)) for cache, report in reports]
+        return print_result(CacheInfo(**_by_kind(listed)))
     for cache, report in reports:
         _print_report(cache, report)
     if any(report.stale.count for _, report in reports):
@@ -123,11 +186,18 @@ def warm(
         made = warm_model(loaded, lengths, step)
     seconds = time.perf_counter() - started
     if settings.json:
-        fields = {"model": loaded.name, "backend": loaded.backend.name, "compiled": made.kernels}
-        fields |= {"weights": made.weights.count, "weight_bytes": made.weights.nbytes}
-        fields |= {"programs": made.programs.count, "program_bytes": made.programs.nbytes}
-        print_result("cache.warm", {**fields, "seconds": seconds})
-        return
+        return print_result(
+            CacheWarm(
+                model=loaded.name,
+                backend=loaded.backend.name,
+                compiled=made.kernels,
+                weights=made.weights.count,
+                weight_bytes=made.weights.nbytes,
+                programs=made.programs.count,
+                program_bytes=made.programs.nbytes,
+                seconds=seconds,
+            )
+        )
     done = [
         f"{_counted(made.kernels, made.noun)} compiled" if made.kernels else "nothing to compile"
     ]
@@ -161,12 +231,8 @@ def clear(
     chosen = [cache for cache in caches if asked[cache.kind] or not any(asked.values())]
     removed = [(cache, cache.clear(stale_only=stale)) for cache in chosen]
     if settings.json:
-        listed = [
-            (cache, {"removed": entries.count, "bytes": entries.nbytes})
-            for cache, entries in removed
-        ]
-        print_result("cache.clear", _by_kind(listed))
-        return
+        listed = [(cache.kind, _cleared(cache, entries)) for cache, entries in removed]
+        return print_result(CacheClear(**_by_kind(listed)))
     for cache, entries in removed:
         print(f"{cache.title}: {entries.count} removed, {_size(entries.nbytes)}")
     _note_no_backend(caches)
@@ -195,38 +261,37 @@ def _note_no_backend(caches: Sequence[_Cache]) -> None:
         print(f"{_NO_BACKEND}.")
 
 
-def _by_kind(
-    listed: Sequence[tuple[_Cache, Mapping[str, object]]],
-) -> dict[str, list[dict[str, object]]]:
+def _by_kind(listed: Sequence[tuple[_Kind, Told]]) -> dict[str, list[Told]]:
     """Return a list for each kind, empty where nothing was asked for."""
-    found: dict[str, list[dict[str, object]]] = {
-        kind.field: [] for kind in (_KERNELS, _WEIGHTS, _PROGRAMS, _DIGESTS)
-    }
-    for cache, fields in listed:
-        found[cache.kind.field].append({**cache.json_name, **fields})
-    return found
+    kinds = (_KERNELS, _WEIGHTS, _PROGRAMS, _DIGESTS)
+    return {kind.field: [told for its, told in listed if its is kind] for kind in kinds}
 
 
-def _as_json(kind: _Kind, report: CacheReport) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "folder": str(report.folder) if report.folder else None,
-        "entries": report.entries.count,
-        "bytes": report.entries.nbytes,
-        "budget_bytes": report.budget_bytes,
-        "stale_entries": report.stale.count,
-        "stale_bytes": report.stale.nbytes,
-    }
-    if kind.parts is not None:
-        fields[kind.parts] = [
-            {
-                kind.part: part.name,
-                "current": part.current,
-                "entries": part.entries.count,
-                "bytes": part.entries.nbytes,
-            }
-            for part in report.parts
-        ]
-    return fields
+def _told(cache: _Cache, report: CacheReport) -> CacheContent:
+    kind = cache.kind
+    parts = [
+        PartContent(
+            **{kind.part: part.name},
+            current=part.current,
+            entries=part.entries.count,
+            nbytes=part.entries.nbytes,
+        )
+        for part in (report.parts if kind.parts is not None else ())
+    ]
+    return CacheContent(
+        backend=cache.backend or UNSET,
+        folder=str(report.folder) if report.folder else None,
+        entries=report.entries.count,
+        nbytes=report.entries.nbytes,
+        budget_bytes=report.budget_bytes,
+        stale_entries=report.stale.count,
+        stale_bytes=report.stale.nbytes,
+        **({} if kind.parts is None else {kind.parts: parts}),
+    )
+
+
+def _cleared(cache: _Cache, entries: Entries) -> Cleared:
+    return Cleared(backend=cache.backend or UNSET, removed=entries.count, nbytes=entries.nbytes)
 
 
 def _print_report(cache: _Cache, report: CacheReport) -> None:

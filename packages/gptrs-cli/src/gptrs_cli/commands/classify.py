@@ -6,21 +6,22 @@ from dataclasses import field
 from typing import Annotated, Final
 
 import typer
+from msgspec import UNSET
 
 from gptrs.errors import UsageError
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.text_classes.classify import LabelScore
+from gptrs_runtime.results import Classify, LabelScore
 from gptrs_runtime.text_classes.classify import classify as classify_texts
 from gptrs_runtime.text_classes.zero_shot import TEMPLATE, zero_shot
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
@@ -128,11 +129,15 @@ def classify(
             lambda loaded, progress: options.run(loaded, given, batch_size, progress, long),
         )
         if settings.json:
-            found = [[{"label": e.label, "score": e.score} for e in row] for row in run.result]
-            pairs = {"pairs": options.pair} if options.pair else {}
-            fields = {"texts": given, **pairs, **truncated_fields(lengths), "classes": found}
-            print_result("classify", run.json_fields("classify") | fields | profile_fields(profile))
-            return
+            result = run.told(
+                Classify,
+                texts=given,
+                pairs=options.pair or UNSET,
+                truncated=truncated(lengths),
+                classes=run.result,
+                profile=profile_of(profile),
+            )
+            return print_result(result)
         rows = [
             [str(number), each.label, f"{each.score:.4f}", given[number] if not place else ""]
             for number, row in enumerate(run.result)

@@ -17,7 +17,7 @@ from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
 from gptrs_cli.conformance.options import KitOptions, LevelChoice
 from gptrs_cli.conformance.printed import print_report, summary
-from gptrs_cli.conformance.report_files import keep_report, read_reports
+from gptrs_cli.conformance.report_files import ConformanceReport, keep_report, read_reports, told
 from gptrs_cli.observation import observed
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -62,7 +62,7 @@ def run(*, options: KitOptions, settings: Settings) -> None:
             keep=partial(keep_report, options.out) if options.out else None,
         )
     if settings.json:
-        print_result("conformance", report.as_json())
+        print_result(told(report))
     else:
         print_report(report)
     _exit_with(report)
@@ -96,7 +96,7 @@ def report(
     with atomic_file(html, UsageError) as file:
         file.write(page.encode())
     if settings.json:
-        print_result("conformance.report", {"html": str(html), "reports": reports})
+        print_result(ConformanceReport(html=str(html), reports=reports))
     else:
         print(html)
 

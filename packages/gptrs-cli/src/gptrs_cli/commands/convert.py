@@ -27,6 +27,7 @@ from gptrs_runtime.converting.convert import convert as convert_checkpoint
 from gptrs_runtime.converting.shards import parse_size
 from gptrs_runtime.imported.sizes import named_sizes
 from gptrs_runtime.outgoing_model import export
+from gptrs_runtime.results import Convert
 
 _STEP = 2**20
 """Bytes that a step of the progress bar stands for: terminals show no more."""
@@ -114,8 +115,7 @@ def convert(
     written = _converted(source, destination, options)
     if settings.json:
         seconds = round(time.perf_counter() - started, 3)
-        print_result("convert", _fields(source, destination, written) | {"seconds": seconds})
-        return
+        return print_result(_told(source, destination, written, seconds))
     print(printable(_sentence(destination, written, options.dtype)))
     if written.limits:
         note(f"it holds for {', '.join(written.limits)}")
@@ -187,17 +187,18 @@ def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -
     return f"wrote {destination}: {what}, {parts}, {size}{rounded}"
 
 
-def _fields(source: str, destination: Path, written: Converted) -> dict[str, object]:
-    return {
-        "source": source,
-        "destination": str(destination),
-        "format": written.form,
-        "kind": written.kind,
-        "files": list(written.files),
-        "tensors": written.tensors,
-        "parameters": written.parameters,
-        "bytes": written.nbytes,
-        "rounded": written.rounded,
-        "left_out": list(written.left_out),
-        "limits": list(written.limits),
-    }
+def _told(source: str, destination: Path, written: Converted, seconds: float) -> Convert:
+    return Convert(
+        source=source,
+        destination=str(destination),
+        format=written.form,
+        kind=written.kind,
+        files=written.files,
+        tensors=written.tensors,
+        parameters=written.parameters,
+        nbytes=written.nbytes,
+        rounded=written.rounded,
+        left_out=written.left_out,
+        limits=written.limits,
+        seconds=seconds,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import typer
@@ -13,6 +12,14 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.check_lines import BROKEN_CODE, Check, print_check, shortened
 from gptrs_cli.terminal.json_result import print_result
+from gptrs_runtime.results import Result
+
+
+class Doctor(Result, frozen=True, kw_only=True, tag="gptrs.doctor/1"):
+    """`gptrs doctor`; `ok` unless something is broken."""
+
+    ok: bool
+    checks: list[Check]
 
 
 @command_options()
@@ -33,8 +40,7 @@ def doctor(settings: Settings) -> None:
             print_check(check)
     broken = [check for check in checks if check.state == "broken"]
     if settings.json:
-        fields = [dataclasses.asdict(check) for check in checks]
-        print_result("doctor", {"ok": not broken, "checks": fields})
+        print_result(Doctor(ok=not broken, checks=checks))
     elif broken:
         print(f"\n{len(broken)} of {len(checks)} checks found something broken.")
     elif any(check.state == "note" for check in checks):

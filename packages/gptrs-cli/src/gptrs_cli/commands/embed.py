@@ -10,12 +10,13 @@ from typing import Annotated, Final, cast
 
 import numpy as np
 import typer
+from msgspec import UNSET, UnsetType
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.loading import adapter_fields, loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.loading import adapter_of, loaded_model
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import AdapterOption
 from gptrs_cli.options.settings import MODEL, Settings
@@ -25,12 +26,14 @@ from gptrs_cli.terminal.stderr import note, note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
-from gptrs_cli.text_run import Truncate, truncated_fields
+from gptrs_cli.text_run import Truncate, truncated
+from gptrs_observe.profile import Profile
 from gptrs_observe.programs.value_text import json_values
 from gptrs_runtime.embedding.embed import embed as embed_texts
 from gptrs_runtime.embedding.embed import recipe_of, similarities
 from gptrs_runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Embed, RunTimings, Vectors
 from gptrs_runtime.tokenization.encoded_text import TextLength
 
 MOST_COMPARED: Final = 100
@@ -139,10 +142,7 @@ def embed(
         if out is not None:
             write_archive(out, {"embeddings": result.vectors})
         if settings.json:
-            fields = _as_json(loaded, given, result, with_vectors=out is None)
-            fields |= {"texts": [], "images": given} if options.image else {}
-            print_result("embed", fields | profile_fields(profile))
-            return
+            return print_result(_told(loaded, given, result, options, profile, out))
         _print(given, result, "image" if options.image else "text")
         note_below(_summary(loaded, result, out))
 
@@ -227,22 +227,29 @@ def _first_values(vector: np.ndarray) -> str:
     return f"{shown} ..." if vector.size > _SHOWN_VALUES else shown
 
 
-def _as_json(
-    model: LoadedModel, texts: list[str], result: _Result, *, with_vectors: bool
-) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "model": model.name,
-        "kind": model.kind,
-        "backend": model.backend.name,
-        **adapter_fields(model),
-        "texts": texts,
-        **truncated_fields(result.lengths),
-        "shape": list(result.vectors.shape),
-        "dtype": "f32",
-    }
-    if with_vectors:
-        fields["embeddings"] = json_values(result.vectors)
-    if result.similarities is not None:
-        fields["similarity"] = json_values(result.similarities)
-    fields["timings"] = {"load_s": model.load_seconds, "embed_s": result.seconds}
-    return fields
+def _listed(vectors: np.ndarray | None) -> Vectors | UnsetType:
+    return UNSET if vectors is None else cast("Vectors", json_values(vectors))
+
+
+def _told(
+    loaded: LoadedModel,
+    given: list[str],
+    result: _Result,
+    options: EmbedOptions,
+    profile: Profile | None,
+    out: Path | None,
+) -> Embed:
+    return Embed(
+        model=loaded.name,
+        kind=loaded.kind,
+        backend=loaded.backend.name,
+        adapter=adapter_of(loaded),
+        texts=[] if options.image else given,
+        truncated=truncated(result.lengths),
+        shape=list(result.vectors.shape),
+        embeddings=_listed(result.vectors if out is None else None),
+        similarity=_listed(result.similarities),
+        timings=RunTimings(load_s=loaded.load_seconds, embed_s=result.seconds),
+        images=given if options.image else UNSET,
+        profile=profile_of(profile),
+    )

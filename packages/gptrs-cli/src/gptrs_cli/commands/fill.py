@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Annotated
 
 import typer
 
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
@@ -18,6 +17,7 @@ from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Fill
 from gptrs_runtime.text_classes.fill import fill as fill_texts
 
 
@@ -48,12 +48,9 @@ def fill(
             ),
         )
         if settings.json:
-            found = [
-                [[dataclasses.asdict(each) for each in best] for best in row] for row in run.result
-            ]
-            fields = {"texts": given, "fillings": found}
-            print_result("fill", run.json_fields("fill") | fields | profile_fields(profile))
-            return
+            return print_result(
+                run.told(Fill, texts=given, fillings=run.result, profile=profile_of(profile))
+            )
         rows = [
             [
                 str(number),

@@ -12,7 +12,7 @@ import numpy as np
 
 from gptrs_cli.imported.forward import print_imported, run_imported
 from gptrs_cli.imported.options import ImportOptions, importer_for
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
@@ -23,8 +23,9 @@ from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_observe.programs.value_text import json_values
-from gptrs_runtime.forward import TOP, WITH_CLASSES, Forward, Score, run_forward
+from gptrs_runtime.forward import TOP, WITH_CLASSES, Forward, run_forward
+from gptrs_runtime.results import Forward as ForwardResult
+from gptrs_runtime.results import Profile, RunTimings, Score
 
 
 @command_options(*MODEL, *TOGETHER)
@@ -59,7 +60,7 @@ def forward(
         if model is not None and importer is not None:
             run = run_imported(model, importer, choice, imported, settings, top, out)
             if settings.json:
-                print_result("forward", run.json_fields(_score_as_json) | profile_fields(profile))
+                print_result(run.told(profile_of(profile)))
             else:
                 print_imported(run, _cells, out)
             return
@@ -67,8 +68,7 @@ def forward(
         done = run_once(model, choice, settings, partial(run_forward, top=top), written)
         result = done.result
         if settings.json:
-            print_result("forward", _as_json(done) | profile_fields(profile))
-            return
+            return print_result(_told(done, profile_of(profile)))
         _print(done)
         to_file = f", written to {out}" if out is not None else ""
         noise = f" of {done.batch.origins[0]}" if choice.is_random else ""
@@ -107,25 +107,19 @@ def _share(probability: float) -> str:
     return f"{probability:.1e}" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
-def _as_json(done: SingleRun[Forward]) -> dict[str, object]:
-    result = done.result
-    return {
-        **done.json_fields(),
-        "shape": list(result.logits.shape),
-        "dtype": "f32",
-        "top": [[_score_as_json(score) for score in best] for best in result.best],
-        "timings": {"load_s": done.model.load_seconds, "forward_s": result.seconds},
-    }
-
-
-def _score_as_json(score: Score) -> dict[str, object]:
-    return {
-        "index": score.index,
-        "name": score.name,
-        "logit": json_values(np.array(score.logit)),
-        "probability": json_values(np.array(score.probability)),
-    }
-
-
 def _type(array: np.ndarray) -> str:
     return f"f32[{', '.join(map(str, array.shape))}]"
+
+
+def _told(done: SingleRun[Forward], profile: Profile) -> ForwardResult:
+    result = done.result
+    return ForwardResult(
+        model=done.model.name,
+        kind=done.model.kind,
+        backend=done.model.backend.name,
+        inputs=list(done.batch.origins),
+        shape=list(result.logits.shape),
+        top=list(result.best),
+        timings=RunTimings(load_s=done.model.load_seconds, forward_s=result.seconds),
+        profile=profile,
+    )

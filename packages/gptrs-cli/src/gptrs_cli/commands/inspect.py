@@ -55,6 +55,6 @@ def inspect(
         )
     report = read_report(path)
     if settings.json:
-        print_result("inspect.checkpoint", report.as_json())
+        print_result(report.told())
     else:
         print_report(report)

@@ -8,17 +8,18 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_cli.text_run import HeadModel, Truncate, run_texts, truncated
 from gptrs_observe.programs.value_text import json_values
 from gptrs_runtime.embedding.match import match as match_images
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Match
 from gptrs_runtime.tokenization.encoded_text import TextLength
 
 
@@ -52,13 +53,16 @@ def match(
         )
         names, result = [str(path) for path in image], run.result
         if settings.json:
-            scores = {
-                "logits": json_values(result.logits),
-                "probabilities": json_values(result.probabilities),
-            }
-            fields = {"images": names, "texts": given} | truncated_fields(lengths) | scores
-            print_result("match", run.json_fields("match") | fields | profile_fields(profile))
-            return
+            told = run.told(
+                Match,
+                images=names,
+                texts=given,
+                truncated=truncated(lengths),
+                logits=json_values(result.logits),
+                probabilities=json_values(result.probabilities),
+                profile=profile_of(profile),
+            )
+            return print_result(told)
         rows = [
             [name, f"{result.probabilities[i, j]:.4f}", f"{result.logits[i, j]:.2f}", given[int(j)]]
             for i, name in enumerate(names)

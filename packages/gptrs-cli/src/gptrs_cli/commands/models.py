@@ -20,6 +20,7 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import is_terminal, note, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.hub import HubModel, download
 
@@ -27,9 +28,40 @@ app = Application(
     "List, fetch and remove the models on this disk.",
     add_completion=False,
 )
+_BYTES = {"nbytes": "bytes"}
 _HubArgument = Annotated[
     str, typer.Argument(metavar="ORG/NAME[@REVISION]", help="A model of the Hugging Face hub.")
 ]
+
+
+class ModelsList(Result, frozen=True, kw_only=True, tag="gptrs.models.list/1"):
+    """`gptrs models list`."""
+
+    models: list[DiskModel]
+
+
+class ModelsPull(Result, frozen=True, kw_only=True, tag="gptrs.models.pull/1", rename=_BYTES):
+    """`gptrs models pull`."""
+
+    model: str
+    kind: str
+    path: str
+    nbytes: int
+
+
+class ModelsPath(Result, frozen=True, kw_only=True, tag="gptrs.models.path/1"):
+    """`gptrs models path`."""
+
+    model: str
+    path: str
+
+
+class ModelsRemove(Result, frozen=True, kw_only=True, tag="gptrs.models.remove/1", rename=_BYTES):
+    """`gptrs models remove`: the commits that went, and the bytes that are free now."""
+
+    model: str
+    revisions: list[str]
+    nbytes: int
 
 
 @app.command("list")
@@ -47,8 +79,7 @@ def list_models(
     """List models: bundled ones, the cache of the hub, folders."""
     found = list(disk_models(folders or []))
     if settings.json:
-        print_result("models.list", {"models": [_as_json(model) for model in found]})
-        return
+        return print_result(ModelsList(models=found))
     if not found:
         note("there are none; `gptrs models pull ORG/NAME` fetches one, FOLDER names others")
         return
@@ -67,10 +98,7 @@ def pull(*, model: _HubArgument, settings: Settings) -> None:
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
     kind = find_model(path).model_type
     if settings.json:
-        print_result(
-            "models.pull", {"model": model, "kind": kind, "path": str(path), "bytes": size}
-        )
-        return
+        return print_result(ModelsPull(model=model, kind=kind, path=str(path), nbytes=size))
     print(printable(f"{model}: {kind}, {byte_size(size)} in {path}"))
 
 
@@ -87,7 +115,7 @@ def path(
     """Print where a model lies on this disk; nothing is fetched."""
     found = str(_path(model))
     if settings.json:
-        print_result("models.path", {"model": model, "path": found})
+        print_result(ModelsPath(model=model, path=found))
     else:
         print(printable(found))
 
@@ -113,8 +141,7 @@ def remove_model(
     remove(revisions)
     if settings.json:
         commits = [each.commit for each in revisions]
-        print_result("models.remove", {"model": model, "revisions": commits, "bytes": size})
-        return
+        return print_result(ModelsRemove(model=model, revisions=commits, nbytes=size))
     print(printable(f"removed {what}"))
 
 
@@ -152,15 +179,3 @@ def _row(model: DiskModel) -> list[str]:
     runs = "yes" if model.problem is None else f"no: {model.problem}"
     kind, head = model.kind or "", model.architecture or ""
     return [model.name, model.source, kind, head, byte_size(model.nbytes), runs]
-
-
-def _as_json(model: DiskModel) -> dict[str, object]:
-    return {
-        "name": model.name,
-        "source": model.source,
-        "kind": model.kind,
-        "architecture": model.architecture,
-        "bytes": model.nbytes,
-        "path": str(model.path),
-        "problem": model.problem,
-    }

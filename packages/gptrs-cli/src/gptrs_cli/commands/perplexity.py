@@ -7,8 +7,8 @@ import time
 from typing import Annotated
 
 from gptrs.progress import Progress, StepProgress
-from gptrs_cli.loading import adapter_fields, loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.loading import adapter_of, loaded_model
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import AdapterOption, ModelOption, model_shown
@@ -19,7 +19,9 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_observe.measure.perplexity import Perplexity, measure_perplexity
+from gptrs_observe.results import Perplexity as PerplexityResult
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Profile, RunTimings
 
 
 @command_options(*MODEL)
@@ -64,8 +66,7 @@ def perplexity(
         seconds = time.perf_counter() - started
         bits = found.nll * found.scored / math.log(2) / len(content.encode())
         if settings.json:
-            own = _as_json(loaded, found, bits, seconds)
-            return print_result("perplexity", own | profile_fields(profile))
+            return print_result(_told(loaded, found, bits, seconds, profile_of(profile)))
         print(f"perplexity {found.perplexity:.4f} +- {found.perplexity_error:.4f}")
         print(f"{bits:.4f} bits a byte, {found.nll:.4f} nats a token")
         note_below(
@@ -79,21 +80,23 @@ def _progress(step: StepProgress) -> Progress:
     return lambda done, total: step(done, total, "")
 
 
-def _as_json(
-    model: LoadedModel, found: Perplexity, bits: float, seconds: float
-) -> dict[str, object]:
-    return {
-        "perplexity": found.perplexity if math.isfinite(found.perplexity) else None,
-        "standard_error": found.perplexity_error if math.isfinite(found.perplexity) else None,
-        "nll": found.nll,
-        "bits_per_byte": bits,
-        "tokens": found.tokens,
-        "scored": found.scored,
-        "windows": found.windows,
-        "window": found.window,
-        "stride": found.stride,
-        "model": model.name,
-        "backend": model.backend.name,
-        **adapter_fields(model),
-        "timings": {"load_s": model.load_seconds, "perplexity_s": seconds},
-    }
+def _told(
+    loaded: LoadedModel, found: Perplexity, bits: float, seconds: float, profile: Profile
+) -> PerplexityResult:
+    is_finite = math.isfinite(found.perplexity)
+    return PerplexityResult(
+        perplexity=found.perplexity if is_finite else None,
+        standard_error=found.perplexity_error if is_finite else None,
+        nll=found.nll,
+        bits_per_byte=bits,
+        tokens=found.tokens,
+        scored=found.scored,
+        windows=found.windows,
+        window=found.window,
+        stride=found.stride,
+        model=loaded.name,
+        backend=loaded.backend.name,
+        adapter=adapter_of(loaded),
+        timings=RunTimings(load_s=loaded.load_seconds, perplexity_s=seconds),
+        profile=profile,
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, described
@@ -17,8 +17,27 @@ from gptrs_cli.terminal.check_lines import BROKEN_CODE, Check, print_check
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_runtime.results import Result
 
 app = Application("Check a plugin as its author would.", add_completion=False)
+
+
+class CheckedPlugin(Struct, frozen=True, kw_only=True):
+    """A plugin, and what was tried with it."""
+
+    name: str
+    kind: str
+    distribution: str | None
+    version: str | None
+    ok: bool
+    checks: list[Check]
+
+
+class PluginsCheck(Result, frozen=True, kw_only=True, tag="gptrs.plugins.check/1"):
+    """`gptrs plugins check`."""
+
+    ok: bool
+    plugins: list[CheckedPlugin]
 
 
 @app.callback()
@@ -59,8 +78,8 @@ def check(
     }
     broken = [one for checks in found.values() for one in checks if one.state == "broken"]
     if settings.json:
-        plugins = [_as_json(record, checks) for record, checks in found.items()]
-        print_result("plugins.check", {"ok": not broken, "plugins": plugins})
+        plugins = [_told(record, checks) for record, checks in found.items()]
+        print_result(PluginsCheck(ok=not broken, plugins=plugins))
     if broken:
         raise typer.Exit(BROKEN_CODE)
 
@@ -86,12 +105,12 @@ def _checked(
     return checks
 
 
-def _as_json(record: PluginRecord, checks: list[Check]) -> dict[str, object]:
-    return {
-        "name": record.name,
-        "kind": record.kind,
-        "distribution": record.distribution,
-        "version": record.version,
-        "ok": all(check.state != "broken" for check in checks),
-        "checks": [dataclasses.asdict(check) for check in checks],
-    }
+def _told(record: PluginRecord, checks: list[Check]) -> CheckedPlugin:
+    return CheckedPlugin(
+        name=record.name,
+        kind=record.kind,
+        distribution=record.distribution,
+        version=record.version,
+        ok=all(check.state != "broken" for check in checks),
+        checks=checks,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.quantize import Quantized
 from gptrs_runtime.quantize import quantize as quantize_model
+from gptrs_runtime.results import Quantize
 
 _STEP = 2**16
 """Bytes that a step of the progress bar stands for: terminals show no more."""
@@ -127,8 +127,7 @@ def quantize(
     found = _quantized(source, destination, options)
     seconds = round(time.perf_counter() - started, 3)
     if settings.json:
-        print_result("quantize", _fields(source, destination, found) | {"seconds": seconds})
-        return
+        return print_result(_told(source, destination, found, seconds))
     _show_largest_errors(found)
     done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
     print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
@@ -194,23 +193,22 @@ def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quan
         )
 
 
-def _fields(source: str, destination: Path, found: Quantized) -> dict[str, object]:
-    return {
-        "source": source,
-        "destination": str(destination),
-        "format": found.form,
-        "kind": found.kind,
-        "type": found.type,
-        "rounding": found.rounding,
-        "precision": found.precision,
-        "product_rms": found.product_rms,
-        "files": list(found.files),
-        "bytes": found.nbytes,
-        "bits_per_weight": found.bits_per_weight,
-        "quantized": [
-            dataclasses.asdict(each) | {"shape": list(each.shape)} for each in found.quantized
-        ],
-        "kept": list(found.kept),
-        "left_out": list(found.left_out),
-        "notes": list(found.notes),
-    }
+def _told(source: str, destination: Path, found: Quantized, seconds: float) -> Quantize:
+    return Quantize(
+        source=source,
+        destination=str(destination),
+        format=found.form,
+        kind=found.kind,
+        type=found.type,
+        rounding=found.rounding,
+        precision=found.precision,
+        product_rms=found.product_rms,
+        files=found.files,
+        nbytes=found.nbytes,
+        bits_per_weight=found.bits_per_weight,
+        quantized=found.quantized,
+        kept=found.kept,
+        left_out=found.left_out,
+        notes=found.notes,
+        seconds=seconds,
+    )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated_fields
+from gptrs_cli.text_run import BatchSize, HeadModel, Truncate, run_texts, truncated
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Rank
 from gptrs_runtime.text_classes.rank import rank as rank_documents
 from gptrs_runtime.tokenization.encoded_text import TextLength
 
@@ -52,23 +52,22 @@ def rank(
     """
     given = texts.read()
     lengths: list[TextLength] = []
-    ranked = partial(rank_documents, query=query, documents=given, top_k=top_k)
-    asked = partial(ranked, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
+    asked = partial(
+        rank_documents, query=query, documents=given, batch_size=batch_size, top_k=top_k,
+        prompt_name=prompt_name, prompt=prompt, truncate=truncate, lengths=lengths.extend,
+    )  # fmt: skip
     with observed(settings) as profile:
         run = run_texts(
             model,
             settings,
             len(given),
             LoadedModel.ranker,
-            lambda loaded, progress: asked(
-                loaded, batch_size=batch_size, lengths=lengths.extend, progress=progress
-            ),
+            lambda loaded, progress: asked(loaded, progress=progress),
         )
         if settings.json:
-            fields = {"query": query, "ranking": [asdict(each) for each in run.result]}
-            fields |= truncated_fields(lengths)
-            print_result("rank", run.json_fields("rank") | fields | profile_fields(profile))
-            return
+            cut, its = truncated(lengths), profile_of(profile)
+            result = run.told(Rank, query=query, ranking=run.result, truncated=cut, profile=its)
+            return print_result(result)
         rows = [[f"{each.score:.4f}", str(each.index), each.text] for each in run.result]
         print_table(["score", "#", "text"], rows)
         note_below(run.summary(f"scores of {counted(len(given), 'document')}"))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from msgspec import UNSET
 
 from gptrs import use_backend
 from gptrs.api.models import tensor
@@ -19,7 +20,7 @@ from gptrs.plugins.importers import import_model, importer_of
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.inputs import inputs_of
 from gptrs_cli.loading import chosen_backend
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import PROGRAM, Settings
@@ -29,10 +30,12 @@ from gptrs_cli.terminal.stderr import note, note_below, printable
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_observe.programs.report import result_types
 from gptrs_observe.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs_observe.results import ProgramResult, Run
 from gptrs_runtime.imported.sizes import named_sizes
 from gptrs_runtime.programs.file import read_program
 from gptrs_runtime.programs.inputs import InputFiles, random_inputs, require_complete
 from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
+from gptrs_runtime.results import Profile
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,7 @@ def run(
                 waiting.now(f"writing `{out}`")
                 write_archive(out, done.results)
         if settings.json:
-            print_result("run", _as_json(done) | profile_fields(profile))
-            return
+            return print_result(_told(done, profile_of(profile)))
         _print(done)
         noun = "result" if len(done.results) == 1 else "results"
         written = f", written to {out}" if out is not None else ""
@@ -189,15 +191,14 @@ def _print(done: _Done) -> None:
             print(printable(f"  {line}".rstrip()))
 
 
-def _as_json(done: _Done) -> dict[str, object]:
-    listed: list[dict[str, object]] = []
-    for name, array in done.results.items():
-        fields: dict[str, object] = {
-            "name": name,
-            "dtype": done.types[name].partition("[")[0],
-            "shape": list(array.shape),
-        }
-        if array.size <= MAX_JSON_ELEMENTS:
-            fields["values"] = json_values(array)
-        listed.append(fields)
-    return {"backend": done.backend, "results": listed, "seconds": done.seconds}
+def _told(done: _Done, profile: Profile) -> Run:
+    results = [
+        ProgramResult(
+            name=name,
+            dtype=done.types[name].partition("[")[0],
+            shape=list(array.shape),
+            values=json_values(array) if array.size <= MAX_JSON_ELEMENTS else UNSET,
+        )
+        for name, array in done.results.items()
+    ]
+    return Run(backend=done.backend, results=results, seconds=done.seconds, profile=profile)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
 
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
@@ -17,7 +16,8 @@ from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
+from gptrs_runtime.results import Entity, Tag
+from gptrs_runtime.text_classes.tag import AGGREGATIONS, OUTSIDE
 from gptrs_runtime.text_classes.tag import tag as tag_texts
 
 
@@ -63,10 +63,9 @@ def tag(
             ),
         )
         if settings.json:
-            found = [[dataclasses.asdict(each) for each in row] for row in run.result]
-            fields = {"texts": given, "entities": found}
-            print_result("tag", run.json_fields("tag") | fields | profile_fields(profile))
-            return
+            return print_result(
+                run.told(Tag, texts=given, entities=run.result, profile=profile_of(profile))
+            )
         _print(run.result)
         parts = counted(sum(map(len, run.result)), "part")
         note_below(run.summary(f"{parts} of {counted(len(given), 'text')}"))

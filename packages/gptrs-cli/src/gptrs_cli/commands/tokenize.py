@@ -18,6 +18,7 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import is_terminal, note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
@@ -75,15 +76,15 @@ def _print_text(text: str, tokenizer: TextTokenizer, ids: list[int], settings: S
 
 def _print_json(text: str, tokenizer: TextTokenizer, ids: list[int]) -> None:
     tokens = [
-        {
-            "id": each,
-            "piece": _piece(tokenizer, each),
-            "text": tokenizer.token_text(each) or "",
-            "bytes": list(tokenizer.token_bytes(each) or b""),
-        }
+        TokenPiece(
+            id=each,
+            piece=_piece(tokenizer, each),
+            text=tokenizer.token_text(each) or "",
+            bytes=list(tokenizer.token_bytes(each) or b""),
+        )
         for each in ids
     ]
-    print_result("tokenize", {"text": text, "tokens": tokens})
+    print_result(Tokenize(text=text, tokens=tokens))
 
 
 def _piece(tokenizer: TextTokenizer, token: int) -> str:

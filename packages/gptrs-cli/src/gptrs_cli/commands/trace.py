@@ -9,10 +9,11 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from msgspec import UNSET
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
@@ -24,13 +25,15 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note, note_below, printable
 from gptrs_cli.trace.options import AgainstOptions, ReadOptions
 from gptrs_cli.trace.reference import ReferenceValues, reference_values
-from gptrs_cli.trace.report import Traced, print_traced
+from gptrs_cli.trace.report import Traced, print_traced, told_comparison
 from gptrs_observe.compare.error_picture import error_picture
 from gptrs_observe.compare.trace_comparison import TraceComparison, compare_traces
 from gptrs_observe.hooks import module_names
+from gptrs_observe.results import Trace, TraceModules
 from gptrs_observe.traced_values import hidden_states_of, logit_lens, traced_values
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
+from gptrs_runtime.results import Profile, RunTimings
 
 
 @command_options(*MODEL)
@@ -74,7 +77,7 @@ def trace(
                 file.write(error_picture(found).encode())
             note(f"wrote {comparison.svg}")
         if settings.json:
-            print_result("trace", _as_json(done) | profile_fields(profile))
+            print_result(_told(done, profile_of(profile)))
         else:
             print_traced(done.result)
             note_below(_summary(done, out))
@@ -109,7 +112,7 @@ def _arrays(traced: Traced) -> Mapping[str, np.ndarray]:
 def _print_names(model: Path | None, settings: Settings) -> None:
     names = module_names(loaded_model(model, settings))
     if settings.json:
-        print_result("trace.modules", {"modules": names})
+        print_result(TraceModules(modules=names))
     else:
         print("\n".join(map(printable, names)))
 
@@ -124,9 +127,16 @@ def _summary(done: SingleRun[Traced], out: Path | None) -> str:
     )
 
 
-def _as_json(done: SingleRun[Traced]) -> dict[str, object]:
-    return {
-        **done.json_fields(),
-        **done.result.json_fields(),
-        "timings": {"load_s": done.model.load_seconds, "trace_s": done.result.seconds},
-    }
+def _told(done: SingleRun[Traced], profile: Profile) -> Trace:
+    traced, found = done.result, done.result.comparison
+    return Trace(
+        model=done.model.name,
+        kind=done.model.kind,
+        backend=done.model.backend.name,
+        inputs=list(done.batch.origins),
+        states=traced.summaries(),
+        logit_lens={name: list(tokens) for name, tokens in traced.lens.items()} or UNSET,
+        comparison=UNSET if found is None else told_comparison(found),
+        timings=RunTimings(load_s=done.model.load_seconds, trace_s=traced.seconds),
+        profile=profile,
+    )

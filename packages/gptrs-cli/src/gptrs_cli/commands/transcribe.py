@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
+from msgspec import structs
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -22,11 +23,12 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_run import HeadModel
+from gptrs_observe.profile import Profile
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import RunTimings, Transcribe, Transcription
 from gptrs_runtime.speech.fallback import Fallback
 from gptrs_runtime.speech.subtitles import srt, vtt
 from gptrs_runtime.speech.transcribe import transcribe as transcribe_sound
-from gptrs_runtime.speech.transcription import Transcription
 
 
 class Format(StrEnum):
@@ -134,25 +136,24 @@ def transcribe(
             )
         seconds = time.perf_counter() - started
         if settings.json:
-            fields = _fields(loaded, file, result, seconds)
-            print_result("transcribe", fields | profile_fields(profile))
-            return
+            return print_result(_told(loaded, file, result, seconds, profile))
         typer.echo(_printed(result, shown), nl=shown is Format.TEXT)
         note(_figures(loaded, result, seconds))
 
 
-def _fields(
-    model: LoadedModel, file: Path, result: Transcription, seconds: float
-) -> dict[str, object]:
+def _told(
+    model: LoadedModel, file: Path, found: Transcription, seconds: float, profile: Profile | None
+) -> Transcribe:
     """Return what the JSON tells."""
-    return {
-        "model": model.name,
-        "kind": model.kind,
-        "backend": model.backend.name,
-        "file": str(file),
-        **dataclasses.asdict(result),
-        "timings": {"load_s": model.load_seconds, "transcribe_s": seconds},
-    }
+    return Transcribe(
+        model=model.name,
+        kind=model.kind,
+        backend=model.backend.name,
+        file=str(file),
+        **structs.asdict(found),
+        timings=RunTimings(load_s=model.load_seconds, transcribe_s=seconds),
+        profile=profile_of(profile),
+    )
 
 
 def _figures(model: LoadedModel, result: Transcription, seconds: float) -> str:

@@ -14,7 +14,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.options import ImportOptions, importer_for
 from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption, model_shown
@@ -25,11 +25,11 @@ from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.validate.against import (
     AgainstOptions,
     compare,
-    comparison_fields,
     print_comparison,
+    told_comparison,
 )
 from gptrs_cli.validate.reference import require_folder, torch_reference
-from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
+from gptrs_cli.validate.report import Outcome, print_outcome, told_outcome
 from gptrs_observe.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs_observe.compare.validation import validate as validate_model
 from gptrs_runtime.model_inputs import batch_of
@@ -107,7 +107,7 @@ def validate(
         seconds = time.perf_counter() - started
         outcome = Outcome(loaded, reference.versions, batch.origins, found, seconds)
         if settings.json:
-            print_result("validate", outcome_fields(outcome) | profile_fields(profile))
+            print_result(told_outcome(outcome, profile_of(profile)))
         else:
             print_outcome(outcome)
     if not found.agrees:
@@ -136,7 +136,7 @@ def _validate_import(
             model, importer, other.against, inputs.choice(), imported, tolerance, settings
         )
         if settings.json:
-            print_result("validate.outputs", outcome.json_fields() | profile_fields(profile))
+            print_result(outcome.told(profile_of(profile)))
         else:
             outcome.print()
     if not outcome.agrees:
@@ -153,7 +153,6 @@ def _compare(
     with observed(settings) as profile:
         outcome = compare(model, other, settings)
         if settings.json:
-            fields = comparison_fields(*outcome) | profile_fields(profile)
-            print_result("validate.against", fields)
+            print_result(told_comparison(*outcome, profile_of(profile)))
         else:
             print_comparison(*outcome)

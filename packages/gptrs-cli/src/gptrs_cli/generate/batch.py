@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from gptrs.progress import StepProgress
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
-from gptrs_cli.generate.page import answer_of, result_fields
+from gptrs_cli.generate.page import answer_of, generated_text
 from gptrs_cli.generate.prompt_lines import PromptLine, prompt_parts
 from gptrs_cli.generate.prompt_tasks import BadLines, runnable_tasks
 from gptrs_cli.generate.request import GenerateRequest
@@ -26,6 +28,7 @@ from gptrs_runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import GenerateLine
 
 
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:
@@ -102,9 +105,14 @@ class _Run:
         answer = None
         if line.conversation is not None or (self._request.prompt.chat and line.text is not None):
             answer = answer_of(self._request, self._model, result)
-        fields = {"id": line.id, **result_fields(result, answer)}
-        fields["prompt_token_ids"] = result.prompt_token_ids
-        self._results.write({**fields, "model": self._model.name})
+        self._results.write(
+            GenerateLine(
+                id=line.id,
+                **asdict(generated_text(result, answer)),
+                prompt_token_ids=result.prompt_token_ids,
+                model=self._model.name,
+            )
+        )
         self._done += 1
         self._unfinished += result.error is not None
 

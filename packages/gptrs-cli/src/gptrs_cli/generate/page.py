@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 
 import typer
+from msgspec import UNSET
 
 from gptrs.quoting import counted
 from gptrs.spans import span
@@ -17,6 +17,7 @@ from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelt
 from gptrs_runtime.generation.chat_answers import Answer, read_answer
 from gptrs_runtime.generation.generate import Generation, TextStream
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import GeneratedText, Guesses
 
 _FEWEST_FOR_RATE = 32
 """Prompt tokens; reading fewer takes as long as one token, and compiling them longer."""
@@ -103,22 +104,19 @@ def write_stream(
     return interrupted
 
 
-def result_fields(result: Generation, answer: Answer | None = None) -> dict[str, object]:
-    """Return the JSON fields of one text, which is that of an `answer` if it is one."""
-    fields: dict[str, object] = {
-        "text": result.text if answer is None else answer.text,
-        "token_ids": result.token_ids,
-        "finish_reason": result.finish_reason,
-    }
-    if answer is not None and answer.reasoning is not None:
-        fields["reasoning_content"] = answer.reasoning
-    if result.error is not None:
-        fields["error"] = result.error
-    if result.logprobs is not None:
-        fields["logprobs"] = [scores.as_json() for scores in result.logprobs]
-    if result.guesses is not None:
-        fields["guesses"] = dataclasses.asdict(result.guesses)
-    return fields
+def generated_text(result: Generation, answer: Answer | None = None) -> GeneratedText:
+    """Return one text for JSON, which is that of an `answer` if it is one."""
+    scores, guesses = result.logprobs, result.guesses
+    thoughts = None if answer is None else answer.reasoning
+    return GeneratedText(
+        text=result.text if answer is None else answer.text,
+        token_ids=result.token_ids,
+        finish_reason=result.finish_reason,
+        reasoning_content=UNSET if thoughts is None else thoughts,
+        error=UNSET if result.error is None else result.error,
+        logprobs=UNSET if scores is None else [each.told() for each in scores],
+        guesses=UNSET if guesses is None else Guesses(guesses.proposed, guesses.accepted),
+    )
 
 
 def answer_of(request: GenerateRequest, model: LoadedModel, result: Generation) -> Answer:

@@ -17,6 +17,7 @@ from gptrs.strict_json import parse_object
 from gptrs_cli.generate.prompt_lines import Id
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import as_line
+from gptrs_runtime.results import GenerateLine
 
 
 class ResultLines:
@@ -61,9 +62,9 @@ class ResultLines:
             finally:
                 self._close()
 
-    def write(self, record: dict[str, object]) -> None:
-        """Append a record as a line; OutputFileError if the file takes no more."""
-        line = as_line("generate.line", record)
+    def write(self, result: GenerateLine) -> None:
+        """Append a result as a line; OutputFileError if the file takes no more."""
+        line = as_line(result)
         if self._file is None:
             sys.stdout.write(line)
             sys.stdout.flush()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, structs
 from msgspec.structs import replace
 
 from gptrs.errors import NoTokenError
@@ -17,14 +18,14 @@ from gptrs_cli.generate.page import (
     Page,
     answer_of,
     figures,
-    result_fields,
+    generated_text,
     shown_text,
     write_stream,
 )
 from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.observation import observed, profile_of
 from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
@@ -45,6 +46,7 @@ from gptrs_runtime.generation.chat_session import conversation
 from gptrs_runtime.generation.generate import Generation, GenerationOptions, TextStream
 from gptrs_runtime.images.picture_tokens import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Generate, GenerateEvent, GenerationTimings
 
 if TYPE_CHECKING:
     from gptrs_cli.generate import batch
@@ -151,20 +153,22 @@ class _Work:
     def print_json(self, several: bool, profile: Profile | None) -> bool:
         """Print one object at the end; return whether the user interrupted."""
         interrupted, results = self._finished()
-        fields: dict[str, object] = {
-            **result_fields(results[0], self._answer(results[0])),
-            "prompt": self._text,
-            "prompt_token_ids": results[0].prompt_token_ids,
-            "timings": dataclasses.asdict(results[0].timings),
-            "model": self._model.name,
-            "backend": self._model.backend.name,
-            "precision": self._model.precision,
-        }
-        if self._request.adapter is not None:
-            fields["adapter"] = str(self._request.adapter)
-        if several:
-            fields["generations"] = [result_fields(each, self._answer(each)) for each in results]
-        print_result("generate", fields | profile_fields(profile))
+        texts = [generated_text(each, self._answer(each)) for each in results]
+        adapter = self._request.adapter
+        print_result(
+            Generate(
+                **structs.asdict(texts[0]),
+                prompt=self._text,
+                prompt_token_ids=results[0].prompt_token_ids,
+                timings=GenerationTimings(**dataclasses.asdict(results[0].timings)),
+                model=self._model.name,
+                backend=self._model.backend.name,
+                precision=self._model.precision,
+                adapter=UNSET if adapter is None else str(adapter),
+                generations=texts if several else UNSET,
+                profile=profile_of(profile),
+            )
+        )
         return interrupted
 
     def complain(self) -> int:
@@ -204,8 +208,7 @@ class _Work:
         for event in events:
             if isinstance(event, TextDelta | ThoughtsDelta):
                 kind = "text" if isinstance(event, TextDelta) else "reasoning"
-                fields = {"event": kind, "text": event.text, "token_ids": tokens[shown:]}
-                print_result("generate.event", fields)
+                print_result(GenerateEvent(event=kind, text=event.text, token_ids=tokens[shown:]))
                 shown = len(tokens)
         return len(tokens)
 

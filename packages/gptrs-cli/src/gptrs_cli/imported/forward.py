@@ -15,13 +15,13 @@ from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
-from gptrs_runtime.forward import Score
 from gptrs_runtime.imported.batch import ImportedBatch, imported_batch
 from gptrs_runtime.imported.images import ImageFiles
 from gptrs_runtime.imported.loaded_import import LoadedImport
 from gptrs_runtime.imported.scores import ImportedScores, run_scores
 from gptrs_runtime.imported.sizes import named_sizes
 from gptrs_runtime.model_inputs import InputChoice
+from gptrs_runtime.results import Forward, Profile, RunTimings, Score
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class ImportedRun:
         count = len(self.result.best)
         return [self.batch.origin_of(row, count) for row in range(count)]
 
-    def json_fields(self, score: Callable[[Score], dict[str, object]]) -> dict[str, object]:
-        """Return the object that `--json` prints."""
+    def told(self, profile: Profile) -> Forward:
+        """Return what `--json` prints."""
         result = self.result
-        return {
-            "model": self.loaded.name,
-            "kind": self.loaded.importer,
-            "backend": self.loaded.backend.name,
-            "inputs": self.origins(),
-            "output": result.output,
-            "shape": list(result.scores.shape),
-            "dtype": "f32",
-            "top": [[score(each) for each in best] for best in result.best],
-            "timings": {"load_s": self.loaded.load_seconds, "forward_s": result.seconds},
-        }
+        return Forward(
+            model=self.loaded.name,
+            kind=self.loaded.importer,
+            backend=self.loaded.backend.name,
+            inputs=self.origins(),
+            output=result.output,
+            shape=list(result.scores.shape),
+            top=list(result.best),
+            timings=RunTimings(load_s=self.loaded.load_seconds, forward_s=result.seconds),
+            profile=profile,
+        )
 
 
 def run_imported(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import ImporterPlugin
@@ -16,6 +19,32 @@ from gptrs_observe.programs.report import report_program
 from gptrs_runtime.imported.conversion import Converted, converted
 from gptrs_runtime.imported.loaded_import import LoadedImport
 from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.results import Result
+
+
+class ImportedInput(Struct, frozen=True, kw_only=True):
+    """An input of an imported model; `shape` has names for free sizes, and is null for any rank."""
+
+    name: str
+    dtype: str
+    shape: list[int | str] | None
+    optional: bool
+
+
+class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1"):
+    """`gptrs inspect` of a model that an importer reads."""
+
+    model: str
+    importer: str
+    support: str
+    inputs: list[ImportedInput]
+    outputs: list[str]
+    sizes: dict[str, int] | None
+    """Those that the program was made for, none where it has symbols."""
+    program: dict[str, Any] | None
+    """As in `gptrs inspect` of a program; null where the model cannot be converted."""
+    refused: str | None
+    """Why it cannot be."""
 
 
 def inspect_imported(
@@ -38,8 +67,7 @@ def inspect_imported(
     except GptrsError as error:
         refused = error.message
     if settings.json:
-        print_result("inspect.model", _as_json(loaded, made, refused))
-        return
+        return print_result(_told(loaded, made, refused))
     for name, text in _facts(loaded).items():
         first, *more = text.split("\n")
         print(printable(f"{name:<12}{first}"))
@@ -69,25 +97,23 @@ def _facts(loaded: LoadedImport) -> dict[str, str]:
     }
 
 
-def _as_json(
-    loaded: LoadedImport, made: Converted | None, refused: str | None
-) -> dict[str, object]:
+def _told(loaded: LoadedImport, made: Converted | None, refused: str | None) -> InspectModel:
     model = loaded.model
-    return {
-        "model": str(loaded.path),
-        "importer": loaded.importer,
-        "support": _reader(loaded),
-        "inputs": [
-            {
-                "name": each.name,
-                "dtype": str(each.dtype),
-                "shape": None if each.shape is None else list(each.shape),
-                "optional": each.optional,
-            }
+    return InspectModel(
+        model=str(loaded.path),
+        importer=loaded.importer,
+        support=_reader(loaded),
+        inputs=[
+            ImportedInput(
+                name=each.name,
+                dtype=str(each.dtype),
+                shape=None if each.shape is None else list(each.shape),
+                optional=each.optional,
+            )
             for each in model.inputs.values()
         ],
-        "outputs": list(model.outputs),
-        "sizes": None if made is None else dict(made.sizes),
-        "program": None if made is None else report_program(made.program).as_json(),
-        "refused": refused,
-    }
+        outputs=list(model.outputs),
+        sizes=None if made is None else dict(made.sizes),
+        program=None if made is None else report_program(made.program).as_json(),
+        refused=refused,
+    )

@@ -20,14 +20,17 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.waiting import Waiting
-from gptrs_cli.validate.report import agreement_as_json, agreement_cells, print_agreements
+from gptrs_cli.validate.report import agreement_cells, print_agreements
 from gptrs_observe.compare.agreement import Agreement
 from gptrs_observe.compare.output_agreement import output_agreements
+from gptrs_observe.results import Agreement as AgreementResult
+from gptrs_observe.results import ValidateOutputs
 from gptrs_runtime.imported.batch import ImportedBatch, imported_batch
 from gptrs_runtime.imported.images import ImageFiles
 from gptrs_runtime.imported.loaded_import import LoadedImport, load_import
 from gptrs_runtime.imported.sizes import named_sizes
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
+from gptrs_runtime.results import Profile, RunTimings
 
 _Arrays = Mapping[str, np.ndarray]
 
@@ -52,19 +55,20 @@ class ImportedOutcome:
         """Whether those of all outputs are."""
         return all(map(self.holds, self.found))
 
-    def json_fields(self) -> dict[str, object]:
-        """Return the object that `--json` prints."""
-        return {
-            "model": self.loaded.name,
-            "kind": self.loaded.importer,
-            "backend": self.loaded.backend.name,
-            "reference": self.reference,
-            "inputs": list(self.batch.origins),
-            "tolerance": self.tolerance,
-            "agrees": self.agrees,
-            "outputs": [agreement_as_json(one, self.holds(one)) for one in self.found],
-            "timings": {"load_s": self.loaded.load_seconds, "validate_s": self.seconds},
-        }
+    def told(self, profile: Profile) -> ValidateOutputs:
+        """Return what `--json` prints."""
+        return ValidateOutputs(
+            model=self.loaded.name,
+            kind=self.loaded.importer,
+            backend=self.loaded.backend.name,
+            reference=self.reference,
+            inputs=list(self.batch.origins),
+            tolerance=self.tolerance,
+            agrees=self.agrees,
+            outputs=[AgreementResult.of(one, self.holds(one)) for one in self.found],
+            timings=RunTimings(load_s=self.loaded.load_seconds, validate_s=self.seconds),
+            profile=profile,
+        )
 
     def print(self) -> None:
         """Print a line for each output, and the verdict."""

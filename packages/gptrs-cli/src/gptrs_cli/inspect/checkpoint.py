@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive, require_archive
 from gptrs.checkpoint.param_source import FileSource
@@ -21,13 +24,13 @@ from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.generation.model_settings import ignored_settings
+from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.unread import unread_in
 
 
-@dataclass(frozen=True)
-class TensorReport:
+class TensorReport(Struct, frozen=True, kw_only=True, rename={"nbytes": "bytes"}):
     """One tensor: its type in IR syntax and its parts, its bytes, its file.
 
     `id` is the stable 128-bit id of the name in hexadecimal.
@@ -42,8 +45,7 @@ class TensorReport:
     id: str
 
 
-@dataclass(frozen=True)
-class LoadReport:
+class LoadReport(Struct, frozen=True):
     """Bytes that loading a model reads at once (settings, headers), and those that it maps.
 
     Mapped pages are read on first use.
@@ -51,6 +53,22 @@ class LoadReport:
 
     read_bytes: int
     mapped_bytes: int
+
+
+class InspectCheckpoint(Result, frozen=True, kw_only=True, tag="gptrs.inspect.checkpoint/1"):
+    """`gptrs inspect` of a model or a file of tensors."""
+
+    checkpoint: str
+    kind: str | None
+    support: str
+    model: dict[str, Any]
+    """Its settings: layers, heads, context, vocabulary and the like."""
+    files: list[dict[str, Any]]
+    load: LoadReport | None
+    unread: Mapping[str, Sequence[str]] | None
+    """Weights, and settings of either file, that no code reads; null where none loads the kind."""
+    tensors: tuple[TensorReport, ...]
+    totals: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,25 +108,25 @@ class CheckpointReport:
             if self.parameters
         }
 
-    def as_json(self) -> dict[str, object]:
-        """Return the object that `--json` prints."""
-        return {
-            "checkpoint": str(self.path),
-            "kind": self.kind,
-            "support": self.support,
-            "model": dict(self.model),
-            "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
-            "load": asdict(self.load) if self.load else None,
-            "unread": None if self.unread is None else dict(self.unread),
-            "tensors": [_json_names(asdict(tensor)) for tensor in self.tensors],
-            "totals": {
+    def told(self) -> InspectCheckpoint:
+        """Return what `--json` prints."""
+        return InspectCheckpoint(
+            checkpoint=str(self.path),
+            kind=self.kind,
+            support=self.support,
+            model=dict(self.model),
+            files=[{"name": name, "bytes": size} for name, size in self.files.items()],
+            load=self.load,
+            unread=self.unread,
+            tensors=self.tensors,
+            totals={
                 "tensors": len(self.tensors),
                 "parameters": self.parameters,
                 "bytes": self.nbytes,
                 "bits_per_weight": bits_per_weight(self),
                 "parameters_by_dtype": dict(self._by_dtype().most_common()),
             },
-        }
+        )
 
     def _by_dtype(self) -> Counter[str]:
         numbers: Counter[str] = Counter()
@@ -258,7 +276,3 @@ def _support(kind: str) -> str:
         return "no installed plugin loads this kind"
     record = manager().record(ModelPlugin, plugin.name)
     return f"loaded by {record.distribution} {record.version}"
-
-
-def _json_names(fields: dict[str, object]) -> dict[str, object]:
-    return {"bytes" if name == "nbytes" else name: value for name, value in fields.items()}

@@ -6,13 +6,19 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.programs.pass_report import PassReport
+from gptrs_observe.results import InspectPass
 
 
 def print_pass(report: PassReport, *, as_json: bool) -> None:
     """Print the report, as JSON or for people."""
     if as_json:
-        print_result("inspect.pass", report.as_json())
-        return
+        result = InspectPass(
+            name=report.name,
+            instructions={"before": report.before, "after": report.after},
+            fired=report.fired,
+            declined=list(report.declined),
+        )
+        return print_result(result)
     print(f"pass        {report.name}")
     print(f"program     {report.before} instructions before it, {report.after} after it")
     if not report.equations:

@@ -26,6 +26,7 @@ from gptrs_observe.programs.pass_report import explain
 from gptrs_observe.programs.picture.dot import to_dot
 from gptrs_observe.programs.picture.svg import MAX_DRAWN, to_svg
 from gptrs_observe.programs.report import NamedType, ProgramReport, ProgramWork, report_program
+from gptrs_observe.results import InspectProgram
 from gptrs_runtime.programs.file import read_program
 from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
 
@@ -127,7 +128,7 @@ def show_program(program: Program, name: str, options: ProgramOptions, *, as_jso
         print(print_json(program, indent=2))
     elif as_json:
         report = report_program(program)
-        print_result("inspect.program", {"program": name, **report.as_json()})
+        print_result(InspectProgram(program=name, **report.as_json()))
     else:
         _print_report(name, report_program(program))
 

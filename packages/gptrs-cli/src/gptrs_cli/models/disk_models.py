@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
 
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.models.head import architecture
 from gptrs_cli.models.hub_cache import cached_revisions
@@ -21,8 +23,10 @@ _DEEPEST = 3
 """Folders below a given one that are searched."""
 
 
-@dataclass(frozen=True)
-class DiskModel:
+Source = Literal["bundled", "hub", "folder"]
+
+
+class DiskModel(Struct, frozen=True, rename={"nbytes": "bytes"}):
     """A model on this disk: the name that `--model` takes, and where it lies.
 
     `source` is `bundled`, `hub` or `folder`; `problem` says why it does not run, None if it does.
@@ -30,12 +34,12 @@ class DiskModel:
     """
 
     name: str
-    source: str
+    source: Source
     kind: str | None
+    architecture: str | None
     nbytes: int
-    path: Path
+    path: str
     problem: str | None = None
-    architecture: str | None = None
 
 
 def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
@@ -47,7 +51,7 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
         try:
             path = manager().demo_model_path(record.name)
         except GptrsError as error:
-            yield DiskModel(record.name, "bundled", None, 0, Path(), error.message)
+            yield DiskModel(record.name, "bundled", None, None, 0, ".", error.message)
             continue
         yield _examined(record.name, "bundled", path)
     try:
@@ -78,7 +82,7 @@ def _models_in(folder: Path, depth: int) -> Iterator[Path]:
             yield from _models_in(entry, depth - 1)
 
 
-def _examined(name: str, source: str, path: Path) -> DiskModel:
+def _examined(name: str, source: Source, path: Path) -> DiskModel:
     kind, head, size = None, None, _size(path)
     try:
         model = find_model(path)
@@ -86,8 +90,8 @@ def _examined(name: str, source: str, path: Path) -> DiskModel:
         manager().model_plugin(kind)
         model.weights.names()
     except GptrsError as error:
-        return DiskModel(name, source, kind, size, path, error.message, head)
-    return DiskModel(name, source, kind, size, path, None, head)
+        return DiskModel(name, source, kind, head, size, str(path), error.message)
+    return DiskModel(name, source, kind, head, size, str(path))
 
 
 def _size(path: Path) -> int:

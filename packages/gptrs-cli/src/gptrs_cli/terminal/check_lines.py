@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import typer
+from msgspec import Struct, field
 
-from gptrs.quick_dataclass import dataclass
 from gptrs_cli.terminal.stderr import has_colors, printable
 
 BROKEN_CODE = 4
@@ -21,15 +20,14 @@ _MARKS = {"ok": ("✓", "+", "green"), "note": ("!", "!", "yellow"), "broken": (
 """For each state: the mark, the same in ASCII, its colour."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of a report; `data` holds the same facts for machines."""
+class Check(Struct, frozen=True):
+    """A line of a report: what was looked at, what was found, what to do; `data` for machines."""
 
     name: str
     state: Literal["ok", "note", "broken"]
     detail: str
     hint: str | None = None
-    data: Mapping[str, object] = field(default_factory=dict[str, object])
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def shortened(checks: Iterable[Check]) -> Iterator[Check]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import typer
 
 from gptrs.errors import GptrsError
-from gptrs.quick_dataclass import dataclass
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import clipped
-from gptrs_cli.terminal.json_result import as_line
 from gptrs_cli.terminal.stderr import complain, note
 from gptrs_cli.terminal.stdout import is_of_stdout
+
+if TYPE_CHECKING:
+    from gptrs_cli.terminal import json_result
+else:
+    json_result = lazy_module("gptrs_cli.terminal.json_result")
 
 USAGE = 2
 INTERRUPTED = 130
@@ -25,8 +29,7 @@ BROKEN_PIPE = 141
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """An exit code, its machine-readable name, and the message and hint for the user."""
 
     exit_code: int
@@ -62,9 +65,8 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
     failure = _failure(error)
     if debug:
         traceback.print_exception(error)
-    fields = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     # If standard output itself failed, even JSON users get a line on standard error.
-    if _written(as_line("error", fields) if as_json else "") and as_json:
+    if _written(_as_line(failure) if as_json else "") and as_json:
         return failure.exit_code
     if isinstance(error, KeyboardInterrupt):
         note(failure.message)
@@ -72,6 +74,11 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
         hint = f"; {failure.hint}" if failure.hint else ""
         complain("error", f"{failure.message}{hint}")
     return failure.exit_code
+
+
+def _as_line(failure: Failure) -> str:
+    error = json_result.Error(failure.code, failure.message, failure.hint)
+    return json_result.as_line(error)
 
 
 def _failure(error: BaseException) -> Failure:

@@ -8,27 +8,33 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-VERSION = 1
-"""Grows when a key is removed or gets another meaning; new keys may come at any time."""
+import msgspec
+
+from gptrs_runtime.results import Result
 
 
-def schema_name(kind: str) -> str:
-    """Return the value of `schema` in results of a kind such as `generate`, `list.plugins`."""
-    return f"gptrs.{kind}/{VERSION}"
+class Error(Result, frozen=True, tag="gptrs.error/1"):
+    """Failure of any command; the exit code says the same more coarsely."""
+
+    code: str
+    message: str
+    hint: str | None
 
 
-def as_line(kind: str, fields: Mapping[str, object]) -> str:
+def as_line(result: Result) -> str:
     """Return a result as a line of JSON; numbers that JSON lacks become "nan", "inf", "-inf"."""
-    record = {"schema": schema_name(kind), **fields}
+    # Not by msgspec.json: it takes no lone surrogates, which names of files may have, and writes
+    # NaN as null.
+    record = msgspec.to_builtins(result)
     try:
         return json.dumps(record, allow_nan=False) + "\n"
     except ValueError:
         return json.dumps(_finite(record), allow_nan=False) + "\n"
 
 
-def print_result(kind: str, fields: Mapping[str, object]) -> None:
+def print_result(result: Result) -> None:
     """Print a result on standard output, at once."""
-    sys.stdout.write(as_line(kind, fields))
+    sys.stdout.write(as_line(result))
     sys.stdout.flush()
 
 

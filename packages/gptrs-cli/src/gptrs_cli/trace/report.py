@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.compare.state_summary import StateSummary, summarize
 from gptrs_observe.compare.trace_comparison import TraceComparison
-from gptrs_observe.programs.value_text import json_values
+from gptrs_observe.results import ComparedTrace, ComparedValue
 from gptrs_observe.traced_values import LensToken
 
 _SUMMARY = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
@@ -33,17 +32,6 @@ class Traced:
     def summaries(self) -> list[StateSummary]:
         """Return the statistics of each value."""
         return [summarize(name, value) for name, value in self.values.items()]
-
-    def json_fields(self) -> dict[str, object]:
-        """Return them as JSON values."""
-        fields: dict[str, object] = {"states": [_summary(each) for each in self.summaries()]}
-        if self.lens:
-            fields["logit_lens"] = {
-                name: [asdict(token) for token in tokens] for name, tokens in self.lens.items()
-            }
-        if self.comparison is not None:
-            fields["comparison"] = _comparison(self.comparison)
-        return fields
 
 
 def print_traced(traced: Traced) -> None:
@@ -100,29 +88,22 @@ def _cells(summary: StateSummary) -> list[str]:
     ]
 
 
-def _summary(summary: StateSummary) -> dict[str, object]:
-    return {key: _number(value) for key, value in asdict(summary).items()}
-
-
-def _comparison(comparison: TraceComparison) -> dict[str, object]:
+def told_comparison(comparison: TraceComparison) -> ComparedTrace:
+    """Return a comparison as results tell it."""
     first = comparison.first_mismatch
-    return {
-        "tolerance": comparison.tolerance,
-        "agrees": first is None,
-        "first_mismatch": None if first is None else first.name,
-        "without_counterpart": list(comparison.alone),
-        "values": [
-            {
-                "name": value.name,
-                "type": value.type,
-                "max_error": _number(value.relative_max_error),
-                "mean_error": _number(value.relative_mean_error),
-                "agrees": comparison.holds(value),
-            }
+    return ComparedTrace(
+        tolerance=comparison.tolerance,
+        agrees=first is None,
+        first_mismatch=None if first is None else first.name,
+        without_counterpart=list(comparison.alone),
+        values=[
+            ComparedValue(
+                name=value.name,
+                type=value.type,
+                max_error=value.relative_max_error,
+                mean_error=value.relative_mean_error,
+                agrees=comparison.holds(value),
+            )
             for value in comparison.values
         ],
-    }
-
-
-def _number(value: object) -> object:
-    return json_values(np.array(value)) if isinstance(value, float) else value
+    )

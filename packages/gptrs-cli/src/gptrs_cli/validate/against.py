@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
@@ -26,8 +26,10 @@ from gptrs_observe.compare.divergence import (
     compare_text,
     compare_vectors,
 )
+from gptrs_observe.results import ValidateAgainst
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Profile, RunTimings
 
 
 @dataclass(frozen=True)
@@ -132,33 +134,41 @@ def print_comparison(
     )
 
 
-def comparison_fields(
+def told_comparison(
     model: LoadedModel,
     reference: LoadedModel,
     found: TextDivergence | VectorDivergence,
     seconds: float,
-) -> dict[str, object]:
-    """Return the object that `--json` prints."""
-    text = found if isinstance(found, TextDivergence) else None
-    vectors = found if isinstance(found, VectorDivergence) else None
-    return {
-        "model": model.name,
-        "weights": model.weight_type,
-        "reference": reference.name,
-        "backend": model.backend.name,
-        "kl": text and text.kl,
-        "kl_error": text and text.kl_error,
-        "kl_worst": text and text.kl_worst,
-        "top1": text and text.top1,
-        "perplexity": text and _finite(text.model.perplexity),
-        "reference_perplexity": text and _finite(text.reference.perplexity),
-        "scored": text and text.model.scored,
-        "window": text and text.model.window,
-        "texts": vectors and vectors.texts,
-        "cosine": vectors and _finite(vectors.cosine),
-        "least_cosine": vectors and _finite(vectors.least_cosine),
-        "timings": {"load_s": model.load_seconds, "validate_s": seconds},
-    }
+    profile: Profile,
+) -> ValidateAgainst:
+    """Return what `--json` prints."""
+    figures: dict[str, Any]
+    if isinstance(found, TextDivergence):
+        figures = {
+            "kl": found.kl,
+            "kl_error": found.kl_error,
+            "kl_worst": found.kl_worst,
+            "top1": found.top1,
+            "perplexity": _finite(found.model.perplexity),
+            "reference_perplexity": _finite(found.reference.perplexity),
+            "scored": found.model.scored,
+            "window": found.model.window,
+        }
+    else:
+        figures = {
+            "texts": found.texts,
+            "cosine": _finite(found.cosine),
+            "least_cosine": _finite(found.least_cosine),
+        }
+    return ValidateAgainst(
+        model=model.name,
+        weights=model.weight_type,
+        reference=reference.name,
+        backend=model.backend.name,
+        **figures,
+        timings=RunTimings(load_s=model.load_seconds, validate_s=seconds),
+        profile=profile,
+    )
 
 
 def _finite(number: float) -> float | None:

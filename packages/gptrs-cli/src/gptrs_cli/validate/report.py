@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.compare.agreement import Agreement
 from gptrs_observe.compare.validation import Validation
-from gptrs_observe.programs.value_text import json_values
+from gptrs_observe.results import Agreement as AgreementResult
+from gptrs_observe.results import GreedyAgreement, Validate
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Profile, RunTimings
 
 _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "type")
 
@@ -87,55 +87,32 @@ def _greedy(found: Validation) -> str:
     )
 
 
-def outcome_fields(outcome: Outcome) -> dict[str, object]:
-    """Return the object that `--json` prints."""
-    found, model = outcome.found, outcome.model
-    fields: dict[str, object] = {
-        "model": model.name,
-        "kind": model.kind,
-        "backend": model.backend.name,
-        "reference": dict(outcome.versions),
-        "inputs": list(outcome.origins),
-        "tolerance": found.tolerance,
-        "agrees": found.agrees,
-        "output": agreement_as_json(found.output, found.holds(found.output)),
-        "images": found.images and agreement_as_json(found.images, found.holds(found.images)),
-        "top1": _number(found.top1),
-        "top5": _number(found.top5),
-        "cosine": _number(found.cosine),
-        "greedy": _greedy_as_json(found),
-        "layers": [agreement_as_json(layer, found.holds(layer)) for layer in found.layers],
-        "first_layer": found.first_layer and found.first_layer.name,
-    }
-    return fields | {"timings": {"load_s": model.load_seconds, "validate_s": outcome.seconds}}
+def told_outcome(outcome: Outcome, profile: Profile) -> Validate:
+    """Return what `--json` prints."""
+    found, model, greedy = outcome.found, outcome.model, outcome.found.greedy
+    return Validate(
+        model=model.name,
+        kind=model.kind,
+        backend=model.backend.name,
+        reference=dict(outcome.versions),
+        inputs=list(outcome.origins),
+        tolerance=found.tolerance,
+        agrees=found.agrees,
+        output=_told(found, found.output),
+        images=found.images and _told(found, found.images),
+        top1=found.top1,
+        top5=found.top5,
+        cosine=found.cosine,
+        greedy=greedy
+        and GreedyAgreement(
+            tokens=greedy.count, equal=greedy.equal, gap=greedy.gap, agrees=found.greedy_holds
+        ),
+        layers=[_told(found, layer) for layer in found.layers],
+        first_layer=found.first_layer and found.first_layer.name,
+        timings=RunTimings(load_s=model.load_seconds, validate_s=outcome.seconds),
+        profile=profile,
+    )
 
 
-def agreement_as_json(one: Agreement, holds: bool) -> dict[str, object]:
-    """Return the fields of an array that was compared."""
-    return {
-        "name": one.name,
-        "type": one.type,
-        "max_error": _number(one.max_error),
-        "mean_error": _number(one.mean_error),
-        "range": _number(one.scale),
-        "relative_max_error": _number(one.relative_max_error),
-        "relative_mean_error": _number(one.relative_mean_error),
-        "agrees": holds,
-    }
-
-
-def _greedy_as_json(found: Validation) -> dict[str, object] | None:
-    greedy = found.greedy
-    if greedy is None:
-        return None
-    return {
-        "tokens": greedy.count,
-        "equal": greedy.equal,
-        "gap": _number(greedy.gap),
-        "agrees": found.greedy_holds,
-    }
-
-
-def _number(value: float | None) -> object:
-    """Return a value that JSON can hold: infinities and NaN as words."""
-    return None if value is None else json_values(np.array(value))
+def _told(found: Validation, one: Agreement) -> AgreementResult:
+    return AgreementResult.of(one, found.holds(one))

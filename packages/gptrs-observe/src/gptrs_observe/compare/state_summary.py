@@ -6,6 +6,7 @@ import numpy as np
 
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.results import Number
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,12 @@ class StateSummary:
 
     name: str
     type: str
-    mean: float
-    std: float
-    min: float
-    max: float
-    non_finite: float
-    norm: float
+    mean: Number
+    std: Number
+    min: Number
+    max: Number
+    non_finite: Number
+    norm: Number
 
 
 def summarize(name: str, state: np.ndarray) -> StateSummary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_observe.measure.machine_limits import MachineLimits
@@ -29,10 +29,6 @@ class Row:
     gb_per_s: float | None = None
     """Weights read a second."""
     gflop_per_s: float | None = None
-
-    def as_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.serving.engine import Engine
@@ -54,7 +54,7 @@ class LoadRun(NamedTuple):
         return float(np.median(_first_ms(self.texts)))
 
 
-class Spread(NamedTuple):
+class Spread(Struct, frozen=True):
     """A median, and between what lies the middle half."""
 
     median: float
@@ -82,10 +82,6 @@ class LoadFigures:
     first_token_ms_99: float
     gap_ms: float
     gap_ms_99: float
-
-    def as_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return asdict(self)
 
 
 def load_requests(

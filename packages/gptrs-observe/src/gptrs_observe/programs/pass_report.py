@@ -43,23 +43,6 @@ class PassReport:
     """Applications by rewrite; without those that were never applied."""
     declined: Sequence[DeclinedRewrite]
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return {
-            "pass": self.name,
-            "instructions": {"before": self.before, "after": self.after},
-            "fired": self.fired,
-            "declined": [
-                {
-                    "rewrite": each.rewrite,
-                    "instruction": each.instruction,
-                    "reason": each.reason,
-                    "times": each.times,
-                }
-                for each in self.declined
-            ],
-        }
-
 
 def explain(program: Program, name: str) -> PassReport:
     """Report on a pass, or on the composites of a functional in `program`: who computes them?

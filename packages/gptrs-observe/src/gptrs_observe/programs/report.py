@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, field
+from typing import Any
 
 from gptrs.backend.memory import program_peak_bytes
 from gptrs.ir.ops.control_flow import Cond, Scan
@@ -85,9 +86,9 @@ class ProgramReport:
         """Instructions of all functions that `@main` reaches."""
         return sum(self.functions.values())
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         """Return the object of `gptrs inspect --json`; `work` is null for unknown shapes."""
-        fields: dict[str, object] = asdict(self)
+        fields: dict[str, Any] = asdict(self)
         work = self.work
         if work is not None:
             totals = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.results import TokenLogprob, TopToken
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class TokenScores:
         top = tuple((int(i), float(exact[i])) for i in best if exact[i] > -np.inf)
         return cls(token, float(exact[token]), top)
 
-    def as_json(self) -> dict[str, object]:
-        """Return the scores as a JSON object."""
-        top = [{"token_id": token, "logprob": logprob} for token, logprob in self.top]
-        return {"token_id": self.token, "logprob": self.logprob, "top": top}
+    def told(self) -> TokenLogprob:
+        """Return the scores as results tell them."""
+        return TokenLogprob(self.token, self.logprob, [TopToken(*each) for each in self.top])

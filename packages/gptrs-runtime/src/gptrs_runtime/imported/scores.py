@@ -12,10 +12,11 @@ import numpy as np
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-from gptrs_runtime.forward import TOP, Score, best_scores, class_label, softmax
+from gptrs_runtime.forward import TOP, best_scores, class_label, softmax
 from gptrs_runtime.imported.images import FilesBeside
 from gptrs_runtime.imported.input_roles import token_inputs
 from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.results import Score
 
 _LOGITS: Final = "logits"
 _CONFIG: Final = "config.json"

@@ -15,7 +15,6 @@ from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, reads_quant
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.quantizing.group_rounding import (
     Rounded,
@@ -26,6 +25,7 @@ from gptrs_runtime.quantizing.group_rounding import (
 )
 from gptrs_runtime.quantizing.threads import in_threads
 from gptrs_runtime.quantizing.weight_types import WeightType
+from gptrs_runtime.results import TensorError
 
 _ELEMENTS = 2**18
 """About how many weights a thread rounds at a time: what NumPy makes of them stays in caches."""
@@ -34,25 +34,6 @@ _INPUTS = 16
 """Vectors that errors of products are measured with: 2 % of the time that the search takes."""
 _INPUT_GROUP = 32
 """Inputs that share a scale in products of the precision `int8`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorError:
-    """How far a quantized weight is from what it was: of `type`, with all `bits` of an element.
-
-    `relative_rms` is the root of the mean square of the errors over that of the weights, and
-    `max_error` the largest one. `product_rms` is the same for products with normal inputs, as the
-    model will compute them: on a backend of the precision `int8` inputs are rounded, too. 0 where
-    products were not measured.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    bits: float
-    relative_rms: float
-    product_rms: float
-    max_error: float
 
 
 class RoundedTensor:

@@ -12,9 +12,9 @@ from gptrs.errors import UsageError
 from gptrs.plugins.capabilities import CTCModel
 from gptrs.progress import SoundProgress
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.speech.ctc_vocabulary import ctc_vocabulary_of
-from gptrs_runtime.speech.transcription import Segment, Transcription
 
 CHUNK_SECONDS: Final = 30.0
 """Seconds of the longest chunk: attention takes time and memory by the square of it."""

@@ -19,8 +19,8 @@ from gptrs_runtime.generation.model_settings import (
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.source_settings import first_token
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Segment, Transcription
 from gptrs_runtime.speech.frame_text import SoundForm, normalized, require_frames
-from gptrs_runtime.speech.transcription import Segment, Transcription
 
 PART_SECONDS: Final = 30.0
 """Seconds of the longest part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs_runtime.speech.transcription import Segment
+from gptrs_runtime.results import Segment
 
 
 def srt(segments: Sequence[Segment]) -> str:

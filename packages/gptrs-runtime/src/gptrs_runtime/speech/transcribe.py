@@ -11,12 +11,12 @@ from gptrs.errors import UsageError
 from gptrs.progress import SoundProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Transcription
 from gptrs_runtime.speech.fallback import Fallback
 from gptrs_runtime.speech.features import RATE
 from gptrs_runtime.speech.frame_text import sound_form_of, transcribe_frames
 from gptrs_runtime.speech.sound_files import read_sound, resampled
 from gptrs_runtime.speech.sound_text import transcribe_sounds
-from gptrs_runtime.speech.transcription import Transcription
 from gptrs_runtime.speech.window_settings import WindowSettings
 from gptrs_runtime.speech.windows import transcribe_windows
 

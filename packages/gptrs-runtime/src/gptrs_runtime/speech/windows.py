@@ -16,10 +16,10 @@ from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.sampling import Sampler, candidates
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Segment, Transcription, Window
 from gptrs_runtime.speech.fallback import Fallback, Quality, compression_ratio
 from gptrs_runtime.speech.features import HOP, RATE, log_mel
 from gptrs_runtime.speech.timestamps import SECONDS, Part, parts_of
-from gptrs_runtime.speech.transcription import Segment, Transcription, Window
 from gptrs_runtime.speech.window_settings import WindowSettings
 
 _FRAMES_PER_SECOND: Final = RATE // HOP

@@ -9,10 +9,10 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import LabelScore
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs_runtime.text_classes.scores import class_scores
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
@@ -21,14 +21,6 @@ Text = str | tuple[str, str]
 """A text, or a pair that is read as one."""
 _CONFIG = "tokenizer_config.json"
 _SEGMENTS = "token_type_ids"
-
-
-@dataclass(frozen=True)
-class LabelScore:
-    """A class by its name, and how much a text is of it."""
-
-    label: str
-    score: float
 
 
 def classify(

@@ -8,22 +8,13 @@ import numpy as np
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Filling
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs_runtime.text_classes.scores import softmax
 from gptrs_runtime.text_classes.tag import whole_texts
 from gptrs_runtime.tokenization.special_tokens import named_tokens
-
-
-@dataclass(frozen=True)
-class Filling:
-    """A token for a masked place, its text alone, and how likely it is there."""
-
-    token: int
-    text: str
-    score: float
 
 
 def mask_of(model: LoadedModel) -> str:

@@ -8,25 +8,16 @@ import numpy as np
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.capable_model import RERANKER
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.named_prompts import chosen_prompt, read_prompts
+from gptrs_runtime.results import Ranked
 from gptrs_runtime.sources.sentence_transformers import MODEL_CONFIG
 from gptrs_runtime.text_batches import BATCH_SIZE
 from gptrs_runtime.text_classes.classify import text_logits
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.text_classes.scores import rank_scores
 from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A document: its number in the given order, its score, and its text."""
-
-    index: int
-    score: float
-    text: str
 
 
 def rank(

@@ -14,6 +14,7 @@ from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Entity
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs_runtime.text_classes.classify import longest_text
 from gptrs_runtime.text_classes.scores import softmax
@@ -21,17 +22,6 @@ from gptrs_runtime.tokenization.encoded_text import EncodedText
 
 OUTSIDE: Final = "O"
 """The class of what is none of the others."""
-
-
-@dataclass(frozen=True)
-class Entity:
-    """A part of a text, `text[start:end]`, with its class and how likely that is."""
-
-    label: str
-    score: float
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ from gptrs.progress import Progress
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import LabelScore
 from gptrs_runtime.text_batches import BATCH_SIZE
-from gptrs_runtime.text_classes.classify import LabelScore, text_logits
+from gptrs_runtime.text_classes.classify import text_logits
 from gptrs_runtime.text_classes.scores import softmax
 from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
+
+from msgspec import Struct
 
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
@@ -14,7 +15,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
-from gptrs_observe.dump_records import choice_fields
+from gptrs_observe.dump_records import rounded
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.functional_listing import (
     ListedFunctional,
@@ -22,7 +23,49 @@ from gptrs_runtime.functional_listing import (
     list_functionals,
 )
 from gptrs_runtime.functional_overrides import command_line_overrides
+from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model
+
+
+class Implementation(Struct, frozen=True, kw_only=True):
+    """An implementation of a functional, perhaps of a plugin."""
+
+    name: str
+    state: str
+    plugin: str | None
+    distribution: str | None
+    version: str | None
+    reason: str | None
+    hint: str | None
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """An implementation that the policy `benchmark` found to be the fastest."""
+
+    functional: str
+    implementation: str
+    operands: list[str]
+    """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
+    backend: str
+    seconds: dict[str, float]
+    """Of each implementation that was timed."""
+
+
+class Functional(Struct, frozen=True, kw_only=True):
+    """A functional, and which of its implementations is `active`."""
+
+    name: str
+    active: str
+    because: str
+    implementations: list[Implementation]
+    choices: list[Choice]
+    """Those of `benchmark` so far, on any backend."""
+
+
+class ListFunctionals(Result, frozen=True, kw_only=True, tag="gptrs.list.functionals/1"):
+    """`gptrs list functionals`."""
+
+    functionals: list[Functional]
 
 
 @command_options("overrides")
@@ -42,32 +85,41 @@ def functionals(
     with command_line_overrides(settings.overrides):
         listed = list_functionals(config, str(model))
     if settings.json:
-        fields = [_as_json(functional) for functional in listed]
-        print_result("list.functionals", {"functionals": fields})
+        print_result(ListFunctionals(functionals=list(map(_told, listed))))
     else:
         _print(listed)
 
 
-def _as_json(functional: ListedFunctional) -> dict[str, object]:
-    fields = dataclasses.asdict(functional)
-    return {
-        **fields,
-        "implementations": [_source(i) for i in functional.implementations],
-        "choices": [choice_fields(each) for each in functional.choices],
-    }
+def _told(functional: ListedFunctional) -> Functional:
+    return Functional(
+        name=functional.name,
+        active=functional.active,
+        because=functional.because,
+        implementations=list(map(_source, functional.implementations)),
+        choices=[
+            Choice(
+                functional=each.functional,
+                implementation=each.implementation,
+                operands=list(each.operands),
+                backend=each.backend,
+                seconds={name: rounded(seconds) for name, seconds in each.seconds},
+            )
+            for each in functional.choices
+        ],
+    )
 
 
-def _source(implementation: ListedImplementation) -> dict[str, object]:
+def _source(implementation: ListedImplementation) -> Implementation:
     plugin = implementation.plugin
-    return {
-        "name": implementation.name,
-        "state": implementation.state,
-        "plugin": plugin.name if plugin else None,
-        "distribution": plugin.distribution if plugin else None,
-        "version": plugin.version if plugin else None,
-        "reason": plugin.reason if plugin else None,
-        "hint": plugin.hint if plugin else None,
-    }
+    return Implementation(
+        name=implementation.name,
+        state=implementation.state,
+        plugin=plugin and plugin.name,
+        distribution=plugin and plugin.distribution,
+        version=plugin and plugin.version,
+        reason=plugin and plugin.reason,
+        hint=plugin and plugin.hint,
+    )
 
 
 def _print(listed: list[ListedFunctional]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.pattern_listing import ListedPattern, ListedVariant, list_patterns
+from gptrs_runtime.results import Result
+
+
+class ListPatterns(Result, frozen=True, kw_only=True, tag="gptrs.list.patterns/1"):
+    """`gptrs list patterns`."""
+
+    patterns: list[ListedPattern]
 
 
 @command_options()
@@ -20,7 +25,7 @@ def patterns(settings: Settings) -> None:
     """
     listed = list_patterns()
     if settings.json:
-        print_result("list.patterns", {"patterns": [dataclasses.asdict(each) for each in listed]})
+        print_result(ListPatterns(patterns=listed))
     else:
         _print(listed)
 

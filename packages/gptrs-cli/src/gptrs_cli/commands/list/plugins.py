@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from msgspec import UNSET, Struct, UnsetType
 
 from gptrs.api.backends import DeviceInfo
 from gptrs.errors import GptrsError
@@ -23,6 +24,53 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.results import Result
+
+
+class BackendRecord(Struct, frozen=True, kw_only=True):
+    """A backend that is installed."""
+
+    name: str
+    kind: str
+    distribution: str | None
+    version: str | None
+    api: str | None
+    state: str
+    reason: str | None
+    hint: str | None
+    entry_point: str
+    summary: str | None
+    priority: int | None
+    default: bool
+    devices: list[DeviceInfo] | UnsetType = UNSET
+    """With `--devices`."""
+
+
+class ListBackends(Result, frozen=True, kw_only=True, tag="gptrs.list.backends/1"):
+    """`gptrs list backends`."""
+
+    backends: list[BackendRecord]
+
+
+class RefusedKind(Struct, frozen=True):
+    """A kind of model that is known and not supported, and the nearest one that is."""
+
+    name: str
+    nearest: str
+
+
+class ListModels(Result, frozen=True, kw_only=True, tag="gptrs.list.models/1"):
+    """`gptrs list models`: kinds of models, and bundled models."""
+
+    models: list[PluginRecord]
+    refused: list[RefusedKind] | UnsetType = UNSET
+    """With `--all`."""
+
+
+class ListPlugins(Result, frozen=True, kw_only=True, tag="gptrs.list.plugins/1"):
+    """`gptrs list plugins`."""
+
+    plugins: list[PluginRecord]
 
 
 @command_options()
@@ -46,17 +94,16 @@ def backends(
         if record.state.usable
     }
     if settings.json:
-        fields = [
-            {
-                **_fields(record),
-                "priority": priority.get(record),
-                "default": record == default,
-                **(_device_fields(record) if devices else {}),
-            }
+        told = [
+            BackendRecord(
+                **asdict(record),
+                priority=priority.get(record),
+                default=record == default,
+                devices=list(_devices(record)) if devices else UNSET,
+            )
             for record in records
         ]
-        print_result("list.backends", {"backends": fields})
-        return
+        return print_result(ListBackends(backends=told))
     rows = [
         [
             record.name,
@@ -84,10 +131,6 @@ def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
         return ()
 
 
-def _device_fields(record: PluginRecord) -> dict[str, object]:
-    return {"devices": [dataclasses.asdict(device) for device in _devices(record)]}
-
-
 def _default_backend(best: str | None) -> PluginRecord | None:
     """Return the backend that `GPTRS_BACKEND` names, else `best`; None where it is not usable."""
     name = os.environ.get("GPTRS_BACKEND") or best
@@ -112,11 +155,8 @@ def models(
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
     refused = sorted(manager().relatives().items()) if every else []
     if settings.json:
-        fields: dict[str, object] = {"models": [_fields(record) for record in records]}
-        if every:
-            fields["refused"] = [{"name": name, "nearest": near} for name, near in refused]
-        print_result("list.models", fields)
-        return
+        kinds = [RefusedKind(name, near) for name, near in refused]
+        return print_result(ListModels(models=records, refused=kinds if every else UNSET))
     kinds = {"model": "kind of model", "demo_model": "bundled model"}
     rows = [
         [record.name, kinds[record.kind], record.state, *_source_and_summary(record)]
@@ -148,8 +188,7 @@ def plugins(
         check_plugins(manager())
     records = manager().installed() if check else manager().records()
     if settings.json:
-        print_result("list.plugins", {"plugins": [_fields(record) for record in records]})
-        return
+        return print_result(ListPlugins(plugins=list(records)))
     rows = [
         [record.kind, record.name, record.state, record.api or "", *_source_and_summary(record)]
         for record in records
@@ -173,7 +212,3 @@ def _print(
         return
     print_table(columns, rows)
     explain_unusable(records)
-
-
-def _fields(record: PluginRecord) -> dict[str, object]:
-    return dataclasses.asdict(record)

@@ -1,0 +1,257 @@
+"""Results of commands that look at models and programs, and measure them; as `--json` prints them.
+
+See `gptrs_runtime.results`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from gptrs_observe.compare.agreement import Agreement as Errors
+from gptrs_observe.compare.state_summary import StateSummary
+from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.serving_load import LoadFigures, Spread
+from gptrs_observe.programs.pass_report import DeclinedRewrite
+from gptrs_observe.programs.report import NamedType
+from gptrs_observe.traced_values import LensToken
+from gptrs_runtime.results import Inputs, Number, OfModel, Profile, Result, RunTimings
+
+
+class ComparedValue(Struct, frozen=True, kw_only=True):
+    """A value beside that of the reference; errors are shares of the range of the reference."""
+
+    name: str
+    type: str
+    max_error: Number
+    mean_error: Number
+    agrees: bool
+
+
+class ComparedTrace(Struct, frozen=True, kw_only=True):
+    """With `--against`: how far the values are from those of another run."""
+
+    tolerance: Number
+    agrees: bool
+    first_mismatch: str | None
+    without_counterpart: list[str]
+    values: list[ComparedValue]
+    """In the order of computation; with `--stop-on-first-mismatch` up to that."""
+
+
+class Trace(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.trace/1"):
+    """`gptrs trace`."""
+
+    states: list[StateSummary]
+    logit_lens: dict[str, list[LensToken]] | UnsetType = UNSET
+    """With `--logit-lens`: the likeliest next tokens by each hidden state."""
+    comparison: ComparedTrace | UnsetType = UNSET
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class TraceModules(Result, frozen=True, kw_only=True, tag="gptrs.trace.modules/1"):
+    """`gptrs trace --modules`."""
+
+    modules: list[str]
+
+
+class Perplexity(Result, frozen=True, kw_only=True, tag="gptrs.perplexity/1"):
+    """`gptrs perplexity`."""
+
+    perplexity: float | None
+    """exp(nll); null where that is too large."""
+    standard_error: float | None
+    """Of the perplexity, to first order."""
+    nll: float
+    """The mean of -log p of the scored tokens, in nats."""
+    bits_per_byte: float
+    tokens: int
+    scored: int
+    windows: int
+    window: int
+    stride: int
+    model: str
+    backend: str
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class ProgramResult(Struct, frozen=True, kw_only=True):
+    """A result of a program."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    values: Any = UNSET
+    """A nested list, of at most 64 elements; a complex number is the list of its parts."""
+
+
+class Run(Result, frozen=True, kw_only=True, tag="gptrs.run/1"):
+    """`gptrs run`."""
+
+    backend: str
+    results: list[ProgramResult]
+    seconds: float
+    profile: Profile = UNSET
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far an array is from that of the reference."""
+
+    name: str
+    type: str
+    max_error: Number
+    mean_error: Number
+    range: Number
+    relative_max_error: Number
+    relative_mean_error: Number
+    agrees: bool
+
+    @classmethod
+    def of(cls, one: Errors, agrees: bool) -> Agreement:
+        """Return errors as results tell them; `agrees` says whether they hold a tolerance."""
+        return cls(
+            name=one.name,
+            type=one.type,
+            max_error=one.max_error,
+            mean_error=one.mean_error,
+            range=one.scale,
+            relative_max_error=one.relative_max_error,
+            relative_mean_error=one.relative_mean_error,
+            agrees=agrees,
+        )
+
+
+class GreedyAgreement(Struct, frozen=True, kw_only=True):
+    """Tokens that were chosen greedily: the first `equal` of `tokens` are the same."""
+
+    tokens: int
+    equal: int
+    gap: Number
+    agrees: bool
+
+
+class Validate(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.validate/1"):
+    """`gptrs validate`."""
+
+    reference: dict[str, str]
+    """The versions of the libraries."""
+    inputs: list[str]
+    """The origin of each row: a file, `tokens`, `prompt` or `random input SEED`."""
+    tolerance: float
+    agrees: bool
+    output: Agreement
+    images: Agreement | None
+    top1: Number | None
+    top5: Number | None
+    cosine: Number | None
+    greedy: GreedyAgreement | None
+    layers: list[Agreement]
+    first_layer: str | None
+    """The first state beyond the tolerance."""
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class ValidateAgainst(Result, frozen=True, kw_only=True, tag="gptrs.validate.against/1"):
+    """`gptrs validate --against`: null where it does not apply to the kind of models."""
+
+    model: str
+    weights: str | None
+    """The type of `--weights`."""
+    reference: str
+    backend: str
+    kl: float | None = None
+    """The mean divergence of the next token, in nats."""
+    kl_error: float | None = None
+    kl_worst: float | None = None
+    """99 % of the positions are below it."""
+    top1: float | None = None
+    perplexity: float | None = None
+    reference_perplexity: float | None = None
+    scored: int | None = None
+    window: int | None = None
+    texts: int | None = None
+    cosine: float | None = None
+    least_cosine: float | None = None
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class ValidateOutputs(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.validate.outputs/1"):
+    """`gptrs validate` of an imported model; `kind` is the importer."""
+
+    reference: str
+    inputs: list[str]
+    """The origin of each row: a file, `tokens` or `random input SEED`."""
+    tolerance: float
+    agrees: bool
+    outputs: list[Agreement]
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class Bench(Result, frozen=True, kw_only=True, tag="gptrs.bench/1"):
+    """`gptrs bench`."""
+
+    machine: dict[str, Any]
+    model: str
+    backend: str
+    precision: str
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
+    rows: list[Row]
+
+
+class LoadRatio(Struct, frozen=True):
+    """Streams beside the fewest ones, and HTTP beside the engine, round by round."""
+
+    streams: int
+    of_fewest: Spread
+    """Tokens a second of the engine, over those of the fewest streams."""
+    of_engine: Spread
+    """Tokens a second over HTTP, over those of the engine."""
+    later_ms: Spread
+    """First tokens over HTTP, after those of the engine; in milliseconds."""
+
+
+class BenchServe(Result, frozen=True, kw_only=True, tag="gptrs.bench.serve/1"):
+    """`gptrs bench serve`."""
+
+    model: str
+    backend: str
+    precision: str
+    rounds: int
+    prompt_tokens: int
+    new_tokens: int
+    rows: list[LoadFigures]
+    ratios: list[LoadRatio]
+
+
+class InspectProgram(Result, frozen=True, kw_only=True, tag="gptrs.inspect.program/1"):
+    """`gptrs inspect` of a program; `work` is null where it depends on symbols."""
+
+    program: str
+    instructions: int
+    inputs: list[NamedType]
+    results: list[NamedType]
+    symbols: list[str]
+    functions: dict[str, int]
+    unused: list[str]
+    work: dict[str, Any] | None
+
+
+class InspectPass(
+    Result, frozen=True, kw_only=True, tag="gptrs.inspect.pass/1", rename={"name": "pass"}
+):
+    """`gptrs inspect --why NAME`."""
+
+    name: str
+    instructions: dict[str, int]
+    """Those `before` and those `after` it."""
+    fired: dict[str, int]
+    declined: list[DeclinedRewrite]

@@ -1,0 +1,431 @@
+"""Results as records: what functions return, what `--json` prints, what its schema says.
+
+A `Result` is what a command prints: its tag, the key `schema`, says what it is and in which
+version, which grows when a key is removed or gets another meaning. The other records are parts of
+results. Keys are printed in the order of the fields, those of bases first; one that is UNSET is
+left out. The texts below fields are those of docs/json.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Number = Annotated[
+    float,
+    Meta(extra_json_schema={"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}),
+]
+"""A number that may be none of JSON, which is printed as a word then."""
+Vectors = list[list[Number]]
+Profile = dict[str, Any] | UnsetType
+Reason = Literal["eos", "stop", "length", "error", "interrupted"]
+
+
+class Result(Struct, frozen=True, tag_field="schema"):
+    """A line of JSON that a command prints."""
+
+
+class OfModel(Struct, frozen=True, kw_only=True):
+    """The model that a result is of."""
+
+    model: str
+    kind: str
+    backend: str
+
+
+class LabelScore(Struct, frozen=True):
+    """A class by its name, and how much a text is of it."""
+
+    label: str
+    score: float
+
+
+class Ranked(Struct, frozen=True):
+    """A document: its number in the given order, from 0, its score, and its text."""
+
+    index: int
+    score: float
+    text: str
+
+
+class Entity(Struct, frozen=True):
+    """A part of a text, `text[start:end]`, with its class and how likely that is."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+class Filling(Struct, frozen=True):
+    """A token for a masked position, its text alone, and its probability there."""
+
+    token: int
+    text: str
+    score: float
+
+
+class TokenPiece(Struct, frozen=True):
+    """A token: its entry of the vocabulary, and the text and bytes that it stands for."""
+
+    id: int
+    piece: str
+    text: str
+    bytes: list[int]
+
+
+class Segment(Struct, frozen=True):
+    """Text between two times, in seconds; `token_ids` include the tokens of the times."""
+
+    start: float
+    end: float
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Window(Struct, frozen=True):
+    """How a window of a sound was written, from `start` to `end` in seconds."""
+
+    start: float
+    end: float
+    temperature: float
+    """The one that counted; 0 for the likeliest tokens."""
+    avg_logprob: Number
+    """The mean log-probability of the tokens."""
+    compression_ratio: float
+    """That of the bytes of the text."""
+    no_speech_prob: float | None
+    """The probability of silence; null for a model without a token of it."""
+    is_silent: bool
+    """Whether the window has no text for that reason."""
+
+
+class Transcription(Struct, frozen=True):
+    """The text of a sound, and its segments."""
+
+    text: str
+    language: str | None
+    """The code of the one that is spoken; null where the model does not tell."""
+    seconds: float
+    """Of the sound."""
+    segments: tuple[Segment, ...]
+    windows: tuple[Window, ...] = ()
+    """How the text came about; none of a model that writes frame by frame."""
+
+
+class Score(Struct, frozen=True):
+    """A class or token: its number, name, logit, and share in the softmax of all logits.
+
+    The name of a class is its label, that of a token its text; both may be empty.
+    """
+
+    index: int
+    name: str
+    logit: Number
+    probability: Number
+
+
+class TopToken(Struct, frozen=True):
+    """A likely token."""
+
+    token_id: int
+    logprob: Number
+
+
+class TokenLogprob(Struct, frozen=True):
+    """The natural logarithm of a token's probability, and those of the likeliest ones."""
+
+    token_id: int
+    logprob: Number
+    top: list[TopToken]
+
+
+class RunTimings(Struct, frozen=True, kw_only=True):
+    """Seconds of loading, and of the work itself."""
+
+    load_s: float
+    forward_s: float | UnsetType = UNSET
+    trace_s: float | UnsetType = UNSET
+    embed_s: float | UnsetType = UNSET
+    classify_s: float | UnsetType = UNSET
+    rank_s: float | UnsetType = UNSET
+    tag_s: float | UnsetType = UNSET
+    fill_s: float | UnsetType = UNSET
+    match_s: float | UnsetType = UNSET
+    transcribe_s: float | UnsetType = UNSET
+    validate_s: float | UnsetType = UNSET
+    perplexity_s: float | UnsetType = UNSET
+
+
+class TextsRun(OfModel, frozen=True, kw_only=True):
+    """A run of a model on texts."""
+
+    timings: RunTimings
+
+
+class Classify(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.classify/1"):
+    """`gptrs classify`."""
+
+    texts: list[str]
+    pairs: list[str] | UnsetType = UNSET
+    """With `--pair`: the second text of each."""
+    truncated: list[int] | UnsetType = UNSET
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    classes: list[tuple[LabelScore, ...]]
+    """The classes of each text, the best first."""
+    profile: Profile = UNSET
+
+
+class Rank(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.rank/1"):
+    """`gptrs rank`."""
+
+    query: str
+    ranking: list[Ranked]
+    """The best first."""
+    truncated: list[int] | UnsetType = UNSET
+    """The numbers of documents that were cut to what the model reads, if there are some."""
+    profile: Profile = UNSET
+
+
+class Match(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.match/1"):
+    """`gptrs match`."""
+
+    images: list[str]
+    texts: list[str]
+    truncated: list[int] | UnsetType = UNSET
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    logits: Vectors
+    """For each image one for each text."""
+    probabilities: Vectors
+    profile: Profile = UNSET
+
+
+class Tag(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.tag/1"):
+    """`gptrs tag`."""
+
+    texts: list[str]
+    entities: list[list[Entity]]
+    """The named parts of each text, in the order of the text."""
+    profile: Profile = UNSET
+
+
+class Fill(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.fill/1"):
+    """`gptrs fill`."""
+
+    texts: list[str]
+    fillings: list[list[tuple[Filling, ...]]]
+    """For each masked position of each text the likeliest tokens, the best first."""
+    profile: Profile = UNSET
+
+
+class Transcribe(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.transcribe/1"):
+    """`gptrs transcribe`."""
+
+    # A Struct has fields of one base only: those of Transcription are written again.
+    file: str
+    text: str
+    language: str | None
+    """The code of the one that is spoken; null where the model does not tell."""
+    seconds: float
+    """Of the sound."""
+    segments: tuple[Segment, ...]
+    windows: tuple[Window, ...]
+    """How the text came about; none of a model that writes frame by frame."""
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class Tokenize(Result, frozen=True, kw_only=True, tag="gptrs.tokenize/1"):
+    """`gptrs tokenize`."""
+
+    text: str
+    tokens: list[TokenPiece]
+
+
+class Embed(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.embed/1"):
+    """`gptrs embed`."""
+
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
+    texts: list[str]
+    truncated: list[int] | UnsetType = UNSET
+    """The numbers, from 0, of texts that were cut to what the model reads, if there are some."""
+    shape: list[int]
+    dtype: Literal["f32"] = "f32"
+    embeddings: Vectors | UnsetType = UNSET
+    """A vector for each text or image; not with `--out`."""
+    similarity: Vectors | UnsetType = UNSET
+    timings: RunTimings
+    images: list[str] | UnsetType = UNSET
+    """The files, with `--image`."""
+    profile: Profile = UNSET
+
+
+class Inputs(OfModel, frozen=True, kw_only=True):
+    """The model and the inputs of a run."""
+
+    inputs: list[str]
+    """The origin of each row: a file, `tokens`, `prompt` or `random input SEED`."""
+
+
+class Forward(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.forward/1"):
+    """`gptrs forward`; `kind` of an imported model is the importer."""
+
+    output: str | UnsetType = UNSET
+    """Of an imported model: the output that has the scores."""
+    shape: list[int]
+    """That of the logits: [B, T, V] or [B, classes]."""
+    dtype: Literal["f32"] = "f32"
+    top: list[tuple[Score, ...]]
+    """For each row the best `--top` N, of tokens those after the last position."""
+    timings: RunTimings
+    profile: Profile = UNSET
+
+
+class Guesses(Struct, frozen=True):
+    """Tokens that were guessed ahead, and how many of them came true."""
+
+    proposed: int
+    accepted: int
+
+
+class GeneratedText(Struct, frozen=True, kw_only=True):
+    """A text that was generated."""
+
+    text: str
+    """Of a conversation the answer without its thoughts."""
+    token_ids: tuple[int, ...]
+    finish_reason: Reason
+    reasoning_content: str | UnsetType = UNSET
+    """Of a conversation: the thoughts of the model, where there are some."""
+    error: str | UnsetType = UNSET
+    """Where that is the `finish_reason`: why the text cannot go on."""
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    """With `--logprobs`: one of each token."""
+    guesses: Guesses | UnsetType = UNSET
+    """With `--prompt-lookup` or `--draft`."""
+
+
+class GenerationTimings(Struct, frozen=True):
+    """Seconds and rates of a generation, null where there was nothing to measure."""
+
+    load_s: float
+    first_token_s: float | None
+    prompt_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+
+
+class Generate(GeneratedText, Result, frozen=True, kw_only=True, tag="gptrs.generate/1"):
+    """`gptrs generate`; with `--stream`, the last line."""
+
+    prompt: str | None
+    """The text that was continued, as rendered by a chat template; null for tokens."""
+    prompt_token_ids: tuple[int, ...]
+    timings: GenerationTimings
+    model: str
+    backend: str
+    precision: str
+    """Of products: `f32`, `bf16`, or `int8` where quantized weights meet activations of 8 bits."""
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
+    generations: list[GeneratedText] | UnsetType = UNSET
+    """With `--num-return`: all texts; the first is that of the other keys."""
+    profile: Profile = UNSET
+    """With `--profile`: see `docs/profiles.md`."""
+
+
+class GenerateEvent(Result, frozen=True, kw_only=True, tag="gptrs.generate.event/1"):
+    """`gptrs generate --stream`: each line but the last one."""
+
+    event: Literal["text", "reasoning"]
+    """Whether it is text, or thoughts of an answer in a conversation."""
+    text: str
+    """Follows the texts of earlier lines of this `event`: whole characters, perhaps none."""
+    token_ids: tuple[int, ...]
+    """The tokens since the line before."""
+
+
+class GenerateLine(Result, frozen=True, kw_only=True, tag="gptrs.generate.line/1"):
+    """`gptrs generate --prompts`: the result of each prompt, printed or in the file of `--out`."""
+
+    id: str | int
+    text: str
+    """Of a conversation the answer without its thoughts."""
+    token_ids: tuple[int, ...]
+    finish_reason: Reason
+    reasoning_content: str | UnsetType = UNSET
+    """Of a conversation: the thoughts of the model, where there are some."""
+    error: str | UnsetType = UNSET
+    """Where that is the `finish_reason`: why the text cannot go on."""
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    """With `--logprobs`: one of each token."""
+    guesses: Guesses | UnsetType = UNSET
+    """With `--prompt-lookup` or `--draft`."""
+    prompt_token_ids: tuple[int, ...]
+    model: str
+
+
+class Convert(Result, frozen=True, kw_only=True, tag="gptrs.convert/1", rename={"nbytes": "bytes"}):
+    """`gptrs convert`."""
+
+    source: str
+    destination: str
+    format: str
+    kind: str | None
+    files: tuple[str, ...]
+    tensors: int
+    parameters: int
+    nbytes: int
+    rounded: int
+    left_out: tuple[str, ...]
+    limits: tuple[str, ...]
+    """The conditions on the free sizes of a model that a plugin wrote."""
+    seconds: float
+
+
+class TensorError(Struct, frozen=True):
+    """How far a quantized weight is from what it was: of `type`, with all `bits` of an element.
+
+    `relative_rms` is the root of the mean square of the errors over that of the weights, and
+    `max_error` the largest one. `product_rms` is the same for products with normal inputs, as the
+    model will compute them: on a backend of the precision `int8` inputs are rounded, too. 0 where
+    products were not measured.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    bits: float
+    """Of an element, with its share of scales and zero points."""
+    relative_rms: float
+    product_rms: float
+    max_error: float
+
+
+class Quantize(
+    Result, frozen=True, kw_only=True, tag="gptrs.quantize/1", rename={"nbytes": "bytes"}
+):
+    """`gptrs quantize`."""
+
+    source: str
+    destination: str
+    format: str
+    kind: str
+    type: str
+    rounding: str
+    precision: Literal["f32", "bf16", "int8"]
+    """In which the default backend will run the copy; `int8` rounds inputs of products, too."""
+    product_rms: float
+    """The mean over the weights of all quantized tensors."""
+    files: tuple[str, ...]
+    nbytes: int
+    bits_per_weight: float
+    quantized: tuple[TensorError, ...]
+    kept: tuple[str, ...]
+    """Tensors that stayed as they were."""
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Of what other readers of the copy will do otherwise."""
+    seconds: float
