@@ -31,6 +31,7 @@ FOLDED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "by channels": ((1, 8, 16, 16), (8, 1, 3, 3), {"pad": (0, 1, 0, 1), "groups": 8, "stride": 2}),
     "several of a channel": ((1, 4, 9, 8), (8, 1, 3, 3), {"pad": (1, 2, 1, 0), "groups": 4}),
     "of volumes": ((1, 2, 5, 6, 4), (3, 2, 3, 2, 2), {"pad": (1, 0, 0, 1, 2, 1), "padding": 1}),
+    "of volumes by groups": ((1, 4, 5, 6, 4), (6, 2, 3, 2, 2), {"pad": (1, 0) * 3, "groups": 2}),
     "of 1 and strides": ((1, 3, 9, 8), (4, 3, 1, 1), {"pad": (1, 0, 2, 0), "padding": 1}),
     "by nothing": ((1, 3, 9, 8), (4, 3, 1, 1), {"pad": (0, 0, 0, 0)}),
     "wider than the image": ((1, 3, 1, 1), (4, 3, 3, 3), {"pad": (4, 0, 1, 3)}),
