@@ -28,7 +28,6 @@ from gptrs.backend.sharding import ShardSource as ShardSource
 from gptrs.backend.sharding import sharding_of as sharding_of
 from gptrs.backend.weight_identity import WeightFile as WeightFile
 from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
-from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
 from gptrs.disk_cache import CachePart as CachePart
 from gptrs.disk_cache import CacheReport as CacheReport
 from gptrs.disk_cache import Entries as Entries
