@@ -404,3 +404,10 @@ def test_weights_inside_the_file_have_an_identity_that_follows_the_file(tmp_path
     assert not first.unchanged
     assert identity().digest != first.digest
     assert gptrs_onnx.from_proto(onnx.load(path), "ref").weights.identity_of("w") is None
+
+
+def test_integer_powers_beyond_what_squaring_reaches_are_those_of_one_and_minus_one() -> None:
+    model = model_of("g (int64[n] x, int64[n] e) => (int64[n] y) { y = Pow(x, e) }")
+    x = np.asarray([1, -1, -1, 2, 2, 3, 0, 1, -1, 2, 5])
+    exponents = np.asarray([100, 64, 65, 70, 3, 4, 0, -2, -3, -1, 0])
+    assert model(x, exponents)["y"].tolist() == [1, 1, -1, 0, 8, 81, 1, 1, -1, 0, 1]

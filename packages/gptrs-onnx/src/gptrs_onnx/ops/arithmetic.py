@@ -92,14 +92,22 @@ def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
 
 
 def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
-    """Return a power of integers >= 0, wrapping as products do, by squaring."""
+    """Return powers of integers by squaring; they wrap as products do.
+
+    Exponents below 0 and from 64 on give powers of 1 and -1, and 0 for other bases.
+    """
     result, square = F.broadcast_to(scalar(1, base.dtype), F.add(base, exponent).shape), base
     zero, one = scalar(0, base.dtype), scalar(1, base.dtype)
+    left = exponent
     for _ in range(6):
-        odd = F.equal(F.bitwise_and(exponent, one), one)
+        odd = F.equal(F.bitwise_and(left, one), one)
         result = F.where(odd, result * square, result)
-        square, exponent = square * square, F.right_shift(exponent, one)
-    return F.where(F.greater(exponent, zero), zero, result)
+        square, left = square * square, F.right_shift(left, one)
+    odd = F.equal(F.bitwise_and(exponent, one), one)
+    unit = F.where(odd, base, base * base)
+    beyond = F.where(F.equal(F.abs(base), one), unit, zero)
+    is_beyond = F.logical_or(F.greater(left, zero), F.less(exponent, zero))
+    return F.where(is_beyond, beyond, result)
 
 
 @converts("Mod")
