@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,10 +13,12 @@ from gptrs.api import UsageError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from gptrs_ray.tasks import ERROR, run_rows, task_named
+from gptrs_ray.tasks import ERROR, TASKS, run_rows, task_named
 from gptrs_ray.worker import BatchWorker, Failed, RowWorker, WorkerSettings
+from gptrs_runtime.verbs import VERBS
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_heads import save_tiny_head
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,31 @@ def test_a_column_is_not_overwritten(demo):
     rows = [{"prompt": "def", "generated": "mine"}]
     with pytest.raises(UsageError, match="have a column `generated`"):
         run_rows(demo, task_named("generate"), rows)
+
+
+HEADS = {
+    "classify": ("ForSequenceClassification", ("no", "yes")),
+    "tag": ("ForTokenClassification", ("O", "B-PER")),
+    "fill": ("ForMaskedLM",),
+}
+
+
+def test_each_verb_is_a_task():
+    assert {verb.name for verb in VERBS} == HEADS.keys() | {"embed"}
+    assert TASKS.keys() == {"generate", "forward", *(verb.name for verb in VERBS)}
+
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if v.name in HEADS], ids=lambda v: v.name)
+def test_rows_gain_what_a_verb_finds(verb, tmp_path):
+    model = gptrs.load_model(save_tiny_head(tmp_path / "model", *HEADS[verb.name]), backend="ref")
+    rows = [{"id": 1, "text": "the [MASK] sat"}, {"id": 2, "text": "[MASK] cat"}]
+    found = run_rows(model, task_named(verb.name), rows, options={"batch_size": 1})
+    alone = verb.of_texts(model, [row["text"] for row in rows], batch_size=1)
+    assert found == [
+        {**row, verb.column: msgspec.to_builtins(each)}
+        for row, each in zip(rows, alone, strict=True)
+    ]
+    assert json.loads(json.dumps(found[0]))["id"] == 1
 
 
 def test_unknown_tasks_and_options_are_refused(demo):

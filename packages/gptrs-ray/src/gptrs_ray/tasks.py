@@ -1,4 +1,4 @@
-"""Tasks of a model on rows: generate, embed, forward; each adds columns of its own."""
+"""Tasks of a model on rows: generate, forward, the verbs; each adds columns of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from gptrs.api import GptrsError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, conversation_of
-from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.generation.generate import generate_batch
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.prompts import Prompt
+from gptrs_runtime.verbs import VERBS, Verb
 
 Row = dict[str, Any]
 """Columns of a row by name: JSON values, or what Ray Data makes of them."""
@@ -157,10 +157,14 @@ def _prompt(value: Any, row: Row) -> Prompt:
     )
 
 
-def _embed(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
-    texts = [_text(value) for value in inputs]
-    vectors = embed(model, texts, **cast("Any", dict(options)))
-    return [{"embedding": vector.tolist()} for vector in vectors]
+def _of_verb(verb: Verb) -> Task:
+    """Return the task of a row in the table of the runtime."""
+
+    def run(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
+        texts = [_text(value) for value in inputs]
+        return [{verb.column: value} for value in verb.values(model, texts, **options)]
+
+    return Task(verb.name, ("text",), (verb.column,), verb.options, run)
 
 
 def _text(value: Any) -> str:
@@ -206,13 +210,7 @@ TASKS: Final[Mapping[str, Task]] = {
             _generate,
             _prompt,
         ),
-        Task(
-            "embed",
-            ("text",),
-            ("embedding",),
-            frozenset({"batch_size", "normalize", "prompt", "prompt_name"}),
-            _embed,
-        ),
+        *map(_of_verb, VERBS),
         Task("forward", ("input",), ("output",), frozenset(), _forward),
     )
 }
