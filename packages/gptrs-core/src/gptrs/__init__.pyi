@@ -48,6 +48,7 @@ from gptrs_runtime.programs.run import run_program as run_program
 from gptrs_runtime.quantize import quantize as quantize
 from gptrs_runtime.results import Entity as Entity
 from gptrs_runtime.results import Filling as Filling
+from gptrs_runtime.results import LabelScore as LabelScore
 from gptrs_runtime.results import Ranked as Ranked
 from gptrs_runtime.results import Segment as Segment
 from gptrs_runtime.results import Transcription as Transcription
@@ -56,7 +57,6 @@ from gptrs_runtime.serving.answers import Piece as Piece
 from gptrs_runtime.serving.engine import Engine as Engine
 from gptrs_runtime.speech.fallback import Fallback as Fallback
 from gptrs_runtime.speech.transcribe import transcribe as transcribe
-from gptrs_runtime.text_classes.classify import LabelScore as LabelScore
 from gptrs_runtime.text_classes.classify import classify as classify
 from gptrs_runtime.text_classes.fill import fill as fill
 from gptrs_runtime.text_classes.rank import rank as rank

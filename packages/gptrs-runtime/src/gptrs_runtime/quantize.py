@@ -33,8 +33,9 @@ from gptrs_runtime.quantizing.compressed_folder import compressed_config, compre
 from gptrs_runtime.quantizing.group_rounding import ROUNDINGS, Rounding
 from gptrs_runtime.quantizing.plan import planned, require_some
 from gptrs_runtime.quantizing.quantizing_source import rounded_tensor
-from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, TensorError
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
 from gptrs_runtime.quantizing.weight_types import WeightType, weight_type
+from gptrs_runtime.results import TensorError
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
 from gptrs_runtime.sources.quantization_config import KEY

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gptrs.ir.size_guards import SizeGuards
     from gptrs.ir.tensor_type import TensorType
     from gptrs.optimizer.pass_base import Pass
+    from gptrs.optimizer.passes.inlining import Claimed
 
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
@@ -229,8 +230,10 @@ class Backend(ABC):
 
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> Op | None:
-        """Return the op, with the same operands, that computes a composite; None to inline it.
+    ) -> Claimed:
+        """Return the op or region, on the same operands, that computes a composite.
+
+        None inlines it; so does `Declined`, with a reason that `gptrs inspect --why` shows.
 
         `OpTable.claim` answers from the table.
         """

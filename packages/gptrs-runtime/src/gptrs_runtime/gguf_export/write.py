@@ -23,8 +23,9 @@ from gptrs_runtime.gguf_export.vocabulary import vocabulary_of
 from gptrs_runtime.quantizing.gguf_blocks import GGUF_WEIGHT_TYPES, quantized_outgoing
 from gptrs_runtime.quantizing.group_rounding import Rounding
 from gptrs_runtime.quantizing.plan import planned
-from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, TensorError
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
 from gptrs_runtime.quantizing.weight_types import WeightType
+from gptrs_runtime.results import TensorError
 from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, settings_of
 from gptrs_runtime.sources.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER, ModelSource
 
