@@ -155,3 +155,17 @@ def test_symbolic_calls_share_a_decomposition_for_the_sizes_that_it_holds_for():
         for rows in (2, 5, 9):
             x = np.ones((rows, 3), np.float32)
             np.testing.assert_allclose(step(gptrs.tensor(x)).numpy(), x * 2 / 3, rtol=1e-6)
+
+
+def test_equal_calls_under_other_overrides_share_a_function():
+    def run(x):
+        usual = F.softmax(x)
+        with gptrs.overrides({"silu": "half"}):
+            return usual + F.softmax(x) + F.softmax(F.gelu(x))
+
+    with implemented("silu", {"half": lambda x: x / 2}):
+        program = gptrs.jit(run).lower(X)
+    verify(program)
+    names = [each.decomposition for each in composites(program)]
+    assert len(set(names)) == 2
+    assert len(program.functions) == 3

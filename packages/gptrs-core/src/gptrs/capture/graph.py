@@ -224,7 +224,8 @@ class GraphSlice:
         return {(-1, known[leaf]): place for place, leaf in enumerate(order) if leaf in known}
 
     def _functions(self) -> tuple[Function, ...]:
-        return tuple(dict.fromkeys(f for node in self.nodes for f in node.functions))
+        # Captures of equal bodies are equal: names of functions end in a digest of the body.
+        return tuple({f.name: f for node in self.nodes for f in node.functions}.values())
 
     def _reference(self, source: Source) -> tuple[int, int]:
         # What was a node when it was visited stays one, though another thread may have computed it.

@@ -44,7 +44,7 @@ class CapturedBody:
     @property
     def functions(self) -> tuple[Function, ...]:
         """The functions that the region calls, each after those it calls itself."""
-        return tuple(dict.fromkeys(f for node in self.nodes for f in node.functions))
+        return tuple({f.name: f for node in self.nodes for f in node.functions}.values())
 
     def region(
         self,
