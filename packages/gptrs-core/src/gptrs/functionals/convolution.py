@@ -50,7 +50,7 @@ _BIASES: tuple[dict[str, str], ...] = ({}, {"bias": "f32[6]"})
     for bias in _BIASES
     for stride in ((1, 1), (2, 2), (3, 2))
 )
-@functional
+@functional(composite=True)
 def conv2d(
     x: Tensor,
     weight: Tensor,
@@ -95,7 +95,7 @@ def conv2d(
     for bias in _BIASES
     for geometry in _GEOMETRIES
 )
-@functional
+@functional(composite=True)
 def depthwise_conv2d(
     x: Tensor,
     weight: Tensor,
@@ -131,7 +131,7 @@ def depthwise_conv2d(
     return _depthwise(x, _spatial_first(weight, layout, "hwio"), bias, windows)
 
 
-@functional
+@functional(composite=True)
 def conv1d(
     x: Tensor,
     weight: Tensor,

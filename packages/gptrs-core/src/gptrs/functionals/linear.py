@@ -43,7 +43,7 @@ def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
 @pattern_example(x="f32[2, 3]", weight="f32[3, 4]", bias="f32[4]", layout="in_out")
 @pattern_example(x="f32[2, 3]", weight="f32[4, 3]", layout="out_in")
 @pattern_example(x="f32[2, 3]", weight="f32[3, 4]", layout="in_out")
-@functional
+@functional(composite=True)
 def linear(
     x: Tensor,
     weight: Tensor,

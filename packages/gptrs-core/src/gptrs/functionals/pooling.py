@@ -35,7 +35,7 @@ from gptrs.functionals.windows import (
 from gptrs.ir.dtypes import DType
 
 
-@functional
+@functional(composite=True)
 def max_pool(
     x: Tensor,
     kernel: Extents,
@@ -103,7 +103,7 @@ def max_pool_with_indices(
     return best, primitives.transpose(found, [order.index(axis) for axis in range(x.rank)])
 
 
-@functional
+@functional(composite=True)
 def average_pool(
     x: Tensor,
     kernel: Extents,
@@ -182,7 +182,7 @@ def adaptive_max_pool(x: Tensor, output_size: Extents, axes: Sequence[int] | Non
     return x
 
 
-@functional
+@functional(composite=True)
 def global_average_pool(x: Tensor, keepdims: bool = False) -> Tensor:
     """The mean over all spatial axes (Lin et al. 2013).
 
