@@ -13,6 +13,7 @@ from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
 from gptrs_backend_numba.lowering.linear import BF16_LINEAR
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
+from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_runtime.load import load_model
 
 RNG = np.random.default_rng(7)
@@ -124,6 +125,7 @@ func @main(%x: f32[33, 64], %v: f32[48, 64], %w: f32[40, 64]) -> (f32[33, 48], f
     fused = Pipeline(fuse=backend.fuse(), verify=True).run(parse_program(text))
     roles = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
     executable = backend.compile(fused, roles)
+    assert isinstance(executable, NumbaExecutable)
     assert len(executable.schedule.calls) == 2 + 1 + 3  # roundings, the negation, products
     x, v, w = normal(33, 64), normal(48, 64), normal(40, 64)
     found = [np.asarray(each).tobytes() for each in executable.run([x, v, w])]
@@ -166,6 +168,7 @@ def test_f32_weights_take_half_the_memory() -> None:
     backend = create(1).with_precision("bf16")
     fused = Pipeline(fuse=backend.fuse()).run(parse_program(program(1, 64, 64)))
     executable = backend.compile(fused, [InputRole.ARGUMENT, InputRole.PARAMETER])
+    assert isinstance(executable, NumbaExecutable)
     (packing,) = executable.schedule.packings
     assert packing.layout.nbytes == 64 * 64 * 2
 

@@ -71,7 +71,9 @@ def compiled(
     assert text.count(QUANTIZED_GROUPED) == 1
     assert "dequantize" not in text
     roles = [InputRole.ARGUMENT, *[role] * len(layer.parts), InputRole.ARGUMENT]
-    return create(threads).with_precision("int8").compile(parse_program(text), roles)
+    executable = create(threads).with_precision("int8").compile(parse_program(text), roles)
+    assert isinstance(executable, NumbaExecutable)
+    return executable
 
 
 @pytest.mark.sample(4)

@@ -38,7 +38,9 @@ def compiled(
 ) -> NumbaExecutable:
     roles = [InputRole.ARGUMENT, *[role] * len(layer.parts)]
     backend = create(threads).with_precision("int8")
-    return backend.compile(parse_program(fused(layer, rows)), roles)
+    executable = backend.compile(parse_program(fused(layer, rows)), roles)
+    assert isinstance(executable, NumbaExecutable)
+    return executable
 
 
 @pytest.mark.paths
@@ -95,6 +97,7 @@ def test_layers_of_one_x_share_its_rounding(names: tuple[str, str], roundings: i
     parts = [part for layer in layers for part in layer.parts.values()]
     roles = [InputRole.ARGUMENT, *[InputRole.PARAMETER] * len(parts)]
     executable = create(2).with_precision("int8").compile(program, roles)
+    assert isinstance(executable, NumbaExecutable)
     assert len(executable.schedule.calls) == roundings + len(layers)
     for layer, found in zip(layers, executable.run([x, *parts]), strict=True):
         (wanted,) = compiled(layer, len(x)).run([x, *layer.parts.values()])

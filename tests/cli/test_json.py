@@ -140,7 +140,7 @@ def test_a_stream_is_json_of_one_text(gptrs, more):
     assert "`--stream` prints JSON of one text" in result.err + result.out
 
 
-class Numbers(Result, tag="numbers/1"):
+class Numbers(Result, frozen=True, tag="numbers/1"):
     x: list[float]
     y: dict[str, float]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gptrs.backend.contract import Precision
@@ -12,7 +14,7 @@ from gptrs_backend_ref.backend import RefBackend
 class Precise(RefBackend):
     """The reference backend, as if it had another precision."""
 
-    precisions: tuple[Precision, ...] = ("f32", "int8")
+    precisions: Sequence[Precision] = ("f32", "int8")
     precision: Precision = "f32"
 
     def quantized_precision(self) -> Precision:

@@ -168,4 +168,4 @@ def test_options_are_checked_wherever_they_are_made():
     with pytest.raises(UsageError, match="max-tokens must be at least 1"):
         replace(options, max_tokens=0)
     with pytest.raises(AttributeError):
-        options.max_tokens = 4
+        options.max_tokens = 4  # pyright: ignore[reportAttributeAccessIssue]

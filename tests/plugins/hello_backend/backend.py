@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gptrs.api.backends import Backend, Executable, OpTable, require_supported
+from gptrs.api.backends import Backend, Buffer, Executable, OpTable, require_supported
 from gptrs.api.programs import dtypes, ops
 
 TABLE = OpTable("hello")
@@ -29,7 +29,7 @@ class HelloExecutable(Executable):
     def __init__(self, region):
         self._region = region
 
-    def run(self, inputs):
+    def run(self, inputs) -> list[Buffer]:
         values = dict(zip(self._region.params, inputs, strict=True))
         with np.errstate(all="ignore"):
             for step in self._region.instructions:
@@ -41,8 +41,15 @@ class HelloExecutable(Executable):
 
 class HelloBackend(Backend):
     name = "hello"
-    refusal = staticmethod(TABLE.refusal)
-    to_device = to_host = staticmethod(np.asarray)
+
+    def refusal(self, op, operands, results):
+        return TABLE.refusal(op, operands, results)
+
+    def to_device(self, array):
+        return array
+
+    def to_host(self, buffer):
+        return np.asarray(buffer)
 
     def compile(self, program, roles):
         require_supported(self, program)
