@@ -14,11 +14,11 @@ from gptrs import functionals as F
 from gptrs.backend.contract import InputRole
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
-from gptrs.ir import Program, verify
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir import Program, parse_program, verify
+from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.inlining import Declined, Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
@@ -252,3 +252,33 @@ def test_the_logits_do_not_depend_on_the_threads():
         gptrs.load_model(backend="numba", threads=threads).forward(tokens) for threads in (1, 2, 3)
     ]
     assert logits[0].tobytes() == logits[1].tobytes() == logits[2].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "attrs"),
+    [
+        ("softmax.v1", "x", ""),
+        ("softmax.v1", "y", ", attrs = {axis = -1}"),
+        ("rms_norm.v1", "x", ', attrs = {epsilon = "small"}'),
+        ("rotary.v1", "x", ", attrs = {heads_axis = 1, interleaved = false}"),
+        ("attention.v1", "query", ", attrs = {causal = false}"),
+    ],
+)
+def test_composites_that_are_not_those_of_a_functional_are_inlined(kind, operands, attrs):
+    given = f'kind = "{kind}", decomposition = @meaning, operands = "{operands}"{attrs}'
+    program = parse_program(f"""ptir.v0.5
+func @meaning(%x: f32[2, 3]) -> f32[2, 3] {{
+  %0 = tanh %x : f32[2, 3]
+  return %0
+}}
+func @main(%x: f32[2, 3]) -> f32[2, 3] {{
+  %0 = composite %x {{{given}}} : f32[2, 3]
+  return %0
+}}
+""")
+    (made,) = CLAIMS.apply(program).main.body.instructions
+    assert made.op.name == "tanh"
+    op = program.main.body.instructions[0].op
+    assert isinstance(op, Composite)
+    types = [value.type for value in program.main.body.params]
+    assert isinstance(claim(op, types, types), Declined)

@@ -98,8 +98,9 @@ def _is_taken(claimed: Claimed, operands: Sequence[TensorType]) -> bool:
     if isinstance(claimed, Region):
         made = claimed.instructions[-1]
         claimed, operands = made.op, [value.type for value in made.operands]
-    if not isinstance(claimed, CustomCall):
-        return True
+    sizes = (size for type_ in operands for size in type_.shape)
+    if not isinstance(claimed, CustomCall) or any(isinstance(size, SymbolicDim) for size in sizes):
+        return True  # kernels derive sizes of symbols, which is for lowering
     return TABLE.refusal(claimed, operands, claimed.results) is None
 
 
