@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_pip_of_this_environment_goes_by_its_name(monkeypatch: pytest.MonkeyPatc
 def test_uv_where_there_is_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str):
     (tmp_path / "uv").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(install_hints.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(install_hints, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     python = "'/opt/my python/bin/python'"
     assert install_libraries(["numpy"]) == f"run `uv pip install --python {python} numpy`"
 

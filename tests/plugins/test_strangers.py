@@ -229,7 +229,7 @@ def test_hello_is_as_short_as_promised_and_knows_public_names_only():
     files = sorted(path for path in (HERE / "hello_backend").iterdir() if path.is_file())
     assert [path.name for path in files] == ["backend.py", "plugin.py", "pyproject.toml"]
     lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(lines) <= 80
+    assert len(lines) <= 90
     assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {
         "gptrs.api",
         "gptrs.api.backends",
@@ -242,7 +242,8 @@ def test_hello_passes_the_op_tests_of_every_backend_where_it_claims_the_op(stran
     families = ("contraction", "creation", "elementwise_float", "layout")
     tests = [f"tests/backends/test_{family}.py" for family in families]
     chosen = "contraction or creation or layout or add or mul or tanh"
-    options = ["-q", "-p", "no:cacheprovider", "--backends", "hello", "-k", chosen]
+    options = ["-q", "-p", "no:cacheprovider", "--backends", "hello", "--exhaustive", "all"]
+    options += ["-k", chosen]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=HERE.parents[1],

@@ -7,7 +7,6 @@ tells where its siblings are. Libraries of others are named themselves, since ev
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import unquote, urlsplit
@@ -55,7 +55,8 @@ def install_libraries(requirements: Iterable[str]) -> str:
 
 def _pip_install() -> str:
     """Return how pip installs for this Python; a bare `pip` on PATH may be that of another one."""
-    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+    # By the path alone: the finder of setuptools warns when pip is asked for after `distutils`.
+    if PathFinder.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install --python {_shown(Path(sys.executable))}"
     found = shutil.which("pip")
     if found and Path(found).parent == Path(sys.executable).parent:

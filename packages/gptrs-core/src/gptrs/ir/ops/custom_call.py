@@ -14,7 +14,7 @@ from gptrs.ir.ops.control_flow import ControlFlow, Types
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 
-_KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
 
 
