@@ -6,6 +6,7 @@ import logging
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -207,7 +208,8 @@ def test_an_implementation_of_two_packages_under_one_name_is_an_error(install):
     chosen = find_implementation("gelu", "two-dist:fast")
     assert (chosen.name, chosen.function.__module__) == ("two-dist:fast", "two")
     with gptrs.overrides({"gelu": "prefer=one_dist:fast"}):
-        assert gptrs.functionals.gelu(gptrs.tensor([3.0])).item() == 3.0
+        made = cast("Any", gptrs.functionals.gelu(gptrs.tensor([3.0])).source)
+    assert made.node.op.kind == "gelu.v1/one_dist:fast"
     with pytest.raises(UsageError, match="functional `gelu` has no implementation `x-dist:fast`"):
         find_implementation("gelu", "x-dist:fast")
 

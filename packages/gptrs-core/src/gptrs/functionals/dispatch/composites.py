@@ -166,8 +166,8 @@ def _decomposed(
         captured = capture_body(kind, body, [operand.type for operand in operands.values()])
     except Exception:
         return None  # the call in place raises it again, of the tensors that it was given
-    if captured.outside or not captured.nodes:
-        return None  # weights from outside, or nothing that is computed
+    if captured.outside or not captured.results:
+        return None
     made = as_function(captured)
     op = Composite(kind, FunctionName(made.name), " ".join(operands), attrs)
     return _Decomposed(op, (*captured.functions, made), isinstance(returned[0], Tensor))
