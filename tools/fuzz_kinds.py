@@ -116,9 +116,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="ref")
     options = parser.parse_args(arguments)
-    logging.getLogger("gptrs").setLevel(logging.ERROR)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     refused, wrong, started = 0, 0, time.monotonic()
     for seed in range(options.seed, options.seed + options.models):
         kind, settings = drawn(seed)
@@ -183,4 +180,8 @@ def _saved(kind: str, settings: Mapping[str, object], seed: int, folder: Path) -
 
 
 if __name__ == "__main__":
+    # Here, not in `main`: tests call that, and the level of a logger is that of the whole process.
+    logging.getLogger("gptrs").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     sys.exit(main())
