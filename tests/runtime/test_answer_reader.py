@@ -6,7 +6,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gptrs.errors import ModelError
@@ -76,6 +76,7 @@ PIECES = (
     places=PLACES,
     certain=st.booleans(),
 )
+@example("<think><think> <think>", FAMILIES[0], [], False)
 def test_any_text_is_read_the_same_however_it_is_cut(text, family, places, certain):
     form = AnswerForm(THINK, family, TOOLS, certain=certain)
     assert read(form, cut(text, places)) == read(form, [text]) == read(form, list(text))

@@ -218,11 +218,10 @@ class AnswerReader:
         assert self.form.thoughts is not None
         begin, end = self.form.thoughts.begin, self.form.thoughts.end
         if not self._begun:  # some models repeat the mark that their prompt ends in
-            rest = self._held.lstrip()
-            if begin.startswith(rest) and rest != begin and not final:
-                return False
-            if rest.startswith(begin):
+            while (rest := self._held.lstrip()).startswith(begin):
                 self._take(len(self._held) - len(rest) + len(begin))
+            if begin.startswith(rest) and not final:
+                return False
         at = self._held.find(end)
         kept = 0 if final else _begun_length(self._held, [end])
         self._think(self._take(len(self._held) - kept if at < 0 else at), found)
