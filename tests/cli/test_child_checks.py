@@ -47,10 +47,12 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}_plugin.py").write_text(DESCRIPTION.format(name=name))
     (tmp_path / "late_work.py").write_text("import time\ntime.sleep(600)")
     (tmp_path / "sound_work.py").write_text(
-        "from types import SimpleNamespace\n"
+        "from gptrs.api.backends import Backend\n"
+        "class Sound(Backend):\n"
+        "    name = 'sound'\n"
+        "    refusal = compile = to_device = to_host = lambda *a: None\n"
         "def make(threads):\n"
-        "    f = lambda *a: None\n"
-        "    return SimpleNamespace(name='sound', refusal=f, compile=f, to_device=f, to_host=f)\n"
+        "    return Sound()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
