@@ -405,7 +405,7 @@ class Backend(ABC):
     # -- Devices ------------------------------------------------------------------------------
 
     ignored: Sequence[str] = ()
-    """What it ignores of the settings that it was made with, a sentence each."""
+    """Says which settings it was given and ignores, one sentence each."""
     own_memory: bool = False
     """Whether its buffers are not in the memory of the host: derived weights stay where they were
     computed, and pages are given back only of host memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ class Declined:
 
 
 Claimed = Op | Region | Declined | None
-"""What a backend does with a composite.
+"""Says how a backend treats a composite.
 
 An op computes it from the same operands, mostly a `custom_call` of a kernel, and a region with such
 an op in it, which takes the operands as parameters. Anything else inlines the composite; None
@@ -67,7 +68,7 @@ class Inlining:
             if function.name in kept or function.name == "main"
         ]
         if len(functions) == len(program.functions) and all(
-            map(_same_function, functions, program.functions)
+            map(operator.is_, functions, program.functions)
         ):
             return program
         return Program(tuple(functions))
@@ -82,10 +83,6 @@ class Inlining:
             for made in function.body.walk():
                 (inlined if isinstance(made.op, Composite) else called).update(made.op.callees())
         return frozenset(each.name for each in program.functions) - (inlined - called)
-
-
-def _same_function(a: Function, b: Function) -> bool:
-    return a is b
 
 
 def _called_often(region: Region) -> frozenset[str]:
@@ -119,7 +116,9 @@ class _Inliner:
                 continue
             results = splice(found, plain.operands, kept)
             known.update(zip(plain.results, results, strict=True))
-        if len(kept) == len(region.instructions) and all(map(_is, kept, region.instructions)):
+        if len(kept) == len(region.instructions) and all(
+            map(operator.is_, kept, region.instructions)
+        ):
             return region
         return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
@@ -146,7 +145,3 @@ class _Inliner:
         if not isinstance(op, Call) or op.function in self._kept:
             return None
         return self._bodies[op.function]
-
-
-def _is(a: Instruction, b: Instruction) -> bool:
-    return a is b
