@@ -103,3 +103,9 @@ def test_composites_are_printed_as_primitives(gptrs, composites):
     text = gptrs("inspect", composites, "--print", "text", "--expand").out
     assert "composite" not in text
     assert gptrs("inspect", composites, "--expand").code == 2
+
+
+def test_a_functional_that_the_program_does_not_call(gptrs, composites):
+    result = gptrs("inspect", composites, "--why", "rms_norm")
+    assert result.code == 2
+    assert "there is no pass `rms_norm`; this program calls gelu, softmax; known" in result.err

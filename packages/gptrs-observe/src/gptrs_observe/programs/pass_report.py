@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.optimization import claim_of
+from gptrs.errors import UsageError
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Program
 from gptrs.optimizer import recording
@@ -49,13 +50,22 @@ def explain(program: Program, name: str) -> PassReport:
 
     UsageError for a name that is neither.
     """
-    kinds = {
-        made.op.kind
+    composites = [
+        made.op
         for function in program.functions
         for made in function.body.walk()
-        if isinstance(made.op, Composite) and name in (made.op.title, made.op.kind)
-    }
-    return _explain_claims(program, name, kinds) if kinds else explain_pass(program, name)
+        if isinstance(made.op, Composite)
+    ]
+    kinds = {op.kind for op in composites if name in (op.title, op.kind)}
+    if kinds:
+        return _explain_claims(program, name, kinds)
+    try:
+        return explain_pass(program, name)
+    except UsageError as error:
+        if not composites:
+            raise
+        calls = ", ".join(sorted({op.title for op in composites}))
+        raise UsageError(error.message, hint=f"this program calls {calls}; {error.hint}") from None
 
 
 def _explain_claims(program: Program, name: str, kinds: Collection[str]) -> PassReport:
