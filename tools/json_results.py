@@ -54,6 +54,8 @@ def schema(*, strict: bool = False) -> Schema:
     definitions |= dict(sorted(found.items()))
     classes = {each.__name__: each for each in _parts(KINDS.values())}
     for name, definition in definitions.items():
+        if "description" in definition:  # msgspec < 0.23 keeps the indent of docstrings
+            definition["description"] = inspect.cleandoc(definition["description"])
         if "properties" in definition:
             _describe(classes[name], definition)
             if strict:
