@@ -27,8 +27,7 @@ from run import library_versions
 
 import gptrs
 from gptrs_cli.commands.bench import machine_fields
-from gptrs_observe.measure.machine_limits import measure_limits
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.step_work import Row, measure_limits
 
 _LEAST_SECONDS = 0.05
 """A turn of one library: as many calls as take this long, after one that is not counted."""

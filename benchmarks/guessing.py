@@ -26,7 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.guessing.counts import GuessCounts
+from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.loaded_model import LoadedModel
 
 CASES: Mapping[str, Mapping[str, float | int]] = {

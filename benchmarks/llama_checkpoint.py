@@ -9,8 +9,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors import write_safetensors
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 

@@ -10,7 +10,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import optimize
-from gptrs.optimizer.stage import instruction_count
+from gptrs.optimizer.pipeline import instruction_count
 
 LAYERS = (4, 8, 16, 32, 64, 128, 256)
 WIDTH, HEADS, LENGTH = 8, 2, 4

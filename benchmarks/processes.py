@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.step_work import Row
 
 _PROMPT = ",".join(["7"] * 32)
 _DECODED = 64

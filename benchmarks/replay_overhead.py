@@ -31,7 +31,7 @@ from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.manager import manager
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.step_work import Row
 from gptrs_runtime.sources.hf_directory import HfDirectory
 
 KIND = "gpt2"

@@ -35,8 +35,7 @@ import gptrs
 from gptrs_cli.commands.bench import machine_fields
 from gptrs_observe.measure.bench import ModelBench
 from gptrs_observe.measure.bench_cases import BenchCase, Decode, DecodeCase, Prefill
-from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.step_work import MachineLimits, Row, measure_limits
 from gptrs_runtime.loaded_model import LoadedModel
 
 _HERE = Path(__file__).parent

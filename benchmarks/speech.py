@@ -25,7 +25,7 @@ import torch
 import transformers
 
 import gptrs
-from gptrs_runtime.speech.features import log_mel
+from gptrs_runtime.speech.sound_files import log_mel
 
 _START, _END, _NO_TIMES = 50258, 50257, 50363
 _GENERATION = {

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from gptrs.backend.contract import Backend
-from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.caching import source_identity
+from gptrs.capture.execute import use_backend
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection

@@ -10,7 +10,7 @@ import random
 import sys
 
 from gptrs_runtime.chat.answer_reader import AnswerForm
-from gptrs_runtime.chat.marks import BARE, LISTED, NAMED, PIPED, TAGGED, THOUGHTS
+from gptrs_runtime.chat.messages import BARE, LISTED, NAMED, PIPED, TAGGED, THOUGHTS
 from runtime.answer_texts import TOOLS, cut, random_answer, read
 
 FAMILIES = (TAGGED, BARE, LISTED, NAMED, PIPED)

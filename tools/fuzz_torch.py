@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from fuzzing.torch_functions import FUNCTIONS, KINDS
 from gptrs_torch.decompositions import table
-from gptrs_torch.whole_layers import keep_layers
+from gptrs_torch.partition import keep_layers
 
 TOLERANCES: Final = {
     torch.float64: (1e-6, 1e-9),

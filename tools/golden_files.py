@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.ir import Program, TensorType, parse_program, print_program
-from gptrs_conformance.numerics import decode
-from gptrs_conformance.tolerance import Tolerance
+from gptrs_conformance.numerics import Tolerance, decode
 
 FOLDER = Path(__file__).parents[1] / "tests" / "goldens"
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from golden_files import Golden
 from gptrs.ir import parse_program
-from gptrs_conformance.tolerance import EXACT, Tolerance
+from gptrs_conformance.numerics import EXACT, Tolerance
 
 CLOSE = Tolerance.close(1e-5, 1e-6)
 

@@ -80,7 +80,7 @@ def record(folder: Path, arguments: list[str]) -> None:
     # Imported here, since the environment says by now what to compile for.
     numba_compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
     machine_code = import_module("gptrs_backend_numba.codegen.machine_code")
-    target = import_module("gptrs_backend_numba.codegen.target")
+    target = import_module("gptrs_backend_numba.codegen.machine")
     amx_matmul = import_module("gptrs_backend_numba.lowering.amx_matmul")
     folder.mkdir(parents=True, exist_ok=True)
     index = (folder / "index.tsv").open("w")

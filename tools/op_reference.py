@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import gptrs_conformance.cases  # noqa: F401 - registers the legal element types of every op
 from gptrs.ir import OPS, DType, Op, dtypes
-from gptrs_conformance.allowances import ULPS
+from gptrs_conformance.numerics import ULPS
 from gptrs_conformance.op_case import legal_dtypes
 
 PATH = Path(__file__).parents[1] / "docs" / "ptir.md"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gptrs.ir import OPS, VERSION, Op, dtypes
+from gptrs.ir.json_form import MAX_NAME
 from gptrs.ir.json_node import MAX_STRING
-from gptrs.ir.json_reader import MAX_NAME
 from gptrs.ir.lexer import IDENTIFIER
 
 PATH = Path(__file__).parents[1] / "docs" / "ptir.schema.json"

@@ -19,7 +19,7 @@ import gptrs
 from demo_model.corpus import standard_library_corpus
 from gptrs.backend.contract import Precision
 from gptrs.ir import dtypes
-from gptrs_observe.compare.divergence import compare_text, compare_vectors
+from gptrs_observe.compare.agreement import compare_text, compare_vectors
 from gptrs_runtime.converting.convert import convert
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 import gptrs
-from gptrs_observe.measure.http_answer import HttpAnswer
+from gptrs_observe.measure.http_stream import HttpAnswer
 from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.listening import http_protocol

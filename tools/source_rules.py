@@ -19,7 +19,7 @@ LONG_FUNCTIONS: frozenset[str] = frozenset()
 MANY_PARAMETERS: frozenset[str] = frozenset()
 SOURCE_STRINGS: frozenset[str] = frozenset()
 # Emitters write Python, and a child process takes a script.
-EMITTERS = frozenset({"packages/gptrs-cli/src/gptrs_cli/doctor/startup.py"})
+EMITTERS = frozenset({"packages/gptrs-cli/src/gptrs_cli/commands/doctor.py"})
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # A line of a program: a statement with a block, or an assignment to names, items and attributes.
 _STATEMENT = re.compile(

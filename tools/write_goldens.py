@@ -18,7 +18,7 @@ import gptrs_conformance.cases  # noqa: F401 - registers the rows
 from golden_files import Golden
 from golden_graphs import GRAPHS
 from gptrs.ir import OPS, VERSION, Builder, Function, Op, Region, TensorType
-from gptrs.ir.copying import copy_region
+from gptrs.ir.builder import copy_region
 from gptrs.ir.dtypes import DType, f32, f64
 from gptrs.ir.program import Instruction, Value
 from gptrs_conformance.numerics import rounded

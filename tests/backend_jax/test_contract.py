@@ -35,7 +35,7 @@ def test_buffers_of_others_are_refused(jax_backend: Backend) -> None:
 
 
 def test_few_bytes_go_with_the_program(jax_backend: Backend) -> None:
-    from gptrs_backend_jax.host_values import MOST_BYTES, HostValue
+    from gptrs_backend_jax.conversion import MOST_BYTES, HostValue
 
     given = np.arange(6, dtype=">i4").reshape(2, 3).T
     small = jax_backend.to_device(given)
@@ -153,7 +153,7 @@ def test_describing_it_imports_no_jax() -> None:
 
 
 def test_it_is_the_default_on_accelerators_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gptrs_backend_jax.accelerators import has_accelerator
+    from gptrs_backend_jax.devices import has_accelerator
     from gptrs_backend_jax.plugin import PLUGIN
 
     monkeypatch.setenv("GPTRS_JAX_PLATFORM", "cpu")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from gptrs.checkpoint.formats.packed_bits import packed_bits
+from gptrs.checkpoint.formats.foreign_files import packed_bits
 
 N, K = 70, 256
 """Columns of panels, the last one partial, and values of k."""

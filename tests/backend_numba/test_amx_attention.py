@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from backend_numba.attentions import attend, operands, require_close, wanted
-from gptrs_backend_numba.kernels.amx.attention_memory import KEYS
+from gptrs_backend_numba.kernels.amx.attention_operands import KEYS
 from gptrs_backend_numba.kernels.attention import geometry
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import amx_attention
+from gptrs_backend_numba.lowering import attention
 from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 OFF = ("GPTRS_NUMBA_AMX", "0")
@@ -25,7 +25,7 @@ def require_amx(shape: Shape) -> None:
     """Assert that the shape is one that is computed with AMX."""
     _, _, group, length, keys, head_dim, value_dim = shape
     fields = {geometry.S: keys, geometry.HEAD_DIM: head_dim, geometry.VALUE_DIM: value_dim}
-    assert amx_attention.suits(fields, group * length)
+    assert attention.suits(fields, group * length)
 
 
 def _seeds() -> Iterator[pytest.ParameterSet]:

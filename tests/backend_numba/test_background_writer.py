@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gptrs_backend_numba.kept_weights import writer
-from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
+from gptrs_backend_numba.kept_weights import weight_file
+from gptrs_backend_numba.kept_weights.weight_file import BackgroundWriter
 
 
 def noting(done: list[int], number: int) -> Callable[[Callable[[], bool]], None]:
@@ -20,7 +20,7 @@ def noting(done: list[int], number: int) -> Callable[[Callable[[], bool]], None]
 
 
 def test_nothing_is_done_until_it_is_quiet_or_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writer, "_QUIET_S", 1e6)
+    monkeypatch.setattr(weight_file, "_QUIET_S", 1e6)
     made, done = BackgroundWriter(), list[int]()
     for number in range(3):
         made.add(noting(done, number))
@@ -32,7 +32,7 @@ def test_nothing_is_done_until_it_is_quiet_or_waited_for(monkeypatch: pytest.Mon
 
 
 def test_jobs_are_done_by_themselves(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writer, "_QUIET_S", 0.01)
+    monkeypatch.setattr(weight_file, "_QUIET_S", 0.01)
     made, done = BackgroundWriter(), threading.Event()
     made.add(lambda stopped: done.set())
     assert done.wait(60)
@@ -76,7 +76,7 @@ def test_an_interrupt_ends_the_wait_at_exit_where_it_is_ignored() -> None:
     """As it is from the end of a command on; the exit code stays its own."""
     script = """
 import atexit, signal, time
-from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
+from gptrs_backend_numba.kept_weights.weight_file import BackgroundWriter
 
 def never_done(stopped):
     print("begun", flush=True)

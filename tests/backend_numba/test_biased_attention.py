@@ -14,7 +14,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate

@@ -13,7 +13,7 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba import backend
-from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
+from gptrs_backend_numba.run.input_binding import BoundArrays, StorageAddress
 
 
 def compiled_sum() -> Callable[[np.ndarray, np.ndarray], list[float]]:

@@ -21,14 +21,14 @@ from backend_numba.convolutions import (
 )
 from gptrs import functionals as F
 from gptrs.api.backends import Backend
-from gptrs.capture.events.trace import CompileEnd, ExecutionTraceSink, tracing
+from gptrs.capture.events import CompileEnd, ExecutionTraceSink, tracing
 from gptrs.errors import UsageError
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE, GROUPED
 from gptrs_backend_numba.cost_model import VARIABLE, Convolution, winograd_side
-from gptrs_backend_numba.lowering.winograd import TransformedWeight
+from gptrs_backend_numba.lowering.convolution_calls import TransformedWeight
+from gptrs_backend_numba.schedule import CHAIN, CONV2D, DEPTHWISE, GROUPED
 from vision_networks import NETWORKS, Counting, FunctionalLayers, Weights, captured
 
 BACKEND = create(1)

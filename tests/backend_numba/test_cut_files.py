@@ -61,8 +61,8 @@ from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.errors import ModelError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.kept_weights.identities import weight_array
-from gptrs_backend_numba.kept_weights.weight_folder import kept_files
+from gptrs_backend_numba.kept_weights.weight_store import weight_array
+from gptrs_backend_numba.kept_weights.weight_store import kept_files
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 
 program = parse_program(

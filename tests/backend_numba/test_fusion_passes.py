@@ -18,14 +18,13 @@ from gptrs.ir import Program, parse_program, verify
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.passes.inlining import Declined, Inlining
+from gptrs.optimizer.passes.cleanup import Declined, Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE
-from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
-from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
+from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
 from gptrs_runtime.generation.sampling_options import Sampling

@@ -12,9 +12,9 @@ from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
-from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import gemm
 from gptrs_backend_numba.lowering.product_calls import Epilogue
+from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
 

@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
-from gptrs_backend_numba.kernels.matmul.dots_ir import COLUMNS, MOST_ROWS, dot_block, dot_block_part
+from gptrs_backend_numba.kernels.matmul.dots import COLUMNS, MOST_ROWS, dot_block, dot_block_part
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS, VECTORS, tile
 
 Block = Callable[[str], object]

@@ -7,17 +7,17 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE
-from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR
+from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR
 
 CLAIMS = Inlining(claim)
 

@@ -69,7 +69,7 @@ def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
 
 SCRIPT = """
 import sys
-from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
+from gptrs_backend_numba.codegen.compiled import LISTENERS
 from gptrs_backend_numba.codegen.compiled import compiled_source
 print("ready", flush=True)
 sys.stdin.read()

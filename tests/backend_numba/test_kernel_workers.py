@@ -15,8 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.deferred import named
 from gptrs_backend_numba.codegen.kernel import kernel
-from gptrs_backend_numba.compiling.kernel_spec import kernel_of, spec_of
-from gptrs_backend_numba.compiling.workers import Workers, worker_count
+from gptrs_backend_numba.compiling.workers import Workers, kernel_of, spec_of, worker_count
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.normalization import layer_norm
 
@@ -25,7 +24,7 @@ import json, sys
 import gptrs
 from gptrs import functionals as F
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
+from gptrs_backend_numba.codegen.compiled import LISTENERS
 from gptrs_backend_numba.compiling import together
 
 class Recorder:

@@ -12,13 +12,13 @@ from backend_numba.paged_steps import AXES, KINDS, LENGTH, STEPS, Texts, backend
 from gptrs import functionals as F
 from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
-from gptrs.functionals.matching.patterns import capture
+from gptrs.functionals.matching import capture
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbols
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.kernel import kernel

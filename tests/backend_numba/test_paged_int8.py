@@ -8,12 +8,12 @@ import pytest
 import gptrs
 from backend_numba.paged_steps import AXES, LENGTH, STEPS, Texts, backend, step, step_arrays
 from gptrs import functionals as F
-from gptrs.functionals.rounded_vectors import SCALE_BYTES, read_vectors, rounded_vectors
+from gptrs.functionals.normalization import SCALE_BYTES, read_vectors, rounded_vectors
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import symbols
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.claims import claim

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.entry_points import load_reference
 from gptrs_backend_numba.backend import NumbaBackend
 from gptrs_backend_numba.plugin import PLUGIN
 

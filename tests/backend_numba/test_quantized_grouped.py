@@ -14,7 +14,7 @@ from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.fusion.passes import FUSE
-from gptrs_backend_numba.lowering.quantized_grouped import QUANTIZED_GROUPED
+from gptrs_backend_numba.lowering.quantization import QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 
 OUTPUTS = 64

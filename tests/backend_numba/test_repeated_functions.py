@@ -8,7 +8,7 @@ import pytest
 from gptrs.backend.contract import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program, verify
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.lowering import control_flow
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.jumps import Jump, Label
-from gptrs_backend_numba.passes.scratch_layout import place_scratch
+from gptrs_backend_numba.compiler import place_scratch
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
+from gptrs_backend_numba.size_classes import Jump, Label
 from gptrs_backend_numba.views import MemorySpace, Storage, View
 
 

@@ -16,10 +16,8 @@ from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import MOST_RANGES, run_tasks_kernel
-from gptrs_backend_numba.elementwise_blocks import PARALLEL_FROM, blocks
-from gptrs_backend_numba.memory import address_of, aligned
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Context, KernelCall, ScheduleBuilder
+from gptrs_backend_numba.memory import POOL, address_of, aligned
+from gptrs_backend_numba.schedule import PARALLEL_FROM, Context, KernelCall, ScheduleBuilder, blocks
 
 RNG = np.random.default_rng(5)
 THREADS = (2, 3, MOST_RANGES + 3)

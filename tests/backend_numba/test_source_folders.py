@@ -9,7 +9,7 @@ import pytest
 
 import gptrs_backend_numba
 from gptrs_backend_numba import compiler, lowering
-from gptrs_backend_numba.codegen.sources import read_sources, sources_digest
+from gptrs_backend_numba.codegen.kernel_store import read_sources, sources_digest
 
 PACKAGE = Path(gptrs_backend_numba.__file__).parent
 NESTED = [

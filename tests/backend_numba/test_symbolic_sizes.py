@@ -15,9 +15,9 @@ from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.specialize import specialize, symbols
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.run.assembly import Sizes
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.input_binding import InputBinding
-from gptrs_backend_numba.run.sizes import Sizes
 
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 100, 700)
 

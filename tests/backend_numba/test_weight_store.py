@@ -16,11 +16,17 @@ from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_diges
 from gptrs.capture.caching.optimized_programs import optimized_programs
 from gptrs.disk_cache import Entries
 from gptrs_backend_numba.codegen.kernel_store import open_store
-from gptrs_backend_numba.kept_weights import checked_files, weight_file, weight_store
-from gptrs_backend_numba.kept_weights.checked_files import CHECKED
-from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
-from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, kept_files, kept_in
-from gptrs_backend_numba.kept_weights.weight_store import LEAST, LEAST_OF_SLOW, WeightStore
+from gptrs_backend_numba.kept_weights import weight_file, weight_store
+from gptrs_backend_numba.kept_weights.weight_file import CHECKED, TRAILER, bring_to_disk
+from gptrs_backend_numba.kept_weights.weight_store import (
+    LABEL,
+    LEAST,
+    LEAST_OF_SLOW,
+    WeightStore,
+    clear,
+    kept_files,
+    kept_in,
+)
 
 VERSION = "0123456789abcdef"
 
@@ -185,7 +191,7 @@ def test_marks_that_are_torn_or_too_many_cost_only_time(
     for damage in (b"torn", bytes(16) * 3, b""):
         marks.write_bytes(damage)
         assert again(store).find(identity, "form", array.nbytes) is not None
-    monkeypatch.setattr(checked_files, "_MOST_BYTES", 48)
+    monkeypatch.setattr(weight_file, "_MOST_BYTES", 48)
     for number in range(5):
         kept(store, weights.identity(str(number)), "form", contents(number))
     assert 0 < marks.stat().st_size <= 48

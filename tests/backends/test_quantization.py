@@ -12,9 +12,8 @@ from backends.op_runner import run_op
 from gptrs.backend.contract import Backend
 from gptrs.capture import primitives
 from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import DType, pack_int4, unpack_int4
 from gptrs.ir.ops.quantization import QUANTIZED, Dequantize, Quantize, Requantize
-from gptrs.ir.packed_int4 import pack_int4, unpack_int4
 from gptrs_conformance.numerics import decode, every_value, integer_range, rounded
 from gptrs_conformance.samples import sample
 

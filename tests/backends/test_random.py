@@ -15,8 +15,8 @@ from gptrs.capture import primitives
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.random import RngNormal, RngUniform
-from gptrs_backend_ref.kernels import random as reference
-from gptrs_conformance.cases.random import inverse_normal, normal, philox, words
+from gptrs_backend_ref.kernels import quantization as reference
+from gptrs_conformance.cases.quantization import inverse_normal, normal, philox, words
 from gptrs_conformance.numerics import decode, rounded
 
 pytestmark = pytest.mark.sample(0)  # the cases of the kit are run where each is compiled

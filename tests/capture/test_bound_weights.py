@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole
-from gptrs.capture.events import trace
+from gptrs.capture import events
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.program import Program
@@ -74,7 +74,7 @@ def test_a_step_binds_its_weights_once_and_constants_anew(engine: BindingBackend
 def test_who_traces_sees_a_run_with_all_inputs(engine: BindingBackend) -> None:
     w = weight(2, engine)
     step = gptrs.jit(lambda x: x * w)
-    with trace.tracing(trace.ExecutionTraceSink()):
+    with events.tracing(events.ExecutionTraceSink()):
         assert step(gptrs.tensor([1.0, 1.0])).numpy().tolist() == [2, 2]
     made = engine.made[-1]
     assert (made.flat, made.bound) == (1, [])

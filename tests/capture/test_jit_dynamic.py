@@ -14,7 +14,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.contract import Backend
-from gptrs.capture.events import trace
+from gptrs.capture import events
 from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import ConsumedTensorError, ProgramError, UsageError
 from gptrs.ir.dtypes import si64
@@ -129,13 +129,13 @@ def _block(x, weights):
     return F.slice_axis(x, 0, size - 1, 1)
 
 
-class _Optimized(trace.ExecutionTraceSink):
+class _Optimized(events.ExecutionTraceSink):
     """Keeps the names of the instructions of optimized programs."""
 
     def __init__(self) -> None:
         self.programs: list[list[str]] = []
 
-    def after_program(self, event: trace.CompileEnd) -> None:
+    def after_program(self, event: events.CompileEnd) -> None:
         if event.optimized is not None:
             body = event.optimized.main.body
             self.programs.append([getattr(x.op, "target", x.op.name) for x in body.instructions])
@@ -147,7 +147,7 @@ def test_the_same_calls_are_fused_for_all_sizes_as_for_one(backend: Backend):
     weights = {name: dice.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     for_all = gptrs.jit(_block, dynamic={"x": ("N", None)})
     sink = _Optimized()
-    with gptrs.use_backend(backend), trace.tracing(sink):
+    with gptrs.use_backend(backend), events.tracing(sink):
         for size in (1, 7):
             x = dice.normal(size=(size, 24)).astype(np.float32)
             for_all.clear()
@@ -158,20 +158,20 @@ def test_the_same_calls_are_fused_for_all_sizes_as_for_one(backend: Backend):
         assert sorted(symbolic) == sorted(at_7)
 
 
-class _Reasons(trace.ExecutionTraceSink):
+class _Reasons(events.ExecutionTraceSink):
     """Keeps why programs were compiled, and the types of their first parameters."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
 
-    def before_program(self, event: trace.CompileStart) -> None:
+    def before_program(self, event: events.CompileStart) -> None:
         self.told.append((event.reason, str(event.program.main.body.params[0].type)))
 
 
 def test_sinks_hear_of_new_sizes_on_a_backend_without_symbols():
     call = gptrs.jit(lambda x: x + 1, dynamic={"x": ("N",)})
     sink = _Reasons()
-    with trace.tracing(sink):
+    with events.tracing(sink):
         for size in (3, 4, 3):
             call(np.ones(size, np.float32))
     new = [("new sizes", "f32[3]"), ("new sizes", "f32[4]")]

@@ -9,7 +9,7 @@ import pytest
 import gptrs
 from capture.made_keys import made_key
 from gptrs.capture import execute, primitives
-from gptrs.capture.caching.miss_reasons import REASONS, MissReasons
+from gptrs.capture.caching.program_cache import REASONS, MissReasons
 from gptrs.capture.caching.program_key import ASPECTS
 from gptrs.ir import dtypes
 

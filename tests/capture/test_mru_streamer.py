@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gptrs.capture.parameter import Parameter, Streaming
-from gptrs.capture.streaming import prefetch
-from gptrs.capture.streaming.mru_streamer import MruStreamer
+from gptrs.capture.streaming import streamed_executable
+from gptrs.capture.streaming.streamed_executable import MruStreamer
 from gptrs.errors import ModelError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
@@ -149,7 +149,7 @@ def asked(model: Model, number: int) -> bool:
 
 def test_only_mapped_files_are_prefetched(backend, monkeypatch):
     """A weight that is converted would take memory, and is left to `acquire`."""
-    monkeypatch.setattr(prefetch, "_disk_reads", itertools.count().__next__)
+    monkeypatch.setattr(streamed_executable, "_disk_reads", itertools.count().__next__)
     model = Model(backend, 5 * SIZE)
     model.weights[1].zero_copy = False
     model.streamer.prefetch(dict(zip(model.weights, [None, None, 4], strict=False)))
@@ -162,7 +162,7 @@ def test_only_mapped_files_are_prefetched(backend, monkeypatch):
 
 def test_nothing_is_prefetched_while_the_disk_rests(backend, monkeypatch):
     reads = iter([7, 7, 7, 9])
-    monkeypatch.setattr(prefetch, "_disk_reads", lambda: next(reads))
+    monkeypatch.setattr(streamed_executable, "_disk_reads", lambda: next(reads))
     model = Model(backend, 5 * SIZE)
     for number in range(4):
         model.streamer.prefetch({model.weights[number]: None})

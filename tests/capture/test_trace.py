@@ -10,9 +10,8 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.contract import InputRole
-from gptrs.capture import execute
-from gptrs.capture.events import trace
-from gptrs.capture.events.trace import (
+from gptrs.capture import events, execute
+from gptrs.capture.events import (
     CompileEnd,
     CompileStart,
     Event,
@@ -138,10 +137,10 @@ def test_a_scope_is_of_its_thread():
 def test_an_installed_sink_hears_every_thread():
     execute.program_cache.clear()
     found = Recorder()
-    trace.install(found)
+    events.install(found)
     try:
         compute_in_another_thread(2.5)
     finally:
-        trace.uninstall(found)
+        events.uninstall(found)
     assert found.of(RunEnd)
-    assert trace.sinks() == ()
+    assert events.sinks() == ()

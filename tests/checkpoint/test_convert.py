@@ -20,8 +20,7 @@ from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs_runtime.converting.atomic_folder import atomic_folder
 from gptrs_runtime.converting.convert import convert
-from gptrs_runtime.converting.rounding import rounded
-from gptrs_runtime.converting.shards import parse_size
+from gptrs_runtime.converting.model_content import parse_size, rounded
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_runtime.sources.model_source import ModelSource

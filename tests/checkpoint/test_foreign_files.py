@@ -11,7 +11,7 @@ import pytest
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs_runtime.converting.convert import convert
-from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.programs import read_program
 from gptrs_runtime.sources.find_model import find_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

@@ -14,9 +14,9 @@ import gptrs
 from fuzzing import tiny_gguf
 from fuzzing.tiny_gguf import Stored, Value, gguf, random_blocks
 from gptrs.capture import primitives
+from gptrs.checkpoint.formats.foreign_files import packed_bits
 from gptrs.checkpoint.formats.gguf import GgufFile, TensorMapping
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
-from gptrs.checkpoint.formats.packed_bits import packed_bits
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError

@@ -10,15 +10,15 @@ import pytest
 
 import gptrs
 from fuzzing import tiny_gguf
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.errors import CheckpointError, GptrsError
 from gptrs_runtime.bundled_models import model_path
-from gptrs_runtime.gguf_export.rotary import read_rotary
-from gptrs_runtime.gguf_export.vocabulary import vocabulary_of
+from gptrs_runtime.gguf_export.tensors import read_rotary
+from gptrs_runtime.gguf_export.write import vocabulary_of
+from gptrs_runtime.quantizing.plan import weight_type
 from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
-from gptrs_runtime.quantizing.weight_types import weight_type
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.gguf_metadata import settings_of
 from gptrs_runtime.sources.gguf_model import GgufModel

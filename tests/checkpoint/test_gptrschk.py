@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile, write_gptrschk
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_index import TAGS
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, ModelError

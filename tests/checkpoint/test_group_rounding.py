@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from gptrs.errors import CheckpointError, UsageError
-from gptrs_runtime.quantizing.group_rounding import (
+from gptrs_runtime.quantizing.plan import WEIGHT_TYPES, weight_type
+from gptrs_runtime.quantizing.quantizing_source import made_parts
+from gptrs_runtime.quantizing.tensor_rounding import (
     Rounded,
+    RoundedTensor,
     round_affine,
     round_symmetric,
     round_with_zero_point,
+    rounded_to_8_bits,
 )
-from gptrs_runtime.quantizing.quantizing_source import made_parts
-from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, rounded_to_8_bits
-from gptrs_runtime.quantizing.weight_types import WEIGHT_TYPES, weight_type
 
 WAYS = {
     "symmetric": round_symmetric,

@@ -13,7 +13,7 @@ import gptrs
 from fuzzing import tiny_gguf
 from gptrs.checkpoint.params import Params
 from gptrs.errors import GptrsError, ModelError, UsageError
-from gptrs.nn.linear import Linear
+from gptrs.nn.layers import Linear
 from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.quantized_folder import QuantizedFolder

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptrs.checkpoint.config_fields import ConfigFields
-from gptrs.checkpoint.read_settings import ReadSettings
+from gptrs.checkpoint.config_fields import ConfigFields, ReadSettings
 
 NAMES = st.sampled_from("abcdef")
 TABLES = st.dictionaries(NAMES, st.integers() | st.dictionaries(NAMES, st.integers()))

@@ -9,7 +9,7 @@ import pytest
 
 from gptrs import generate, load_model
 from gptrs_runtime.quantizing import tensor_rounding
-from gptrs_runtime.quantizing.threads import in_threads
+from gptrs_runtime.quantizing.plan import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])

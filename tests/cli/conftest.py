@@ -16,11 +16,10 @@ import pytest
 from cli.json_records import checked
 from gptrs.backend.contract import Backend
 from gptrs.plugins.manager import configure
-from gptrs_cli.commands import bench
-from gptrs_cli.doctor import environment
+from gptrs_cli.commands import bench, doctor
 from gptrs_cli.main import main
 from gptrs_observe import profile_files
-from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.step_work import MachineLimits, measure_limits
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
@@ -73,7 +72,7 @@ def _measured_once(backend: Backend) -> MachineLimits:
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands in this process measure the machine once, not each anew for a second."""
-    for module in (environment, bench, profile_files):
+    for module in (doctor, bench, profile_files):
         monkeypatch.setattr(module, "measure_limits", _measured_once)
 
 

@@ -10,8 +10,8 @@ from gptrs.plugins import child_checks
 from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.doctor import health
-from gptrs_cli.doctor.startup import Startup
+from gptrs_cli.commands import doctor
+from gptrs_cli.commands.doctor import Startup
 
 DESCRIPTION = """
 from gptrs.api import BackendPlugin
@@ -79,7 +79,7 @@ def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
 
 @pytest.mark.exhaustive
 def test_doctor_and_the_list_say_it(strangers, gptrs, monkeypatch):
-    monkeypatch.setattr(health, "measure_startup", lambda _: Startup(0.1, ()))
+    monkeypatch.setattr(doctor, "measure_startup", lambda _: Startup(0.1, ()))
     monkeypatch.setattr(child_checks.check_plugins, "__defaults__", (5.0,))
     result = gptrs("doctor", "--json", "-p", "no:late", "-p", "no:closes")
     assert result.code == 4

@@ -12,15 +12,14 @@ from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.entry_points import Metadata
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.doctor import environment, health
-from gptrs_cli.doctor.environment import known_variables
-from gptrs_cli.doctor.startup import Startup
+from gptrs_cli.commands import doctor
+from gptrs_cli.commands.doctor import Startup, known_variables
 
 
 @pytest.fixture
 def quick_startup(monkeypatch):
     """Leave out the processes that measure the start, which has tests of its own."""
-    monkeypatch.setattr(health, "measure_startup", lambda _: Startup(0.1, ()))
+    monkeypatch.setattr(doctor, "measure_startup", lambda _: Startup(0.1, ()))
 
 
 _checked: dict[tuple[str, str], PluginRecord] = {}
@@ -42,7 +41,7 @@ def plugins_checked_once(monkeypatch):
         if all(found[name].state.usable for name in names):  # a busy machine may be too slow
             _checked.update({name: found[name] for name in names})
 
-    monkeypatch.setattr(health, "check_plugins", check)
+    monkeypatch.setattr(doctor, "check_plugins", check)
 
 
 @pytest.fixture
@@ -90,9 +89,9 @@ def test_text_has_a_mark_for_each_check(gptrs, quick_startup):
 
 
 def test_optional_libraries_and_what_they_are_for(checks, monkeypatch):
-    find_spec = environment.importlib.util.find_spec
+    find_spec = doctor.importlib.util.find_spec
     monkeypatch.setattr(
-        environment.importlib.util,
+        doctor.importlib.util,
         "find_spec",
         lambda name: None if name == "PIL" else find_spec(name),
     )
@@ -130,17 +129,17 @@ def test_threads_speed_and_missing_kinds_are_told(checks, monkeypatch):
 
 
 def test_a_missing_library_is_broken(checks, monkeypatch):
-    found_one = health.metadata_of
-    monkeypatch.setattr(health, "metadata_of", lambda n: None if n == "numpy" else found_one(n))
+    found_one = doctor.metadata_of
+    monkeypatch.setattr(doctor, "metadata_of", lambda n: None if n == "numpy" else found_one(n))
     code, found = checks()
     assert code == 4
     assert found["libraries"][0]["hint"].endswith("pip install numpy`")
 
 
 def test_metadata_that_cannot_be_read_is_broken(checks, monkeypatch):
-    found_one = health.metadata_of
+    found_one = doctor.metadata_of
     monkeypatch.setattr(
-        health, "metadata_of", lambda n: Metadata("", ()) if n == "numpy" else found_one(n)
+        doctor, "metadata_of", lambda n: Metadata("", ()) if n == "numpy" else found_one(n)
     )
     code, found = checks()
     assert code == 4
@@ -174,8 +173,8 @@ def test_without_a_bundled_model_there_is_a_note(checks):
     ],
 )
 def test_a_slow_start_is_a_note(checks, monkeypatch, startup, state, words):
-    monkeypatch.setattr(health, "measure_startup", lambda _: startup)
-    monkeypatch.setattr(health.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(doctor, "measure_startup", lambda _: startup)
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     code, found = checks()
     assert code == 0
     assert found["startup"][0]["state"] == state

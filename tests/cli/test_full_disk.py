@@ -84,7 +84,7 @@ def test_a_profile_of_nothing_leaves_no_folder(tmp_path: Path, gptrs: Run):
 
 def test_unbuffered_output_keeps_nothing_back():
     code = (
-        "import sys\nfrom gptrs_cli.terminal.stdout import make_stdout_reliable\n"
+        "import sys\nfrom gptrs_cli.terminal.streams import make_stdout_reliable\n"
         "make_stdout_reliable()\nprint('result')\nprint('note', file=sys.stderr)"
     )
     done = subprocess.run(

@@ -68,7 +68,7 @@ def test_the_table_has_a_column_for_each_type_and_fits_80_columns(gptrs):
 
 
 def test_marks_tell_the_three_states_apart(gptrs, monkeypatch):
-    monkeypatch.setattr("gptrs_cli.commands.list.ops.get_backend", lambda name: Picky())
+    monkeypatch.setattr("gptrs_cli.commands.list.functionals.get_backend", lambda name: Picky())
     lines = {line.split()[0]: line for line in gptrs("list", "ops").out.splitlines() if line}
     assert set(lines["exp"].split()[1:]) == {"-"}
     assert set(lines["tanh"].split()[1:]) == {"~"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gptrs.plugins.manager import configure
-from gptrs_cli.plugin_check.checking import plugins_called
+from gptrs_cli.commands.plugins import plugins_called
 
 DESCRIPTION = """
 from gptrs.api import BackendPlugin

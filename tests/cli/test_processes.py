@@ -9,8 +9,7 @@ import pytest
 from gptrs.api.backends import ProcessGroup
 from gptrs.errors import UsageError
 from gptrs_cli.generate.generation_options import require_alike
-from gptrs_cli.options.processes import group_of, printed_once
-from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.settings import Settings, group_of, printed_once
 from gptrs_runtime.generation.sampling_options import Sampling
 
 ALL: dict[str, Any] = {"coordinator": "localhost:9", "processes": 2, "process_id": 1}

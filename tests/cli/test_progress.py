@@ -12,8 +12,8 @@ from rich.console import Console
 import gptrs
 from gptrs_backend_ref.backend import create
 from gptrs_cli.terminal import progress, rich_output
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.waiting import Waiting
 
 
 def test_a_program_for_new_sizes_is_announced(monkeypatch: pytest.MonkeyPatch):

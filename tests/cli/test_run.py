@@ -168,7 +168,7 @@ def test_what_is_no_program_is_exit_3(gptrs, tmp_path, monkeypatch, content, mes
 
 
 def test_a_file_beyond_the_limit_is_not_read(gptrs, tmp_path, monkeypatch):
-    monkeypatch.setattr("gptrs_runtime.programs.file.MAX_PROGRAM_BYTES", 1000)
+    monkeypatch.setattr("gptrs_runtime.programs.MAX_PROGRAM_BYTES", 1000)
     path = tmp_path / "p.ptir"
     path.write_text(PROGRAM + " " * 1000, encoding="utf-8")
     result = gptrs("run", path)

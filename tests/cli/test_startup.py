@@ -9,7 +9,7 @@ import pytest
 
 from gptrs import __version__
 from gptrs.plugins.manager import manager
-from gptrs_cli.doctor.startup import measure_startup
+from gptrs_cli.commands.doctor import measure_startup
 
 KERNELS = {"numba", "llvmlite", "scipy", "torch", "transformers"}
 """No command imports these to show its help."""
@@ -18,7 +18,7 @@ HEAVY = {*KERNELS, "numpy", "tokenizers", "ml_dtypes", "rich.table", "rich.progr
 COLD = {
     *("numba", "scipy", "torch", "pydantic", "numpy.random", "rich.progress"),
     *("gptrs.capture.optimization", "gptrs.optimizer.pipeline", "gptrs.optimizer.rewrite.driver"),
-    *("gptrs.functionals.matching.patterns", "gptrs_backend_numba.fusion.passes"),
+    *("gptrs.functionals.matching", "gptrs_backend_numba.fusion.passes"),
     "gptrs_backend_numba.codegen.numba_compiler",
 }
 """A model whose kernels and programs are in the caches needs none of these for greedy text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 
-from gptrs_cli.terminal.stderr import warnings_as_lines
+from gptrs_cli.terminal.streams import warnings_as_lines
 
 
 def test_notes_warnings_and_errors_of_the_library(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gptrs as library
-from gptrs_runtime.speech.subtitles import srt, vtt
+from gptrs_runtime.speech.timestamps import srt, vtt
 from models.ctc_models import save_ctc, sound
 from models.sound_models import save_moonshine
 from runtime.tiny_whisper import save_sound, save_tiny_whisper, save_wav

@@ -23,8 +23,8 @@ from gptrs_conformance import kit
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.isolated import run_isolated
 from gptrs_conformance.kit import LEVELS, Plan, checks_of, run_check, run_conformance
+from gptrs_conformance.numerics import EXACT, Tolerance
 from gptrs_conformance.op_case import ROWS, cases, rows
-from gptrs_conformance.tolerance import EXACT, Tolerance
 
 NAN, INF = np.nan, np.inf
 

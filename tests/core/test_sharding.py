@@ -13,7 +13,7 @@ import gptrs
 from gptrs.backend.settings import Mesh
 from gptrs.backend.sharding import Axis, sharding_of
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.tensor_plans import TensorPlan
+from gptrs.checkpoint.param_source import TensorPlan
 from gptrs.errors import ModelError, UsageError
 
 MESH = Mesh.parse("data=2,tensor=4")

@@ -20,7 +20,7 @@ from gptrs.ir.ops.elementwise import StopGradient
 from gptrs.ir.program import Value
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, rewrite
+from gptrs.optimizer.rewrite.pattern import Emitter, rewrite
 
 stop_gradient = calls(StopGradient)
 x = Operand("x")

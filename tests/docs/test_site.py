@@ -68,7 +68,7 @@ def test_public_names_are_listed_where_they_are_defined():
     assert set(pages) == set(api_reference.PAGES)
     assert "::: gptrs_runtime.generation.generate.generate\n" in pages["reference/python.md"]
     assert "::: gptrs.functionals.activation.gelu\n" in pages["reference/functionals.md"]
-    assert "::: gptrs.nn.linear.Linear\n" in pages["reference/nn.md"]
+    assert "::: gptrs.nn.layers.Linear\n" in pages["reference/nn.md"]
 
 
 def linked(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 import gptrs
 from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 
 
 def zeros(*shape: int, dtype: str = "f4") -> gptrs.Tensor:

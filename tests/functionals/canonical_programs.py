@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fuzzing.differential import evaluate
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.matching.patterns import pattern
+from gptrs.functionals.matching import pattern
 from gptrs.ir import Program
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, find_calls

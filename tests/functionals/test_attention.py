@@ -11,7 +11,7 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.ir import dtypes
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_conformance.uses.attention import attended, heads, seen
 from support.covering import pairs
 from support.tensors import f32

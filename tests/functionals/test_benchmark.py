@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from functionals.races import Race, X, slowly
-from gptrs.functionals.dispatch import implementation_timing
+from gptrs.functionals.dispatch import benchmark_policy
 
 pytestmark = pytest.mark.usefixtures("on_reference")
 
@@ -68,10 +68,10 @@ def test_operands_are_computed_before_and_results_within_the_timing(race, monkey
         events.append("clock")
         return float(next(clock))
 
-    flush = implementation_timing.flush
-    monkeypatch.setattr(implementation_timing.time, "perf_counter", now)
+    flush = benchmark_policy.flush
+    monkeypatch.setattr(benchmark_policy.time, "perf_counter", now)
     monkeypatch.setattr(
-        implementation_timing,
+        benchmark_policy,
         "flush",
         lambda tensors: (events.append("flush"), flush(tensors)),
     )

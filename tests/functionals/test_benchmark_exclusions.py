@@ -9,7 +9,7 @@ import gptrs
 from functionals.races import X, slowly
 from gptrs import functionals as F
 from gptrs.errors import ExecutionError, UsageError
-from gptrs.functionals.dispatch.agreement import disagreement
+from gptrs.functionals.dispatch.benchmark_policy import disagreement
 
 pytestmark = pytest.mark.usefixtures("on_reference")
 

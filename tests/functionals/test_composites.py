@@ -14,7 +14,7 @@ from gptrs.capture.graph import GraphSlice
 from gptrs.errors import UsageError
 from gptrs.ir import Program, print_program, verify
 from gptrs.ir.ops.custom_call import Composite
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_backend_ref.backend import RefBackend
 
 X = gptrs.tensor(np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3))

@@ -13,9 +13,8 @@ from gptrs import functionals as F
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_conformance.numerics import decode
+from gptrs_conformance.numerics import decode, norm_tolerance
 from gptrs_conformance.samples import as_float
-from gptrs_conformance.tolerance import norm_tolerance
 from gptrs_conformance.uses.normalization import standardize
 
 SHAPE = (2, 40, 24)

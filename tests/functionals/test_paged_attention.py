@@ -8,7 +8,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.errors import ExecutionError, UsageError
-from gptrs.functionals.matching.patterns import capture
+from gptrs.functionals.matching import capture
 from gptrs.ir import dtypes
 from gptrs.ir.type_text import parse_type
 from gptrs_conformance.uses.attention import attended, seen

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gptrs
 from fuzzing.differential import evaluate
 from gptrs import functionals as F
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.capture.events import CompileStart, ExecutionTraceSink, tracing
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.matching.patterns import pattern
+from gptrs.functionals.matching import pattern
 from gptrs.ir import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import find_calls
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 
 

@@ -8,7 +8,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.errors import UsageError
-from gptrs.functionals.rotary_scaling import RotaryScaling
+from gptrs.functionals.rotary import RotaryScaling
 from gptrs.ir import dtypes
 from support.tensors import f32
 

@@ -30,8 +30,7 @@ from gptrs.ir import (
     program_to_json,
 )
 from gptrs.ir.attribute_kind import AttributeKind
-from gptrs.ir.attributes import FunctionName, attribute_kind
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary, FunctionName, attribute_kind
 from gptrs.ir.json_node import Allowance, JsonNode
 from gptrs.ir.literal import Scalar
 from gptrs.ir.ops.creation import Constant

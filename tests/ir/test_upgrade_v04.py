@@ -19,7 +19,7 @@ from gptrs.ir import (
     program_to_json,
     verify,
 )
-from gptrs.ir.json_literal import literal_to_json
+from gptrs.ir.literal_text import literal_to_json
 from gptrs.ir.v04.upgrade import ROWS
 from gptrs.ir.versions import VERSIONS
 

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs_models import bart_tasks, t5
+from gptrs_models import bart, t5
 from models.llama_support import assert_close
 from models.seq2seq_models import SMALL, save_seq2seq_of
 
@@ -38,8 +38,8 @@ def test_scores_of_unequal_texts(tmp_path, backend_name):
 @pytest.mark.parametrize(
     ("load", "kind", "name"),
     [
-        (bart_tasks.load, "bart", "BartForQuestionAnswering"),
-        (bart_tasks.load, "mbart", "MBartForSequenceClassification"),
+        (bart.load, "bart", "BartForQuestionAnswering"),
+        (bart.load, "mbart", "MBartForSequenceClassification"),
         (t5.load, "t5", "T5ForTokenClassification"),
     ],
 )

@@ -10,14 +10,14 @@ import pytest
 
 import gptrs
 from fuzzing.differential import evaluate
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
-from gptrs.functionals.matching.patterns import pattern
+from gptrs.capture.events import CompileStart, ExecutionTraceSink, tracing
+from gptrs.functionals.matching import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.nn import CausalLMModule, PagedTexts
 from gptrs.optimizer.fusion import find_calls
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import save_llama
 from models.models_support import save_gpt2

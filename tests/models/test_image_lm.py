@@ -10,8 +10,7 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs_runtime.generation.chat_session import ChatSession
-from gptrs_runtime.images.image_prompts import image_part
-from gptrs_runtime.images.picture_tokens import PicturedTokens
+from gptrs_runtime.images.image_prompts import PicturedTokens, image_part
 from gptrs_runtime.images.settings import tiling_processor_of
 from gptrs_runtime.images.tiling import tiling_processor
 

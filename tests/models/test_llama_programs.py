@@ -8,15 +8,15 @@ import pytest
 
 import gptrs
 from fuzzing.differential import evaluate
-from gptrs.capture.events.trace import CompileEnd, CompileStart, ExecutionTraceSink, tracing
-from gptrs.functionals.matching.patterns import pattern
+from gptrs.capture.events import CompileEnd, CompileStart, ExecutionTraceSink, tracing
+from gptrs.functionals.matching import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Logistic
 from gptrs.nn import PagedTexts
 from gptrs.optimizer.fusion import find_calls
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import VARIANTS, save_llama
 

@@ -11,8 +11,8 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs_runtime.speech.frame_text import sound_form_of
-from gptrs_runtime.speech.sound_text import quiet_parts, transcribe_sounds
+from gptrs_runtime.speech.sound_files import quiet_parts, transcribe_sounds
+from gptrs_runtime.speech.timestamps import sound_form_of
 from models.ctc_models import sound
 from models.image_models import assert_close
 from models.sound_models import CASES, save_moonshine

@@ -11,7 +11,7 @@ import gptrs
 from fuzzing.tiny_models import save_tiny_model
 from gptrs.nn import ExpertMatrices
 from gptrs_backend_numba.backend import NumbaBackend
-from gptrs_backend_numba.lowering.quantized_grouped import QUANTIZED_GROUPED
+from gptrs_backend_numba.lowering.quantization import QUANTIZED_GROUPED
 from runtime.generation.test_company import Company
 from runtime.generation.tiny_lms import VOCABULARY
 

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs_models.deberta_config import distance_buckets
-from gptrs_models.deberta_config import read_config as read_deberta
+from gptrs_models.deberta import distance_buckets
+from gptrs_models.deberta import read_config as read_deberta
 from gptrs_models.rotary_encoder_kinds import KINDS, read_config
 from support.tiny_models import tiny
 

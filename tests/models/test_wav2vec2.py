@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs_runtime.speech.frame_text import chunks_of, sound_form_of, transcribe_frames
+from gptrs_runtime.speech.timestamps import chunks_of, sound_form_of, transcribe_frames
 from models.ctc_models import CASES, save_ctc, sound
 from models.image_models import assert_close
 

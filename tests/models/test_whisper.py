@@ -10,9 +10,8 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs_runtime.speech.features import log_mel
-from gptrs_runtime.speech.sound_files import read_sound, resampled
-from gptrs_runtime.speech.subtitles import srt, vtt
+from gptrs_runtime.speech.sound_files import log_mel, read_sound, resampled
+from gptrs_runtime.speech.timestamps import srt, vtt
 from models.llama_support import assert_close
 from runtime.tiny_whisper import save_wav
 from support.tiny_models import tiny

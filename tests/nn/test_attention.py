@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes

@@ -21,7 +21,7 @@ from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.ir.dtypes import DType
-from gptrs.nn.closure import closure_of
+from gptrs.nn.captured_once import closure_of
 
 SOURCE = """
 import itertools

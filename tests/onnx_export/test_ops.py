@@ -26,9 +26,9 @@ from gptrs.api.programs import (  # noqa: E402
     run_program,
 )
 from gptrs.errors import GptrsError  # noqa: E402
-from gptrs.functionals.matching.patterns import capture  # noqa: E402
+from gptrs.functionals.matching import capture  # noqa: E402
 from gptrs.ir import parse_program, print_program, specialize  # noqa: E402
-from gptrs.ir.copying import copy_region  # noqa: E402
+from gptrs.ir.builder import copy_region  # noqa: E402
 from gptrs.ir.ops.elementwise import Cast  # noqa: E402
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes  # noqa: E402
 from gptrs_conformance.op_runner import program_of  # noqa: E402

@@ -17,7 +17,7 @@ from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
-from gptrs.capture.events.trace import tracing  # noqa: E402
+from gptrs.capture.events import tracing  # noqa: E402
 from gptrs.errors import ExecutionError, ModelError, UnsupportedError, UsageError  # noqa: E402
 
 OPSET = 'ir_version: 10, opset_import: ["" : 21]'

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
 from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, outcomes_of
 from fuzzing.onnx_nodes import NodeKind, kinds
-from gptrs_onnx.registry import CONVERTERS
+from gptrs_onnx.conversion import CONVERTERS
 
 
 @pytest.mark.long

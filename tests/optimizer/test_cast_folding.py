@@ -10,7 +10,7 @@ from gptrs.errors import ProgramError
 from gptrs.ir import Builder, Literal, Program, TensorType, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
-from gptrs.optimizer.passes.cast_folding import CAST_FOLDING, is_exact
+from gptrs.optimizer.passes.arithmetic_folding import CAST_FOLDING, is_exact
 from gptrs_conformance.numerics import every_value, integer_range
 
 PAIRS = {dtypes.cf32: np.dtype(np.float32), dtypes.cf64: np.dtype(np.float64)}

@@ -10,9 +10,8 @@ from gptrs.ir.ops.elementwise import Abs, Add, Exp, Neg, Sqrt, Tanh
 from gptrs.ir.ops.layout import Reshape, Transpose
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.pipeline import CANONICALIZATION
-from gptrs.optimizer.rewrite.journal import Refusal, recording
-from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
-from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
+from gptrs.optimizer.rewrite.pattern import Declined, Emitter, Match, Operand, calls, rewrite
+from gptrs.optimizer.rewrite.rewriter import Refusal, recording
 from optimizer.chains import F32, chain, op_names
 from optimizer.ops_of_two_results import SumAndDifference, Swap
 

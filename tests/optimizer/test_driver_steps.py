@@ -9,7 +9,7 @@ from gptrs.ir.ops.elementwise import Exp, Tanh
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Transpose
 from gptrs.optimizer import recording
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.passes.reshape_folding import RESHAPE_FOLDING
+from gptrs.optimizer.passes.layout_folding import RESHAPE_FOLDING
 from gptrs.optimizer.pipeline import CANONICALIZATION
 from optimizer.chains import F32, chain, op_names
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gptrs.optimizer.environment import Variables
+from gptrs.optimizer.pipeline import Variables
 
 NAMES = ("GPTRS_TEST_ONE", "GPTRS_TEST_TWO")
 

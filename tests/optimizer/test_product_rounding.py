@@ -7,7 +7,7 @@ import pytest
 
 from gptrs.capture.compilation import compile_program
 from gptrs.ir import parse_program
-from gptrs.optimizer.passes.product_rounding import PRODUCT_ROUNDING
+from gptrs.optimizer.passes.arithmetic_folding import PRODUCT_ROUNDING
 from gptrs_backend_ref.backend import create
 
 LAYER = """ptir.v0.5

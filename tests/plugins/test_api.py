@@ -13,7 +13,7 @@ import pytest
 import gptrs.api
 import gptrs_models
 from gptrs.plugins.capabilities import PROTOCOLS
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.entry_points import load_reference
 
 API = gptrs.api
 MODULES = (API, API.backends, API.models, API.passes, API.importers, API.programs)

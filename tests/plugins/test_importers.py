@@ -11,12 +11,12 @@ from gptrs.api.importers import ModelInput, named_arguments
 from gptrs.api.programs import dtypes
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UsageError
-from gptrs.plugins.importers import import_model, importer_of
+from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.plugins.manager import configure
 from gptrs_backend_ref.backend import create
-from gptrs_cli.imported.inputs import inputs_of
-from gptrs_runtime.imported.sizes import named_sizes
-from gptrs_runtime.programs.inputs import InputFiles
+from gptrs_cli.commands.run import inputs_of
+from gptrs_runtime.imported.batch import named_sizes
+from gptrs_runtime.programs import InputFiles
 
 SOURCE = """
 import json

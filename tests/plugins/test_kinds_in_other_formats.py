@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.api import ModelPlugin
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.checkpoint.formats.gguf_writer import write_gguf
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.errors import ModelError, PluginError
 from gptrs.plugins.manager import configure
 from gptrs_runtime.gguf_export.tensors import as_bytes

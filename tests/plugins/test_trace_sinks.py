@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.capture.events import trace
-from gptrs.capture.events.trace import CompileStart, RunEnd, RunStart
+from gptrs.capture import events
+from gptrs.capture.events import CompileStart, RunEnd, RunStart
 from gptrs.errors import PluginError, UsageError
 from gptrs.ir import parse_program
 from gptrs.plugins.descriptions import TraceSinkPlugin
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 GROUP = "gptrs.trace_sinks"
 SOURCE = """
 from gptrs.plugins.descriptions import TraceSinkPlugin
-from gptrs.capture.events.trace import ExecutionTraceSink
+from gptrs.capture.events import ExecutionTraceSink
 from gptrs.errors import UsageError
 
 def describe(name):
@@ -71,7 +71,7 @@ func @main(%x: f32[2]) -> f32[2] {
 def _nothing_named(monkeypatch):
     monkeypatch.delenv("GPTRS_TRACE_SINKS", raising=False)
     yield
-    assert not trace.sinks()
+    assert not events.sinks()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def seen(install):
 
 
 def tell_of_a_run(number):
-    for sink in trace.sinks():
+    for sink in events.sinks():
         sink.before_run(RunStart(number, False))
         sink.after_run(RunEnd(number, 0.5, None))
 
@@ -98,7 +98,7 @@ def state(name):
 def refused(*names):
     with pytest.raises(PluginError) as caught, listening(names):
         pass
-    assert not trace.sinks()
+    assert not events.sinks()
     return str(caught.value)
 
 
@@ -127,8 +127,8 @@ def test_those_of_the_environment_listen_to_the_end_and_once(seen, monkeypatch):
         tell_of_a_run(3)
     tell_of_a_run(4)
     assert seen == [1, 3, 4]
-    for sink in trace.sinks():
-        trace.uninstall(sink)
+    for sink in events.sinks():
+        events.uninstall(sink)
     from gptrs.plugins import trace_sinks
 
     trace_sinks._active.clear()
@@ -137,7 +137,7 @@ def test_those_of_the_environment_listen_to_the_end_and_once(seen, monkeypatch):
 def test_nothing_is_made_where_nothing_is_named(seen):
     with listening():
         install_from_environment()
-        assert not trace.sinks()
+        assert not events.sinks()
     assert state("good") == ("available", None)
 
 
@@ -192,13 +192,13 @@ def test_every_event_reaches_the_sink(seen, monkeypatch):
 
     heard = []
     names = [
-        name for name in vars(trace.ExecutionTraceSink) if name.startswith(("before", "after"))
+        name for name in vars(events.ExecutionTraceSink) if name.startswith(("before", "after"))
     ]
     for name in names:
         monkeypatch.setattr(sinks.Sink, name, lambda _, event: heard.append(event), raising=False)
     program = parse_program(PROGRAM)
     with listening(["good"]):
-        (sink,) = trace.sinks()
+        (sink,) = events.sinks()
         event = CompileStart(0, "flush", program, (), "ref", "new")
         for name in names:
             getattr(sink, name)(event)

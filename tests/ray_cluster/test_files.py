@@ -12,8 +12,13 @@ pytest.importorskip("ray", reason="Ray is not installed")
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from gptrs_ray.failures import InputRowsError, OutputRowsError  # noqa: E402
-from gptrs_ray.parts import Parts  # noqa: E402
-from gptrs_ray.records import count_rows, format_of, slices, write_rows  # noqa: E402
+from gptrs_ray.records import (  # noqa: E402
+    Parts,
+    count_rows,
+    format_of,
+    slices,
+    write_rows,
+)
 
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(7)]
 

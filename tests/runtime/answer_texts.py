@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 
 from gptrs_runtime.chat.answer_reader import AnswerForm, AnswerReader
-from gptrs_runtime.chat.marks import CallFamily, ThoughtMarks
-from gptrs_runtime.generation.chat_answers import Answer, Call, joined
+from gptrs_runtime.chat.messages import CallFamily, ThoughtMarks
+from gptrs_runtime.generation.chat_session import Answer, Call, joined
 
 TOOLS = {"now": False, "f": False, "find.it-2": True}
 """Tools by name, and whether they need arguments."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gptrs.backend.contract import InputRole
-from gptrs.capture.events.trace import CompileEnd, CompileStart, PassEvent, RunEnd, RunStart
+from gptrs.capture.events import CompileEnd, CompileStart, PassEvent, RunEnd, RunStart
 from gptrs.ir import parse_program
 from gptrs_observe.dump import ProgramDump
 

@@ -13,7 +13,7 @@ from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
 from gptrs_runtime.generation.batch import generate_several
 from gptrs_runtime.generation.generate import generate
-from gptrs_runtime.generation.model_identity import model_identity
+from gptrs_runtime.generation.text_cache import model_identity
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
 from runtime.generation.tiny_lms import save_tiny_lm

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ModelError
-from gptrs_observe.compare.agreement import agreement, least_cosine, top_agreement
-from gptrs_observe.compare.state_summary import summarize
+from gptrs_observe.compare.agreement import agreement, least_cosine, summarize, top_agreement
 
 
 def f32(*numbers: object) -> np.ndarray:

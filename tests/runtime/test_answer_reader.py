@@ -18,7 +18,7 @@ from gptrs_runtime.chat.answer_reader import (
     TextDelta,
     ThoughtsDelta,
 )
-from gptrs_runtime.chat.marks import (
+from gptrs_runtime.chat.messages import (
     BARE,
     LISTED,
     NAMED,
@@ -31,7 +31,7 @@ from gptrs_runtime.chat.marks import (
     shown_marks,
     thought_marks,
 )
-from gptrs_runtime.generation.chat_answers import Answer, Call, thought_tokens
+from gptrs_runtime.generation.chat_session import Answer, Call, thought_tokens
 from runtime.answer_texts import TOOLS, cut, random_answer, read
 
 FAMILIES = (TAGGED, BARE, LISTED, NAMED, PIPED)

@@ -16,9 +16,13 @@ from gptrs_observe.measure.bench_cases import (
     Prefill,
     random_prompts,
 )
-from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
-from gptrs_observe.measure.rows import Measure
-from gptrs_observe.measure.step_work import WorkOfStep, first_run
+from gptrs_observe.measure.step_work import (
+    MachineLimits,
+    Measure,
+    WorkOfStep,
+    first_run,
+    measure_limits,
+)
 from gptrs_runtime.generation.paged_cache import PagedCache
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gptrs.capture.events.trace import RunEnd
+from gptrs.capture.events import RunEnd
 from gptrs.errors import UsageError
 from gptrs_observe.dump import dumping
 from runtime.dump_events import (

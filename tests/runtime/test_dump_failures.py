@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gptrs.backend.contract import InputRole
-from gptrs.capture.events.trace import CompileEnd, CompileStart
+from gptrs.capture.events import CompileEnd, CompileStart
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program
 from gptrs.ir.literal import Literal

@@ -11,13 +11,11 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.capture import primitives
-from gptrs.capture.events import trace
+from gptrs.capture import events, primitives
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program, specialize
 from gptrs_observe.dump import dumping
-from gptrs_runtime.programs.file import read_program
-from gptrs_runtime.programs.inputs import InputFiles, random_inputs
+from gptrs_runtime.programs import InputFiles, random_inputs, read_program
 from runtime.dump_events import programs, read_json, read_lines
 
 PROGRAM = """
@@ -35,7 +33,7 @@ def _on_ref(monkeypatch):
     monkeypatch.delenv("GPTRS_EAGER", raising=False)
     with gptrs.use_backend(gptrs.get_backend("ref")):
         yield
-    assert not trace.sinks()
+    assert not events.sinks()
 
 
 def metas(folder: Path):

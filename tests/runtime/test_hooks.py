@@ -10,10 +10,10 @@ from typing_extensions import override
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.capture.events import CompileStart, ExecutionTraceSink, tracing
 from gptrs.errors import ModelError, UsageError
+from gptrs_observe.attribution import TraceRequest, logit_lens, traced_values
 from gptrs_observe.hooks import Hooks, module_names
-from gptrs_observe.traced_values import TraceRequest, logit_lens, traced_values
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_resnet import save_tiny_resnet
 

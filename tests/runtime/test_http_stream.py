@@ -8,9 +8,7 @@ import json
 import pytest
 
 from gptrs.errors import ExecutionError
-from gptrs_observe.measure.answer_events import AnswerEvents
-from gptrs_observe.measure.http_answer import HttpAnswer
-from gptrs_observe.measure.http_stream import StreamClient
+from gptrs_observe.measure.http_stream import AnswerEvents, HttpAnswer, StreamClient
 from gptrs_observe.measure.serving_load import LoadRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"

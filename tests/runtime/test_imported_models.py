@@ -14,11 +14,10 @@ from gptrs.api.programs import dtypes
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UnsupportedError, UsageError
 from gptrs_backend_ref.backend import create
-from gptrs_observe.compare.output_agreement import output_agreements
+from gptrs_observe.compare.agreement import output_agreements
 from gptrs_runtime.imported.batch import imported_batch, random_batch
-from gptrs_runtime.imported.images import ImageFiles
 from gptrs_runtime.imported.loaded_import import LoadedImport
-from gptrs_runtime.imported.scores import run_scores
+from gptrs_runtime.imported.scores import ImageFiles, run_scores
 from gptrs_runtime.model_inputs import InputChoice
 
 IMAGE = ModelInput("pixels", dtypes.f32, ("n", 3, 4, 6))

@@ -258,7 +258,7 @@ def test_a_slow_text_is_given_up_on_ctrl_c(tmp_path):
 def test_a_panic_of_the_library_prints_nothing(tmp_path):
     code = (
         "import os, sys\n"
-        "from gptrs_runtime.tokenization.rust_panics import panics_unheard\n"
+        "from gptrs_runtime.tokenization.encoded_text import panics_unheard\n"
         "with panics_unheard():\n    os.write(2, b'kept\\n')\n"
         "try:\n    with panics_unheard():\n"
         "        os.write(2, b'panic\\n')\n        raise ValueError\n"

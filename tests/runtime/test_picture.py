@@ -16,10 +16,8 @@ from gptrs.ir.ops.elementwise import Add, Neg
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs_observe.programs.diagram import Diagram, DiagramNode, Edge, diagrams_of
-from gptrs_observe.programs.picture.dot import to_dot
-from gptrs_observe.programs.picture.layers import layers_of
-from gptrs_observe.programs.picture.layout import CHARACTER, Box, Placed, place
-from gptrs_observe.programs.picture.svg import to_svg
+from gptrs_observe.programs.picture.layout import CHARACTER, Box, Placed, layers_of, place
+from gptrs_observe.programs.picture.svg import to_dot, to_svg
 
 NESTED = """
 ptir.v0.5

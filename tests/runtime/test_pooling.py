@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gptrs_runtime.embedding.pooling import MODES, Pooling
-from gptrs_runtime.embedding.steps import Normalize
+from gptrs_runtime.embedding.modules import MODES, Normalize, Pooling
 
 LENGTHS = (5, 1, 3)
 

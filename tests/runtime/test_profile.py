@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs.backend.contract import KernelRun
-from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
+from gptrs.capture.events import CompileEnd, CompileStart, KernelEvent, RunEnd
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 from gptrs_observe.profile import MOST_ROWS, Profile

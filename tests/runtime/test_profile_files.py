@@ -16,13 +16,12 @@ import pytest
 
 import gptrs
 from gptrs.backend.contract import InputRole, KernelRun
-from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd, RunStart
+from gptrs.capture.events import CompileEnd, CompileStart, KernelEvent, RunEnd, RunStart
 from gptrs.ir import parse_program
 from gptrs.spans import Span
 from gptrs_observe.attribution import attribution
-from gptrs_observe.layer_names import layer_of
-from gptrs_observe.measure.machine_limits import MachineLimits
-from gptrs_observe.profile import Profile
+from gptrs_observe.measure.step_work import MachineLimits
+from gptrs_observe.profile import Profile, layer_of
 from gptrs_observe.profile_document import profile_document
 from gptrs_observe.profile_report.page import report_page
 from gptrs_observe.trace_files import chrome_trace, speedscope

@@ -9,16 +9,14 @@ import pytest
 
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.dtypes import f32
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs_observe.programs.diagram import diagrams_of
-from gptrs_observe.programs.kernel_times import read_times
-from gptrs_observe.programs.op_names import kernel_name, op_title
+from gptrs_observe.programs.diagram import Repeat, diagrams_of, repeats_of
+from gptrs_observe.programs.op_work import kernel_name, op_title, read_times
 from gptrs_observe.programs.picture.svg import to_svg
-from gptrs_observe.programs.repeats import Repeat, repeats_of
 
 
 def layers(count: int) -> Program:

@@ -9,12 +9,12 @@ from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.program import Program
-from gptrs_runtime.programs.inputs import (
+from gptrs_runtime.programs import (
     InputFiles,
     random_inputs,
     require_complete,
+    run_program,
 )
-from gptrs_runtime.programs.run import run_program
 
 
 def _program(params: str, body: str = "", results: str = "%a", types: str = "f32[2]") -> Program:

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import PluginError, ProgramError, UnsupportedError, UsageError
-from gptrs_runtime.programs.file import read_program
+from gptrs_runtime.programs import read_program
 
 TEXT = """
 ptir.v0.5

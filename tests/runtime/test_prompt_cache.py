@@ -14,7 +14,6 @@ import gptrs
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
-from gptrs_runtime.generation.model_identity import model_identity
 from gptrs_runtime.generation.paged_cache import PagedCache
 from gptrs_runtime.generation.prompt_cache import (
     PromptPages,
@@ -22,7 +21,7 @@ from gptrs_runtime.generation.prompt_cache import (
     load_prompt_cache,
     save_prompt_cache,
 )
-from gptrs_runtime.generation.text_cache import Row
+from gptrs_runtime.generation.text_cache import Row, model_identity
 from gptrs_runtime.load import load_model
 
 PROMPT = np.random.default_rng(5).integers(1, 200, 40).tolist()

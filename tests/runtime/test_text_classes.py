@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs_runtime.text_classes.scores import class_scores, rank_scores, sigmoid, unchanged
+from gptrs_runtime.text_classes.classify import class_scores, rank_scores, sigmoid, unchanged
 from gptrs_runtime.tokenization.encoded_text import cut_lengths
 from runtime.tiny_bert import write_json
 from runtime.tiny_heads import save_tiny_head, settings_of

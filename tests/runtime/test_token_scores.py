@@ -7,7 +7,7 @@ import pytest
 
 from gptrs_runtime.generation.generate import GenerationOptions, generate, stream
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.generation.token_scores import TokenScores
+from gptrs_runtime.generation.text_stream import TokenScores
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

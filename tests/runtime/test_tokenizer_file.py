@@ -11,12 +11,13 @@ import pytest
 from gptrs.errors import ModelError, UsageError
 from gptrs_runtime.tokenization import tokenizer_file
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
-from gptrs_runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
-from gptrs_runtime.tokenization.tokenizer_growth import (
+from gptrs_runtime.tokenization.tokenizer_file import (
     MOST_GROWTH,
     MOST_GROWTH_OF_A_STEP,
     grown,
     growth,
+    read_tokenizer,
+    without_panics,
 )
 
 

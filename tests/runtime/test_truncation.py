@@ -10,11 +10,8 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs_runtime.embedding.embed import embed
-from gptrs_runtime.embedding.match import match
-from gptrs_runtime.text_classes.classify import classify, longest_text
-from gptrs_runtime.text_classes.rank import rank
-from gptrs_runtime.text_classes.zero_shot import zero_shot
+from gptrs_runtime.embedding.embed import embed, match
+from gptrs_runtime.text_classes.classify import classify, longest_text, rank, zero_shot
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
-from gptrs_observe.programs.value_text import json_values, shown_values
+from gptrs_observe.programs.report import json_values, shown_values
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.capture.streaming.mru_streamer import MruStreamer
+from gptrs.capture.streaming.streamed_executable import MruStreamer
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.paged_texts import PagedTexts

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.inspect import StructType
 
-from gptrs_cli.terminal.stderr import warnings_as_lines
+from gptrs_cli.terminal.streams import warnings_as_lines
 from gptrs_serve import completions
 from gptrs_serve.bodies import ChatBody, CompletionBody
 from serve.conftest import serving

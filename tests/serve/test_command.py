@@ -12,8 +12,8 @@ from gptrs.plugins.manager import configure
 from gptrs_cli.main import main
 from gptrs_runtime.load import load_model
 from gptrs_serve.command import _access, _keys
-from gptrs_serve.loading import load_models
 from gptrs_serve.problems import problem_of
+from gptrs_serve.served import load_models
 
 
 def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):

@@ -50,7 +50,7 @@ def test_a_head_without_end_is_refused(port, first, portion):
 
 @pytest.mark.parametrize("first", [b"", HEAD])
 def test_a_head_may_not_take_for_ever(port, first, monkeypatch):
-    monkeypatch.setattr("gptrs_serve.connection.MOST_SECONDS", 0.1)
+    monkeypatch.setattr("gptrs_serve.events.MOST_SECONDS", 0.1)
     assert asyncio.run(told(port, first)) == b""
 
 

@@ -19,7 +19,7 @@ from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 from gptrs_runtime.generation.grammar import MAX_FORM_BYTES, Grammar
-from gptrs_serve.forms import MOST_SCHEMA
+from gptrs_serve.completions import MOST_SCHEMA
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the table lists operators of torch"
 onnx = pytest.importorskip("onnx", reason="the table lists operators of onnx")
 
 import import_tables  # noqa: E402
-from gptrs_torch.registry import CONVERTERS  # noqa: E402
+from gptrs_torch.conversion import CONVERTERS  # noqa: E402
 
 
 def test_the_page_of_torch_is_up_to_date():

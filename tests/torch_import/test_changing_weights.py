@@ -17,8 +17,8 @@ from torch import nn  # noqa: E402
 import gptrs_torch  # noqa: E402
 from gptrs.errors import UsageError  # noqa: E402
 from gptrs_torch import weights as watching  # noqa: E402
-from gptrs_torch.settings import Settings  # noqa: E402
-from gptrs_torch.written_pages import PAGE, WrittenPages  # noqa: E402
+from gptrs_torch.dynamo import Settings  # noqa: E402
+from gptrs_torch.weights import PAGE, WrittenPages  # noqa: E402
 
 pytestmark = pytest.mark.long
 WIDE = 96

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="these tests run models of torch")
 from torch import nn  # noqa: E402
 
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
-from gptrs.capture.events.trace import tracing  # noqa: E402
+from gptrs.capture.events import tracing  # noqa: E402
 from gptrs.errors import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these tests run models of torch")
 
 from gptrs.api.programs import CompileStart, ExecutionTraceSink  # noqa: E402
-from gptrs.capture.events.trace import tracing  # noqa: E402
+from gptrs.capture.events import tracing  # noqa: E402
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,7 @@ import numpy as np
 from gptrs.backend.contract import InputRole
 from gptrs.ir import Program, dtypes, print_program, verify
 from gptrs.optimizer import recording
-from gptrs.optimizer.pipeline import Pipeline
-from gptrs.optimizer.stage import PassRun, instruction_count
+from gptrs.optimizer.pipeline import PassRun, Pipeline, instruction_count
 from gptrs_backend_ref.backend import create
 from gptrs_conformance.program_generator import random_inputs
 from gptrs_conformance.program_generator.dice import Dice

@@ -19,7 +19,7 @@ from fuzzing.judge import Flaw
 from gptrs.backend.contract import Backend
 from gptrs.errors import GptrsError
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_torch.loading import read_program
+from gptrs_torch.model import read_program
 
 RUNS = 0.01
 """The share of archives that are run after they are read: torch takes long for it."""

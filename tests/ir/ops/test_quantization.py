@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
+from gptrs.ir.dtypes import pack_int4, unpack_int4
 from gptrs.ir.ops import quantization
 from gptrs.ir.ops.quantization import (
     Dequantize,
@@ -17,7 +18,6 @@ from gptrs.ir.ops.quantization import (
     Requantize,
     UnpackBits,
 )
-from gptrs.ir.packed_int4 import pack_int4, unpack_int4
 
 GOOD = [
     (Quantize(dtypes.si8), "f32[2, 3] f32[] si32[]", "si8[2, 3]"),

@@ -13,7 +13,7 @@ from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator import layout
 from gptrs_conformance.program_generator.draft import Draft, ExtraStep, StepDeclined
-from gptrs_conformance.program_generator.facts import Facts, joined
+from gptrs_conformance.program_generator.elements import Facts, joined
 
 Move = Callable[[Draft, Value], Value]
 

@@ -11,7 +11,7 @@ import pytest
 
 from gptrs.ir import dtypes
 from gptrs.nn import CausalLMModule
-from gptrs.nn.closure import closure_of
+from gptrs.nn.captured_once import closure_of
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs_models.llama_kinds import KINDS, read_config

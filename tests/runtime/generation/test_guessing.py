@@ -14,8 +14,8 @@ from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.generation.guessing import guesser as guesser_module
-from gptrs_runtime.generation.guessing.odds import Balance, Odds, best_length
-from gptrs_runtime.generation.guessing.prompt_lookup import PromptLookup
+from gptrs_runtime.generation.guessing.draft import Balance, Odds, best_length
+from gptrs_runtime.generation.guessing.guesser import PromptLookup
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup

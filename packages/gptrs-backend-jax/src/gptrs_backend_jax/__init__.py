@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gptrs_backend_jax.stablehlo.functions import JaxFunction, from_jax
-    from gptrs_backend_jax.stablehlo.loading import load, supported_operations
-    from gptrs_backend_jax.stablehlo.model import StableHloModel
+    from gptrs_backend_jax.stablehlo.model import StableHloModel, load, supported_operations
 
 __all__ = ["JaxFunction", "StableHloModel", "from_jax", "load", "supported_operations"]
 _PLACES = {

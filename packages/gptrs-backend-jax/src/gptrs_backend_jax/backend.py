@@ -23,8 +23,9 @@ from gptrs.api.backends import (
     require_supported,
 )
 from gptrs.api.programs import Op, Program, TensorType
-from gptrs_backend_jax import typed_lax
+from gptrs_backend_jax import lowering
 from gptrs_backend_jax.client import Device, InputType, all_types, array_type, compiled
+from gptrs_backend_jax.conversion import HostValue, buffer_of
 from gptrs_backend_jax.devices import (
     all_devices,
     chosen_grid,
@@ -34,15 +35,15 @@ from gptrs_backend_jax.devices import (
 )
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
 from gptrs_backend_jax.grid import Grid, GridCall
-from gptrs_backend_jax.host_values import HostValue, buffer_of
 from gptrs_backend_jax.kept_programs import (
     KeptPrograms,
     keep_executable,
     keeps_executables,
+    program_key,
     read_executable,
+    unsealed,
 )
 from gptrs_backend_jax.lowerings import TABLE
-from gptrs_backend_jax.serialized import program_key, unsealed
 
 
 class JaxBackend(KeptPrograms, Backend):
@@ -176,7 +177,7 @@ class JaxBackend(KeptPrograms, Backend):
         if isinstance(buffer, HostValue):
             return HostValue(buffer.array.copy())
         with all_types(self.device):
-            return typed_lax.copy(cast("Array", buffer))
+            return lowering.copy(cast("Array", buffer))
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of `buffer`, read-only; waits until they are computed."""

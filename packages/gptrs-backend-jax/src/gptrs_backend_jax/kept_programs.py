@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 
-from gptrs.api.backends import CachePart, CacheReport, Entries, private_folder
+from gptrs.api.backends import CachePart, CacheReport, Entries, InputRole, private_folder
+from gptrs.api.programs import Program, print_program
 from gptrs.disk_cache import Found, budget_bytes, make_room, remove
-from gptrs_backend_jax.client import change_setting, setting
+from gptrs_backend_jax.client import Device, change_setting, platform_version, setting
+from gptrs_backend_jax.devices import parallelism
+from gptrs_backend_jax.walk import Message
 
 _LEAST_SECONDS = 0.1
 """Programs that compile faster are not worth a file."""
@@ -33,9 +42,7 @@ def keep_compiled_programs(*, whole: bool) -> None:
         return
     with suppress(OSError):  # nothing can be kept here: each process compiles anew
         folder = _folder()
-        make_room(
-            (each for version in folder.parent.iterdir() for each in _programs(version)), budget
-        )
+        make_room((each for found in folder.parent.iterdir() for each in _programs(found)), budget)
         if whole:
             return
         change_setting(_FOLDER_SETTING, str(folder))
@@ -83,9 +90,9 @@ class KeptPrograms:
         except OSError:
             return CacheReport(None, budget, [])
         parts = [
-            CachePart(f"JAX {version.name}", _is_used(version), sum(held, Entries()))
-            for version in sorted(folder.parent.iterdir())
-            if (held := [Entries(1, each.nbytes) for each in _programs(version)])
+            CachePart(f"JAX {found.name}", _is_used(found), sum(held, Entries()))
+            for found in sorted(folder.parent.iterdir())
+            if (held := [Entries(1, each.nbytes) for each in _programs(found)])
         ]
         return CacheReport(folder.parent, budget, parts)
 
@@ -96,10 +103,10 @@ class KeptPrograms:
         except OSError:
             return Entries()
         removed = Entries()
-        for version in folder.parent.iterdir():
-            if stale_only and _is_used(version):
+        for found in folder.parent.iterdir():
+            if stale_only and _is_used(found):
                 continue
-            removed += remove(list(_programs(version)))
+            removed += remove(list(_programs(found)))
         return removed
 
 
@@ -120,3 +127,78 @@ def _programs(folder: Path) -> Iterator[Found]:
         with suppress(FileNotFoundError):  # another process was faster
             status = path.lstat()
             yield Found(path, status.st_size, max(status.st_atime, status.st_mtime))
+
+
+# Compiled programs as bytes: what XLA made, the errors of the program, and whom they are for.
+
+
+_FORMAT = "gptrs-jax 1"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SerializedProgram:
+    """The executable of XLA as JAX writes it, and the errors that the program may fail with."""
+
+    code: bytes
+    messages: Sequence[Message]
+
+    def sealed(self, key: str) -> bytes:
+        """Return it as bytes that hold under `key` only."""
+        errors = [[message.text, message.is_unsigned] for message in self.messages]
+        head = json.dumps(errors).encode()
+        content = len(head).to_bytes(_LENGTH_BYTES, "little") + head + self.code
+        return _seal(key, content) + content
+
+
+def unsealed(data: bytes, key: str) -> SerializedProgram | None:
+    """Return what was `sealed` under `key`, None for what is damaged or was under another one."""
+    content = data[_DIGEST_BYTES:]
+    if data[:_DIGEST_BYTES] != _seal(key, content):
+        return None
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    errors = json.loads(content[_LENGTH_BYTES:start])
+    return SerializedProgram(content[start:], [Message(*each) for each in errors])
+
+
+def _seal(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(f"{_FORMAT}\n{key}\n".encode() + content).digest()
+
+
+def program_key(
+    program: Program,
+    roles: Sequence[InputRole],
+    device: Device,
+    options: Mapping[str, bool | str],
+) -> str:
+    """Return a digest of all that decides what XLA makes of a program, and where that runs."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith("XLA_")}
+    parts = (
+        *(_FORMAT, jax.__version__, version("jaxlib"), _our_sources()),
+        *(str(device), device.device_kind, platform_version(device)),
+        *(_processor(), parallelism(device)),
+        json.dumps([sorted(options.items()), sorted(settings.items())]),
+        ",".join(role.value for role in roles),
+        print_program(program),
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@cache
+def _our_sources() -> str:
+    """Return a digest of the code of this package: a lowering may have changed."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """Return what the processor can do: code for one of a network may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from jax import Array
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
 
 from gptrs.api.backends import OpTable
-from gptrs.api.programs import Instruction, Region, TensorType, Value
+from gptrs.api.programs import DType, Instruction, Region, TensorType, Value
+from gptrs_backend_jax.conversion import convert
+from gptrs_backend_jax.element_types import computing, held, narrow, widen
 
 Arrays: TypeAlias = Sequence[Array]
 
@@ -77,3 +81,164 @@ Lowering: TypeAlias = Callable[..., Array | Arrays]
 
 TABLE: OpTable[Lowering] = OpTable("jax")
 """Filled when `gptrs_backend_jax.lowerings` is imported."""
+
+
+# Conversion to and from the accumulate type of sums and products.
+
+
+def to_accumulator(x: Array, source: DType, accum: DType) -> Array:
+    """Convert held elements to the computing type of `accum`; integers wrap, as sums in it do."""
+    if accum.is_integer:
+        return lax.convert_element_type(x, held(accum))
+    if computing(source) == computing(accum) and accum.bits >= source.bits:
+        return widen(source, x)
+    return widen(accum, convert(x, source, accum))
+
+
+def from_accumulator(x: Array, accum: DType, out: DType) -> Array:
+    """Round a total in the computing type of `accum` to `accum`, and cast it to `out`."""
+    return convert(narrow(accum, x), accum, out)
+
+
+# Products that are rounded by themselves, where a sum follows them.
+
+
+_NO_PRODUCT = -0x5A5A5A5A
+"""The bits of a NaN that no multiplication gives, as an integer of the width of the float."""
+
+
+def unfused(product: Array) -> Array:
+    """Return `product`, f32 or f64, so that no compiler combines it with what follows.
+
+    LLVM makes one operation that rounds once (FMA) of `a * b + c`, whatever XLA is told about
+    precision. What is between them here, an integer operation that changes nothing, stops it.
+    """
+    whole = np.dtype(f"int{8 * product.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(product, whole)
+    flipped = lax.convert_element_type(bits == np.array(_NO_PRODUCT, whole), whole)
+    return lax.bitcast_convert_type(bits ^ flipped, product.dtype)
+
+
+# Functions of JAX whose own types are partly unknown, with whole ones, as far as they are used.
+
+
+Carried = TypeVar("Carried")
+Made = TypeVar("Made")
+Scanned = TypeVar("Scanned")
+Shape = Sequence[int]
+Type = np.dtype[Any] | type[np.generic]
+
+_lax = cast("Any", lax)
+_numpy = cast("Any", jnp)
+
+
+def zeros(shape: Shape, dtype: Type) -> Array:
+    """Return zeros."""
+    return full(shape, 0, dtype)
+
+
+def full(shape: Shape, value: complex | np.generic | np.ndarray, dtype: Type) -> Array:
+    """Return `value` everywhere."""
+    return cast("Array", _lax.full(tuple(shape), value, dtype))
+
+
+def array(value: complex | np.generic | np.ndarray, dtype: Type | None = None) -> Array:
+    """Return an array of host values, as a constant of the program."""
+    return cast("Array", _numpy.asarray(value, dtype))
+
+
+def iota(dtype: Type, shape: Shape, axis: int) -> Array:
+    """Return the index along `axis` of each element."""
+    return cast("Array", _lax.broadcasted_iota(dtype, tuple(shape), axis))
+
+
+def broadcast_to(x: Array, shape: Shape) -> Array:
+    """Return `x` repeated to `shape`, aligned at the right."""
+    return cast("Array", _numpy.broadcast_to(x, tuple(shape)))
+
+
+def broadcast_in(x: Array, shape: Shape, axes: Sequence[int]) -> Array:
+    """Return `x` repeated to `shape`, where its own axes are `axes`."""
+    return cast("Array", _lax.broadcast_in_dim(x, tuple(shape), tuple(axes)))
+
+
+def reduce(
+    x: Array, start: np.ndarray, combine: Callable[..., Array], axes: Sequence[int]
+) -> Array:
+    """Return the elements along `axes` combined, in any order."""
+    return cast("Array", _lax.reduce(x, start, combine, tuple(axes)))
+
+
+def reduce_window(
+    x: Array,
+    start: np.ndarray,
+    combine: Callable[..., Array],
+    sizes: Sequence[int],
+    *,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Array:
+    """Return the elements under each position of a window combined, in any order."""
+    return cast(
+        "Array",
+        _lax.reduce_window(
+            x, start, combine, sizes, strides, padding, window_dilation=tuple(dilation)
+        ),
+    )
+
+
+def dot_general(
+    lhs: Array, rhs: Array, axes: tuple[tuple[Sequence[int], ...], ...], total: Type
+) -> Array:
+    """Return products summed in the type `total`; (contracted, batch) axes of both operands.
+
+    Operands keep all their bits, on GPUs and TPUs, too.
+    """
+    return cast(
+        "Array",
+        _lax.dot_general(
+            lhs,
+            rhs,
+            axes,
+            precision=lax.Precision.HIGHEST,
+            preferred_element_type=total,
+        ),
+    )
+
+
+def cond(
+    predicate: Array,
+    then: Callable[[Carried], Made],
+    otherwise: Callable[[Carried], Made],
+    operand: Carried,
+) -> Made:
+    """Return what the one or the other function gives."""
+    return cast("Made", _lax.cond(predicate, then, otherwise, operand))
+
+
+def while_loop(
+    more: Callable[[Carried], Array], step: Callable[[Carried], Carried], first: Carried
+) -> Carried:
+    """Return the first value for which `more` is false, after steps from `first` on."""
+    return cast("Carried", _lax.while_loop(more, step, first))
+
+
+def scan(
+    step: Callable[[Carried, Scanned], tuple[Carried, Scanned]],
+    first: Carried,
+    scanned: Scanned,
+    *,
+    length: int,
+    reverse: bool,
+) -> tuple[Carried, Scanned]:
+    """Return the last carried value, and what all steps gave, stacked."""
+    return cast(
+        "tuple[Carried, Scanned]",
+        _lax.scan(step, first, scanned, length=length, reverse=reverse),
+    )
+
+
+def copy(x: Array) -> Array:
+    """Return the elements in memory of their own."""
+    return cast("Array", _numpy.copy(x))

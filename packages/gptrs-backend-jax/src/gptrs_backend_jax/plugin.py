@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gptrs.api import BackendPlugin
-from gptrs_backend_jax.accelerators import has_accelerator
+from gptrs_backend_jax.devices import has_accelerator
 
 PLUGIN = BackendPlugin(
     name="jax",

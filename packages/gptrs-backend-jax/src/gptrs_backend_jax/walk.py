@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,12 +11,98 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from gptrs.api.programs import Instruction, Program, Region, Value, ops
-from gptrs_backend_jax import typed_lax
+from gptrs.api.programs import Instruction, Op, Program, Region, TensorType, Value, ops
+from gptrs_backend_jax import lowering
 from gptrs_backend_jax.element_types import held
 from gptrs_backend_jax.lowering import Arrays, LoweringContext
 from gptrs_backend_jax.lowerings import TABLE
-from gptrs_backend_jax.unit_axes import restored, squeezed
+
+# Instructions without axes of size 1: on CPUs XLA writes in place only where shapes are equal.
+#
+# A product of XLA has its own axes alone; the shapes of PTIR have the heads of a group besides,
+# which is often 1. So a bitcast stood between the two, and the softmax of a prompt of GPT-2 124M
+# took a third longer.
+
+
+BroadcastTo = ops.layout.BroadcastTo
+Reduce = ops.reduction.Reduce
+_ELEMENTWISE = tuple(
+    each
+    for each in vars(ops.elementwise).values()
+    if isinstance(each, type) and issubclass(each, Op) and each is not Op
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Squeezed:
+    """An instruction of arrays without axes of size 1; `restored` brings those of results back."""
+
+    op: Op
+    operands: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    given: Arrays
+
+
+def squeezed(instruction: Instruction, given: Arrays) -> Squeezed | None:
+    """Return an instruction without axes of size 1, None if it has none or needs them."""
+    op = instruction.op
+    operands = tuple(value.type for value in instruction.operands)
+    results = tuple(value.type for value in instruction.results)
+    if isinstance(op, _ELEMENTWISE):
+        shape = results[0].shape
+        if 1 not in shape or any(each.shape != shape for each in (*operands, *results)):
+            return None
+        shapes = [_kept(shape)] * len(operands)
+        return _made(op, operands, shapes, [_typed(each, shapes[0]) for each in results], given)
+    if isinstance(op, BroadcastTo) and 1 in op.shape:
+        source = (1,) * (len(op.shape) - operands[0].rank) + tuple(operands[0].shape)
+        shape = tuple(dim for dim, of in zip(source, op.shape, strict=True) if of != 1)
+        target = _kept(op.shape)
+        changed = dataclasses.replace(op, shape=target)
+        return _made(changed, operands, [shape], [_typed(results[0], target)], given)
+    if isinstance(op, Reduce) and 1 in operands[0].shape:
+        return _reduced(op, operands, results[0], given)
+    return None
+
+
+def restored(instruction: Instruction, arrays: Arrays) -> Arrays:
+    """Return the results of a squeezed instruction in the shapes of the whole one."""
+    return tuple(
+        lax.reshape(x, value.type.shape)
+        for x, value in zip(arrays, instruction.results, strict=True)
+    )
+
+
+def _reduced(
+    op: Reduce, operands: tuple[TensorType, ...], result: TensorType, given: Arrays
+) -> Squeezed:
+    shape = operands[0].shape
+    kept = [axis for axis, dim in enumerate(shape) if dim != 1]
+    axes = tuple(kept.index(axis) for axis in op.axes if shape[axis] != 1)
+    left = tuple(shape[axis] for axis in kept if axis not in op.axes)
+    changed = dataclasses.replace(op, axes=axes, keepdims=False)
+    return _made(changed, operands, [_kept(shape)], [_typed(result, left)], given)
+
+
+def _made(
+    op: Op,
+    operands: Sequence[TensorType],
+    shapes: Sequence[tuple[int, ...]],
+    results: Sequence[TensorType],
+    given: Sequence[Array],
+) -> Squeezed:
+    types = tuple(_typed(each, shape) for each, shape in zip(operands, shapes, strict=True))
+    arrays = [lax.reshape(x, shape) for x, shape in zip(given, shapes, strict=True)]
+    return Squeezed(op, types, tuple(results), arrays)
+
+
+def _kept(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dim for dim in shape if dim != 1)
+
+
+def _typed(like: TensorType, shape: tuple[int, ...]) -> TensorType:
+    return TensorType(like.dtype, shape)
+
 
 Failure = Array
 """The first error so far, si64 [2]: its number from 1 on, 0 for none, and the value it names."""
@@ -144,7 +231,7 @@ class ProgramWalk:
         first = lax.reshape(values, (values.size,))[jnp.argmax(flat)]
         found = jnp.stack(
             [
-                typed_lax.array(len(self.messages), np.int64),
+                lowering.array(len(self.messages), np.int64),
                 lax.convert_element_type(first, np.int64),
             ]
         )
@@ -155,7 +242,7 @@ class ProgramWalk:
         """Run the first of two regions if the predicate is true, else the second."""
         then, otherwise = (self._isolated(region) for region in branches)
         return self._reopened(
-            typed_lax.cond(predicate, then, otherwise, (self.failure, tuple(operands)))
+            lowering.cond(predicate, then, otherwise, (self.failure, tuple(operands)))
         )
 
     def loop(self, condition: Region, body: Region, state: Arrays) -> Arrays:
@@ -177,7 +264,7 @@ class ProgramWalk:
             return judged(advance(carried[1]))
 
         first = judged((self.failure, tuple(state)))
-        _, last = typed_lax.while_loop(more, advanced, first)
+        _, last = lowering.while_loop(more, advanced, first)
         return self._reopened(last)
 
     def scan(
@@ -196,7 +283,7 @@ class ProgramWalk:
             return (failure, results[:count]), results[count:]
 
         first: Carried = (self.failure, tuple(carried))
-        last, stacked = typed_lax.scan(step, first, tuple(scanned), length=length, reverse=reverse)
+        last, stacked = lowering.scan(step, first, tuple(scanned), length=length, reverse=reverse)
         return (*self._reopened(last), *stacked)
 
     def call(self, function: str, operands: Arrays) -> Arrays:
@@ -232,7 +319,7 @@ def _row(x: Array) -> Arrays:
 
 def no_failure() -> Failure:
     """Return the failure of a run without an error."""
-    return typed_lax.zeros((2,), np.int64)
+    return lowering.zeros((2,), np.int64)
 
 
 def entered(value: Value, x: Array) -> Array:

@@ -2,46 +2,148 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from gptrs.backend.contract import Backend, Buffer, InputRole, Precision
+from gptrs.backend.contract import Backend, Buffer, Compiling, InputRole, Precision
 from gptrs.backend.op_table import require_supported
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
+from gptrs.disk_cache import CacheReport, Entries
+from gptrs.errors import UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.environment import Variables
+from gptrs.optimizer.pipeline import Variables
+from gptrs.quoting import quoted
 from gptrs_backend_numba import cost_model, memory
-from gptrs_backend_numba.codegen import target
+from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kernel_store
 from gptrs_backend_numba.compiler import lower, lower_symbolic
-from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
-from gptrs_backend_numba.fusion.switch import is_on
-from gptrs_backend_numba.kept_weights.deferred_weight import DeferredWeight
-from gptrs_backend_numba.kept_weights.identities import weight_array
-from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
-from gptrs_backend_numba.kernel_cache import StoredKernels
+from gptrs_backend_numba.fusion.needed_patterns import VARIABLE as FUSE
+from gptrs_backend_numba.fusion.needed_patterns import is_on
+from gptrs_backend_numba.kept_weights.weight_store import (
+    DeferredWeight,
+    StoredWeights,
+    weight_array,
+)
+from gptrs_backend_numba.kernels import probe
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.quantized_linear import block_of
 from gptrs_backend_numba.lowering.table import TABLE
-from gptrs_backend_numba.precision import PRECISIONS, chosen_precision
-from gptrs_backend_numba.precision import VARIABLE as PRECISION
-from gptrs_backend_numba.probes import MeasuringThreads
-from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_backend_numba.run.run_lock import RUN_LOCK
+from gptrs_backend_numba.memory import POOL, address_of, aligned, run_tasks
+from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
 if TYPE_CHECKING:
     from gptrs.ir.ops.custom_call import Composite
     from gptrs.optimizer.pass_base import Pass
-    from gptrs.optimizer.passes.inlining import Claimed
+    from gptrs.optimizer.passes.cleanup import Claimed
 
-SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PRECISION)
+
+# The precision of models with quantized weights, where no option says it.
+
+
+VARIABLE = "GPTRS_NUMBA_PRECISION"
+PRECISIONS: tuple[Precision, ...] = ("f32", "bf16", "int8")
+"""The precisions that there are kernels for."""
+
+
+def chosen_precision() -> Precision:
+    """Return what `GPTRS_NUMBA_PRECISION` says, else `int8`; UsageError if it is no precision.
+
+    Weights that are not quantized are computed with in f32 in any case.
+    """
+    given = os.environ.get(VARIABLE, "int8")
+    for precision in PRECISIONS:
+        if precision == given:
+            return precision
+    raise UsageError(
+        f"`{VARIABLE}` must be a precision, got {quoted(given)}",
+        hint=f"it has {', '.join(PRECISIONS)}",
+    )
+
+
+# The kernel cache as `gptrs cache` sees it.
+
+
+class StoredKernels:
+    """The part of the backend that knows its kernels on disk."""
+
+    def cache_report(self) -> CacheReport:
+        """Return the entries that are kept, by the version that made them."""
+        return kernel_store().report()
+
+    def clear_cache(self, *, stale_only: bool = False) -> Entries:
+        """Remove all entries, or those of other versions; ExecutionError if one cannot be."""
+        return kernel_store().clear(stale_only=stale_only)
+
+    def compiling(self, tell: Compiling) -> AbstractContextManager[None]:
+        """Scope in which `tell` hears of each kernel that no cache has."""
+        return LISTENERS.told(tell)
+
+
+# How fast this machine reads and multiplies: loops that do nothing else.
+
+
+_BLOCK = 4 << 20
+"""Bytes that a thread reads at a time."""
+_BLOCKS = 64
+"""Together larger than any cache of a processor."""
+_STEPS = 4_000_000
+_ROUNDS = 7
+
+
+class MeasuringThreads:
+    """The part of the backend that measures the machine, with the threads of the backend."""
+
+    threads: int
+
+    def read_bytes_per_s(self) -> float:
+        """Return the best of several passes over 256 MiB."""
+        array = aligned(_BLOCK * _BLOCKS)
+        array.fill(1)  # memory that was never written to is one page of zeros
+        sums = np.zeros(_BLOCKS, np.int64)
+        geometry = np.array([_BLOCK // 8], np.int64)
+        task = compiled_task(probe.read_task)
+        with RUN_LOCK:
+            POOL.grow(self.threads)
+            seconds = _best(lambda: self._run(task, _BLOCKS, array, sums, geometry))
+        return array.nbytes / seconds
+
+    def flop_per_s(self) -> float:
+        """Return the best of several rounds of multiply-adds, one task for each thread."""
+        sums, geometry = np.zeros(self.threads, np.float32), np.array([_STEPS], np.int64)
+        task = compiled_task(probe.multiply_task)
+        with RUN_LOCK:
+            POOL.grow(self.threads)
+            seconds = _best(lambda: self._run(task, self.threads, sums, sums, geometry))
+        return self.threads * _STEPS * probe.OPERATIONS / seconds
+
+    def _run(
+        self, task: int, count: int, source: np.ndarray, target: np.ndarray, geometry: np.ndarray
+    ) -> None:
+        addresses = (address_of(source), address_of(source), address_of(target))
+        run_tasks()(POOL.address, task, count, self.threads, *addresses, address_of(geometry))
+
+
+def _best(run: Callable[[], None]) -> float:
+    seconds: list[float] = []
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 _MATRIX, _STACK = 2, 3
@@ -112,7 +214,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
 
     def compile_settings(self) -> tuple[str | None, ...]:
         """Variables, processor and precision: compiled programs depend on them, too."""
-        return (*_SETTINGS.values(), target.description(), self.precision)
+        return (*_SETTINGS.values(), machine.description(), self.precision)
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

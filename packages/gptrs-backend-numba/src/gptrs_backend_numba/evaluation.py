@@ -6,8 +6,7 @@ import numpy as np
 
 from gptrs.ir.program import Program
 from gptrs_backend_numba.compiler import lower
-from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_backend_numba.run.run_lock import RUN_LOCK
+from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
 
 def evaluate(program: Program) -> list[np.ndarray]:

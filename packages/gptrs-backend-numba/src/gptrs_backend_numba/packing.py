@@ -10,15 +10,16 @@ from typing import Protocol
 import numpy as np
 
 from gptrs.backend.mapped_files import release_pages
+from gptrs.ir import dtypes
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
-from gptrs_backend_numba.kept_weights.identities import identity_of
-from gptrs_backend_numba.kept_weights.weight_store import weight_store
+from gptrs_backend_numba.kept_weights.weight_store import identity_of, weight_store
 from gptrs_backend_numba.kernels.matmul import gemm
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import PACK, RK, RN, K, N, numbers
+from gptrs_backend_numba.kernels.matmul.bf16 import panel_bytes, right_rounding
+from gptrs_backend_numba.kernels.matmul.gemm import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.memory import Arena, address_of
-from gptrs_backend_numba.pool import POOL, run_tasks
+from gptrs_backend_numba.kernels.matmul.quantized import code_packing, value_packing
+from gptrs_backend_numba.memory import POOL, Arena, address_of, run_tasks
 
 _ARENA = Arena()
 
@@ -158,3 +159,130 @@ def _tasks(size: int) -> tuple[int, int]:
         compiled_task(gemm.right_packing(size)),
         compiled_task(gemm.panel_packing(size)),
     )
+
+
+# Weights that are rounded to bf16 when they are packed, as panels of pairs.
+
+
+@dataclass(frozen=True, slots=True)
+class Bf16Panels:
+    """A matrix (n, k) of f32, bf16 or f16 within a buffer; offset and strides count elements."""
+
+    dtype: str
+    n: int
+    k: int
+    row: int
+    column: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the panels, the last one padded."""
+        return self.tasks * panel_bytes(self.k)
+
+    @property
+    def tasks(self) -> int:
+        """Return how many panels there are, a task each."""
+        return -(-self.n // PANEL)
+
+    @property
+    def task(self) -> int:
+        """Return the address of the tasks that round and pack."""
+        return compiled_task(right_rounding(dtypes.by_name(self.dtype)))
+
+    @property
+    def geometry(self) -> list[int]:
+        """Return the numbers that the tasks read."""
+        return numbers({N: self.n, K: self.k, RN: self.row, RK: self.column})
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """Return the panels, one after another."""
+        target = _ARENA.aligned(self.nbytes)
+        source = address_of(array) + self.offset * dtypes.by_name(self.dtype).itemsize
+        geometry = np.array(self.geometry, np.int64)
+        addresses = (source, source, address_of(target), address_of(geometry))
+        run_tasks()(POOL.address, self.task, self.tasks, threads, *addresses)
+        return target
+
+
+# Quantized weights as panels: their codes, and their scales and offsets, packed when loaded.
+
+
+@dataclass(frozen=True, slots=True)
+class CodePanels:
+    """The codes of a weight (n, k), `bits` each in a stream of bytes for each row.
+
+    They become those of a `table`, as bits of 4 or 8 bits each: see
+    `gptrs_backend_numba.kernels.matmul.quantized`.
+    """
+
+    n: int
+    k: int
+    bits: int
+    packed_bits: int
+    table: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the panels, the last one padded."""
+        return -(-self.n // PANEL) * PANEL * self.k * self.packed_bits // 8
+
+    @property
+    def task(self) -> int:
+        """Return the address of the tasks that pack, a panel each."""
+        return compiled_task(code_packing(self.bits, self.packed_bits == 4))
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """Return the numbers that the tasks read."""
+        return (self.n, self.k, self.k * self.bits // 8)
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Return the table that the tasks read."""
+        return np.array(self.table, np.uint8)
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """Return the panels, one after another."""
+        return _packed_panels(self, array, self.codes, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePanels:
+    """Scales or offsets (n, groups), of `size` bytes each."""
+
+    n: int
+    groups: int
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the panels, the last one padded."""
+        return -(-self.n // PANEL) * PANEL * self.groups * self.size
+
+    @property
+    def task(self) -> int:
+        """Return the address of the tasks that pack, a panel each."""
+        return compiled_task(value_packing(self.size))
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """Return the numbers that the tasks read."""
+        return (self.n, self.groups)
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """Return the panels, one after another."""
+        return _packed_panels(self, array, array, threads)
+
+
+Panels = CodePanels | ValuePanels
+
+
+def _packed_panels(
+    panels: Panels, array: np.ndarray, table: np.ndarray, threads: int
+) -> np.ndarray:
+    target = _ARENA.aligned(panels.nbytes)
+    geometry = np.array(panels.geometry, np.int64)
+    addresses = map(address_of, (array, table, target, geometry))
+    run_tasks()(POOL.address, panels.task, -(-panels.n // PANEL), threads, *addresses)
+    return target

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import greatest
 from gptrs.ir.symbolic_dim import exact_quotient
 from gptrs.quick_dataclass import dataclass
 
@@ -215,3 +216,96 @@ def _dense_order(view: View, moving: Sequence[int]) -> tuple[int, ...] | None:
         order.insert(0, axis)
         step *= view.shape[axis]
     return tuple(order)
+
+
+# A batch of matrix products as kernels see it: two strided operands.
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A batch of matrices by strides in elements: rows are free, columns contracted."""
+
+    view: View
+    rows: int
+    row: int
+    column: int
+    batch: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """lhs (m, k) times the transpose of rhs (n, k), for each of a batch."""
+
+    lhs: Matrix
+    rhs: Matrix
+    k: int
+    batch: Shape
+
+    @property
+    def work(self) -> int:
+        """The number of multiplications."""
+        return self.lhs.rows * self.rhs.rows * self.k * math.prod(self.batch)
+
+    def geometry(self) -> list[int]:
+        """Return its numbers for the kernels of `gptrs_backend_numba.kernels.contraction`."""
+        lhs, rhs = self.lhs, self.rhs
+        numbers = [lhs.rows, rhs.rows, self.k, lhs.row, lhs.column, rhs.row, rhs.column]
+        return [*numbers, len(self.batch), *self.axes(lhs), *self.axes(rhs)]
+
+    def axes(self, matrix: Matrix) -> list[int]:
+        """(size, stride) of each batch axis in one of the operands."""
+        pairs: Sequence[tuple[int, int]] = list(zip(self.batch, matrix.batch, strict=True))
+        return [number for pair in pairs for number in pair]
+
+
+# A tensor as lines along one of its axes, for kernels that work line by line.
+
+
+_ELEMENTS_A_TASK = 16_384
+"""Fewer would not be worth the microsecond that handing out a task may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """`count` lines of `length` elements, `step` apart, in row-major order of the other axes."""
+
+    count: int
+    length: int
+    step: int
+    axes: tuple[tuple[int, int], ...]
+    """(size, stride) of the merged other axes."""
+    inner: int
+    """How many elements follow the axis in a contiguous tensor of this shape."""
+
+    @property
+    def block(self) -> int:
+        """Lines a task; it depends on sizes alone."""
+        return greatest(1, _ELEMENTS_A_TASK // greatest(1, self.length))
+
+    @property
+    def tasks(self) -> int:
+        """Number of blocks."""
+        return -(-self.count // self.block)
+
+    @property
+    def work(self) -> int:
+        """Number of elements."""
+        return self.count * self.length
+
+    def geometry(self) -> list[int]:
+        """Number of axes, then (size, stride) of each."""
+        return [len(self.axes), *(number for axis in self.axes for number in axis)]
+
+
+def lines(view: View, axis: int) -> Lines:
+    """Return the lines of `view` along `axis`; the other axes must not be empty."""
+    others = [other for other in range(len(view.shape)) if other != axis]
+    sizes = tuple(view.shape[other] for other in others)
+    merged = merged_axes(sizes, [[view.strides[other] for other in others]])
+    return Lines(
+        math.prod(sizes),
+        view.shape[axis],
+        view.strides[axis],
+        tuple((size, stride) for size, (stride,) in merged),
+        math.prod(view.shape[axis + 1 :]),
+    )

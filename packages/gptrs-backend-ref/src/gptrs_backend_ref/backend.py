@@ -15,7 +15,7 @@ from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.pass_base import Pass
-from gptrs.optimizer.passes.product_rounding import PRODUCT_ROUNDING
+from gptrs.optimizer.passes.arithmetic_folding import PRODUCT_ROUNDING
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel

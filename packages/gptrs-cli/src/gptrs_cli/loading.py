@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
 from gptrs.api.backends import Backend
+from gptrs.errors import UsageError
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.manager import get_backend
-from gptrs_cli.options.processes import group_of
-from gptrs_cli.options.settings import Settings
+from gptrs.plugins.trace_sinks import listening
+from gptrs_cli.options.settings import Settings, group_of
+from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.streams import note
+from gptrs_observe.profile import Profile, recording
 from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.functional_overrides import command_line_overrides
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -46,3 +56,86 @@ def chosen_backend(settings: Settings) -> Backend:
 def adapter_of(model: LoadedModel) -> str | UnsetType:
     """Return the folder of the adapter of a model for a result, UNSET without one."""
     return UNSET if model.adapter is None else str(model.adapter.path)
+
+
+# Runs programs as the shared options say: overridden, dumped, traced, profiled.
+
+
+if TYPE_CHECKING:
+    from gptrs_observe import dump, profile_document, profile_files
+else:
+    dump = lazy_module("gptrs_observe.dump")
+    profile_document = lazy_module("gptrs_observe.profile_document")
+    profile_files = lazy_module("gptrs_observe.profile_files")
+
+
+@contextmanager
+def observed(settings: Settings) -> Generator[Profile | None]:
+    """Scope in which functionals are overridden and programs dumped, traced and profiled as asked.
+
+    The options are checked first. Yields the profile that is being made, for results as JSON;
+    otherwise the profile is shown, or written, in the end.
+    """
+    with _profile_folder(settings), _dumped(settings), command_line_overrides(settings.overrides):
+        if not settings.profile and settings.profile_out is None:
+            yield None
+            return
+        profile = Profile()
+        try:
+            with recording(profile):
+                yield profile
+        finally:
+            _deliver(profile, settings)
+
+
+def profile_of(profile: Profile | None) -> dict[str, object] | UnsetType:
+    """Return the profile in a result as JSON, UNSET where there is none."""
+    return UNSET if profile is None else profile_document.profile_document(profile)
+
+
+def _profile_folder(settings: Settings) -> AbstractContextManager[None]:
+    """Return the scope that has the folder of `--profile-out`, if there is one."""
+    if settings.profile_out is None:
+        return nullcontext()
+    return profile_files.folder_made(settings.profile_out, OutputFileError)
+
+
+@contextmanager
+def _dumped(settings: Settings) -> Generator[None]:
+    if settings.dump_dir is None:
+        if settings.dump_mode is not None or settings.dump_inputs:
+            asked = "--dump-mode" if settings.dump_mode is not None else "--dump-inputs"
+            raise UsageError(
+                f"`{asked}` says what to dump, but not where", hint="add `--dump-dir DIR`"
+            )
+        with listening(settings.trace_sinks):
+            yield
+        return
+    mode = "all" if settings.dump_mode is None else settings.dump_mode.value
+    with dump.dumping(settings.dump_dir, mode, inputs=settings.dump_inputs) as dumped:
+        try:
+            with listening(settings.trace_sinks):
+                yield
+        finally:
+            if dumped.programs and not settings.json:
+                note(_summary(dumped))
+
+
+def _summary(dumped: dump.ProgramDump) -> str:
+    noun = "program" if dumped.programs == 1 else "programs"
+    return f"{dumped.programs} {noun} dumped to {dumped.path}"
+
+
+def _deliver(profile: Profile, settings: Settings) -> None:
+    if not profile.programs:
+        return
+    if settings.profile_out is None:
+        if not settings.json:
+            note(profile.table())
+        return
+    title = " ".join(["gptrs", *sys.argv[1:]])
+    profile_files.write_profile(
+        profile, settings.profile_out, title, settings.threads, OutputFileError
+    )
+    if not settings.json:
+        note(f"profile written to {settings.profile_out}; open report.html in it")

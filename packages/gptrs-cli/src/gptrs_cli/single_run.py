@@ -11,10 +11,9 @@ import numpy as np
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
-from gptrs_cli.options.model import model_shown
-from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.settings import Settings, model_shown
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.waiting import Waiting
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch, InputChoice, batch_of
 

@@ -14,7 +14,7 @@ from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.text_progress import text_progress
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Result, RunTimings

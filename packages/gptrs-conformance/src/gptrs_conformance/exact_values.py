@@ -11,9 +11,16 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_conformance.numerics import GREATEST, PRECISION, decode, integer_range, wrapped
+from gptrs_conformance.numerics import (
+    EXACT,
+    GREATEST,
+    PRECISION,
+    Tolerance,
+    decode,
+    integer_range,
+    wrapped,
+)
 from gptrs_conformance.samples import as_float, edge_floats, edge_integers, integers
-from gptrs_conformance.tolerance import EXACT, Tolerance
 
 Index = tuple[int, ...]
 

@@ -9,15 +9,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gptrs.backend.contract import Backend
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_conformance.check import Check, CheckFailure
-from gptrs_conformance.numerics import decode
+from gptrs_conformance.numerics import EXACT, Tolerance, decode
 from gptrs_conformance.samples import as_float
-from gptrs_conformance.tolerance import EXACT, Tolerance
 
 Arrays = tuple[np.ndarray, ...]
 Result = TypeVar("Result", np.ndarray, Tensor)

@@ -10,8 +10,8 @@ import numpy as np
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.numerics import EXACT, Tolerance
 from gptrs_conformance.running import compiled, run_on
-from gptrs_conformance.tolerance import EXACT, Tolerance
 
 CLOSE = Tolerance.close(1e-5, 5e-6)
 """For f32 results after some dozens of operations on values of magnitude 1."""

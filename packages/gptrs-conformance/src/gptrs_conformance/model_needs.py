@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gptrs.backend.contract import Backend, Buffer, Executable, InputRole
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ExecutionError, PluginError, UsageError
 from gptrs.ir.op import Op
@@ -20,12 +20,10 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.manager import manager
-from gptrs_conformance.allowances import ULPS, elementwise_tolerance
-from gptrs_conformance.numerics import decode
+from gptrs_conformance.numerics import EXACT, ULPS, Tolerance, decode, elementwise_tolerance
 from gptrs_conformance.op_case import OpCase
 from gptrs_conformance.op_runner import program_of
 from gptrs_conformance.samples import sample
-from gptrs_conformance.tolerance import EXACT, Tolerance
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.loaded_model import LoadedModel

@@ -13,7 +13,7 @@ from gptrs.ir.dtypes import ALL, DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs_conformance.check import Level
-from gptrs_conformance.tolerance import EXACT, Tolerance
+from gptrs_conformance.numerics import EXACT, Tolerance
 
 
 @dataclass(frozen=True, eq=False)

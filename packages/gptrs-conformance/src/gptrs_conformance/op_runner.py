@@ -10,11 +10,10 @@ import numpy as np
 
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
-from gptrs.ir.builder import Builder
-from gptrs.ir.copying import copy_region
+from gptrs.ir.builder import Builder, copy_region
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_conformance.check import CheckFailure
 from gptrs_conformance.flushing import flushes, judged
 from gptrs_conformance.op_case import OpCase

@@ -5,8 +5,8 @@ from gptrs import errors as errors
 from gptrs import functionals as functionals
 from gptrs import ir as ir
 from gptrs import nn as nn
-from gptrs.capture.backend_choice import use_backend as use_backend
 from gptrs.capture.execute import program_cache as program_cache
+from gptrs.capture.execute import use_backend as use_backend
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.tensor import Tensor as Tensor
@@ -25,15 +25,14 @@ from gptrs_runtime.chat.answer_reader import AnswerReader as AnswerReader
 from gptrs_runtime.chat.answer_reader import TextDelta as TextDelta
 from gptrs_runtime.chat.answer_reader import ThoughtsDelta as ThoughtsDelta
 from gptrs_runtime.chat.conversation import Conversation as Conversation
+from gptrs_runtime.embedding.embed import Matches as Matches
 from gptrs_runtime.embedding.embed import embed as embed
-from gptrs_runtime.embedding.embed_images import embed_images as embed_images
-from gptrs_runtime.embedding.match import Matches as Matches
-from gptrs_runtime.embedding.match import match as match
-from gptrs_runtime.generation.async_stream import astream as astream
-from gptrs_runtime.generation.chat_answers import Answer as Answer
-from gptrs_runtime.generation.chat_answers import answer_reader as answer_reader
-from gptrs_runtime.generation.chat_answers import read_answer as read_answer
+from gptrs_runtime.embedding.embed import embed_images as embed_images
+from gptrs_runtime.embedding.embed import match as match
+from gptrs_runtime.generation.chat_session import Answer as Answer
 from gptrs_runtime.generation.chat_session import ChatSession as ChatSession
+from gptrs_runtime.generation.chat_session import answer_reader as answer_reader
+from gptrs_runtime.generation.chat_session import read_answer as read_answer
 from gptrs_runtime.generation.generate import Generation as Generation
 from gptrs_runtime.generation.generate import GenerationOptions as GenerationOptions
 from gptrs_runtime.generation.generate import LogitsProcessor as LogitsProcessor
@@ -42,9 +41,10 @@ from gptrs_runtime.generation.generate import generate_batch as generate_batch
 from gptrs_runtime.generation.generate import generate_several as generate_several
 from gptrs_runtime.generation.generate import stream as stream
 from gptrs_runtime.generation.sampling_options import Sampling as Sampling
+from gptrs_runtime.generation.stream import astream as astream
 from gptrs_runtime.load import load_model as load_model
 from gptrs_runtime.loaded_model import LoadedModel as LoadedModel
-from gptrs_runtime.programs.run import run_program as run_program
+from gptrs_runtime.programs import run_program as run_program
 from gptrs_runtime.quantize import quantize as quantize
 from gptrs_runtime.results import Entity as Entity
 from gptrs_runtime.results import Filling as Filling
@@ -58,9 +58,9 @@ from gptrs_runtime.serving.engine import Engine as Engine
 from gptrs_runtime.speech.fallback import Fallback as Fallback
 from gptrs_runtime.speech.transcribe import transcribe as transcribe
 from gptrs_runtime.text_classes.classify import classify as classify
+from gptrs_runtime.text_classes.classify import rank as rank
+from gptrs_runtime.text_classes.classify import zero_shot as zero_shot
 from gptrs_runtime.text_classes.fill import fill as fill
-from gptrs_runtime.text_classes.rank import rank as rank
 from gptrs_runtime.text_classes.tag import tag as tag
-from gptrs_runtime.text_classes.zero_shot import zero_shot as zero_shot
 
 __version__: str

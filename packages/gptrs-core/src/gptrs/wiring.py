@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from gptrs.functionals.dispatch import active_overrides
     from gptrs.ir import printer
     from gptrs.ir.program import Program
-    from gptrs.optimizer.passes import inlining
-    from gptrs.optimizer.split import Split
-    from gptrs.optimizer.stage import PassRun
+    from gptrs.optimizer.passes import cleanup
+    from gptrs.optimizer.pipeline import PassRun, Split
     from gptrs.plugins import functionals as plugin_functionals
     from gptrs.plugins import manager, trace_sinks
     from gptrs_observe.programs.picture import svg as pictures
@@ -34,7 +33,7 @@ else:
     active_overrides = lazy_module("gptrs.functionals.dispatch.active_overrides")
     plugin_functionals = lazy_module("gptrs.plugins.functionals")
     printer = lazy_module("gptrs.ir.printer")
-    inlining = lazy_module("gptrs.optimizer.passes.inlining")
+    cleanup = lazy_module("gptrs.optimizer.passes.cleanup")
     manager = lazy_module("gptrs.plugins.manager")
     trace_sinks = lazy_module("gptrs.plugins.trace_sinks")
     pictures = lazy_module("gptrs_observe.programs.picture.svg")
@@ -49,7 +48,7 @@ def program_text(program: object) -> str:
 @ports.expanded.fill
 def expanded(program: object) -> object:
     """Return a program whose composites are inlined."""
-    return inlining.Inlining(calls=False).apply(cast("Program", program))
+    return cleanup.Inlining(calls=False).apply(cast("Program", program))
 
 
 @ports.program_picture.fill

@@ -15,9 +15,15 @@ from gptrs.nn import LayerNorm, class_head
 from gptrs_models.encoder_heads import architectures
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 from gptrs_models.swin import relative_places
-from gptrs_models.vit import Embeddings, Layer, ViTConfig, require_a_patch
+from gptrs_models.vit import (
+    Embeddings,
+    Layer,
+    ViTConfig,
+    near_weights,
+    require_a_patch,
+    resized_positions,
+)
 from gptrs_models.vit import read_config as read_vit
-from gptrs_models.vit_positions import near_weights, resized_positions
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS
-from gptrs_models.bert_config import BertConfig, Names
+from gptrs_models.bert import BertConfig, Names
 from gptrs_models.encoder_heads import Heads, Hidden
 
 

@@ -13,8 +13,7 @@ from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import ACTIVATIONS, Embedding, LayerNorm, Linear, MixedCausalLMModule, RaggedStep
-from gptrs_models.clip import Layer
-from gptrs_models.clip_config import TowerConfig
+from gptrs_models.clip import Layer, TowerConfig
 from gptrs_models.llama import Llama
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_kinds import KINDS

@@ -24,11 +24,10 @@ from gptrs.nn import (
     Rope,
     captured_once,
 )
-from gptrs_models.clamped_experts import ClampedMixture
 from gptrs_models.latent_attention import LatentAttention
 from gptrs_models.llama_attention import Attends, Attention
 from gptrs_models.llama_config import LlamaConfig, Order
-from gptrs_models.llama_experts import Mixture
+from gptrs_models.llama_experts import ClampedMixture, Mixture
 from gptrs_models.llama_layers import MLP, make_norm
 from gptrs_models.llama_positions import Alibi, Positions, Rotary
 

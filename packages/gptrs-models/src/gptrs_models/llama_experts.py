@@ -2,13 +2,103 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
+from gptrs.api.programs import dtypes
 from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
-from gptrs_models.grouped_routing import GroupedRouter, Routing
+
+# Routing to experts by groups of them (DeepSeek-V2 and V3), with biases, and SparseMixer.
+
+
+BIAS = "gate.e_score_correction_bias"
+"""Where DeepSeek-V3 and its relatives have the biases of their experts."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How experts are chosen: those of the `chosen_groups` best of `groups` groups only.
+
+    The score of an expert is a softmax over all, or with `sigmoid` one by itself; then the two best
+    experts count for a group, else the best one. For the choice the tensor `bias` of the mixture is
+    added, if it has one. Normalized weights are divided by their sum and `least`, and multiplied by
+    `scale`. `mixer` is how much worse than the best an expert may be in SparseMixer, which takes
+    two by its own rule.
+    """
+
+    groups: int = 1
+    chosen_groups: int = 1
+    sigmoid: bool = False
+    scale: float = 1.0
+    bias: str | None = None
+    least: float = 1e-20
+    mixer: float | None = None
+
+
+class GroupedRouter(Module):
+    """The experts of each token and their weights."""
+
+    def __init__(
+        self, routing: Routing, params: Params, gate: str, width: int, experts: int
+    ) -> None:
+        self.gate = Linear(params / gate, width, experts, bias=False)
+        self.bias = None
+        if routing.bias is not None:
+            row = (1, experts) if routing.bias.startswith("moe_statics") else (experts,)
+            self.bias = F.reshape(params.tensor(routing.bias, row), (experts,))
+        self._routing = routing
+
+    def __call__(self, x: Tensor, chosen: int, normalized: bool) -> tuple[Tensor, Tensor]:
+        """[N, C] -> weights [N, k] and experts, integers [N, k]."""
+        found = self.gate(x)
+        if self._routing.mixer is not None:
+            return _sparse_mixer(found, self._routing.mixer)
+        scores = F.sigmoid(found) if self._routing.sigmoid else F.softmax(found, axis=-1)
+        choice = scores if self.bias is None else scores + self.bias
+        _, experts = F.top_k(self._in_groups(choice), chosen)
+        weights = F.gather(scores, experts, axis=1)
+        if normalized:
+            weights = weights / (F.sum(weights, axis=-1, keepdims=True) + self._routing.least)
+        return weights * self._routing.scale, experts
+
+    def _in_groups(self, choice: Tensor) -> Tensor:
+        """Return scores [N, E] that are -inf outside the chosen groups."""
+        routing = self._routing
+        rows, experts = choice.shape
+        if routing.groups == 1:
+            return choice
+        grouped = F.reshape(choice, (rows, routing.groups, experts // routing.groups))
+        best, _ = F.top_k(grouped, 2 if routing.sigmoid else 1)
+        _, groups = F.top_k(F.sum(best, axis=2), routing.chosen_groups)  # (N, k)
+        own = F.reshape(F.arange(routing.groups), (1, 1, routing.groups))
+        taken = F.equal(F.expand_dims(groups, 2), own)  # (N, k, G)
+        taken = F.sum(F.cast(taken, dtypes.si32), axis=1) > 0
+        kept = F.where(F.expand_dims(taken, 2), grouped, -math.inf)
+        return F.reshape(kept, (rows, experts))
+
+
+def _sparse_mixer(scores: Tensor, worse: float) -> tuple[Tensor, Tensor]:
+    """Return the weights of the two best experts [N, 2] (Liu et al. 2024), and which they are.
+
+    Each is its share of a softmax over the experts that are at most `2 * worse` below it, as a
+    part of the larger of both scores; the first is not among those of the second.
+    """
+    best, experts = F.top_k(scores, 2)
+    own = F.reshape(F.arange(scores.shape[1]), (1, scores.shape[1]))
+    first = F.equal(F.cast(F.slice_axis(experts, 1, 0, 1), own.dtype), own)  # (N, E)
+    weights: list[Tensor] = []
+    for place in (0, 1):
+        top = F.slice_axis(best, 1, place, 1)  # (N, 1)
+        kept = (top - scores) / F.maximum(F.abs(scores), top) <= 2 * worse
+        if place:
+            kept = F.logical_and(kept, F.logical_not(first))
+        shares = F.where(kept, F.exp(scores - top), 0.0)
+        weights.append(1.0 / F.sum(shares, axis=1, keepdims=True))
+    return F.concat(weights, axis=1), experts
+
 
 _UP = ("embed", "mlp")
 """Inputs and outputs of the first matrices of an expert: each device has a part of all experts."""
@@ -188,3 +278,90 @@ def sparse_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
     if fields.get("mlp_only_layers") not in (None, []):
         dense = fields.integers("mlp_only_layers", [], minimum=0)
     return tuple(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+
+
+# Mixtures of experts of gpt-oss: biases, a limit of the gate, and routing by the chosen scores.
+
+
+class ClampedMixture(Module):
+    """The weighted sum of the MLPs of the chosen experts: `(up + 1) * gate * sigmoid(a * gate)`.
+
+    Gate and `up` alternate in one matrix, or have a matrix each, and are cut to the limit, the gate
+    from above only. The weights are the softmax of the scores of the chosen experts.
+    """
+
+    def __init__(self, experts: Experts, clamp: Clamp, params: Params, width: int) -> None:
+        count, own = experts.count, params / "experts"
+        self.router = Linear(params / "router", width, count)
+        read = _Apart if "gate_proj.bias" in own else _Joined
+        self.experts = read(own, count, width, experts.width)
+        self._chosen, self._clamp = experts.chosen, clamp
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, C] -> [N, C]."""
+        rows, width = x.shape
+        chosen = self._chosen
+        scores, experts = F.top_k(self.router(x), chosen)  # (N, k) twice
+        weights = F.softmax(scores, axis=-1)
+        groups = F.reshape(experts, (rows * chosen,))
+        repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
+        inner = self._activated(*self.experts.gate_and_up(repeated, groups))
+        outputs = self.experts.down(inner, groups)
+        outputs = F.reshape(outputs, (rows, chosen, width)) * F.reshape(weights, (rows, chosen, 1))
+        return F.sum(outputs, axis=1)
+
+    def _activated(self, gate: Tensor, up: Tensor) -> Tensor:
+        """[R, I] twice -> [R, I]."""
+        gate = F.minimum(gate, self._clamp.limit)
+        up = F.clamp(up, -self._clamp.limit, self._clamp.limit)
+        return (up + 1.0) * gate * F.sigmoid(gate * self._clamp.slope)
+
+
+class _Joined(Module):
+    """Experts as folders have them: a matrix [C, 2 * I] in which gate and `up` alternate."""
+
+    def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
+        self.gate_up_proj = ExpertMatrices.joined(params, "gate_up_proj", count, width, 2 * inner)
+        self.gate_up_bias = params.tensor("gate_up_proj_bias", (count, 2 * inner))
+        self.down_proj = ExpertMatrices.joined(params, "down_proj", count, inner, width)
+        self.down_bias = params.tensor("down_proj_bias", (count, width))
+
+    def gate_and_up(self, x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """[R, C], [R] -> [R, I] twice."""
+        joined = self.gate_up_proj(x, groups) + F.take(self.gate_up_bias, groups)
+        rows, width = joined.shape
+        pairs = F.reshape(joined, (rows, width // 2, 2))
+        gate, up = (F.squeeze(each, 2) for each in F.split(pairs, [1, 1]))
+        return gate, up
+
+    def down(self, x: Tensor, groups: Tensor) -> Tensor:
+        """[R, I], [R] -> [R, C]."""
+        return self.down_proj(x, groups) + F.take(self.down_bias, groups)
+
+
+class _Apart(Module):
+    """Experts as GGUF files have them: matrices of their own for gate and `up`."""
+
+    def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
+        self.gate_proj = _clamped_matrices(params, "gate_proj", count, width, inner)
+        self.gate_bias = params.tensor("gate_proj.bias", (count, inner))
+        self.up_proj = _clamped_matrices(params, "up_proj", count, width, inner)
+        self.up_bias = params.tensor("up_proj.bias", (count, inner))
+        self.down_proj = _clamped_matrices(params, "down_proj", count, inner, width)
+        self.down_bias = params.tensor("down_proj.bias", (count, width))
+
+    def gate_and_up(self, x: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        """[R, C], [R] -> [R, I] twice."""
+        gate = self.gate_proj(x, groups) + F.take(self.gate_bias, groups)
+        return gate, self.up_proj(x, groups) + F.take(self.up_bias, groups)
+
+    def down(self, x: Tensor, groups: Tensor) -> Tensor:
+        """[R, I], [R] -> [R, C]."""
+        return self.down_proj(x, groups) + F.take(self.down_bias, groups)
+
+
+def _clamped_matrices(
+    params: Params, name: str, count: int, inputs: int, outputs: int
+) -> ExpertMatrices:
+    names = [f"{number}.{name}.weight" for number in range(count)]
+    return ExpertMatrices.of_each(params, names, inputs, outputs)

@@ -10,9 +10,8 @@ from gptrs.api.models import ConfigFields
 from gptrs.nn import RopeSettings
 from gptrs_models import llama_switches as switches
 from gptrs_models.delta_net import Delta
-from gptrs_models.grouped_routing import BIAS, Routing
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
-from gptrs_models.llama_experts import Clamp, Experts, read_experts, sparse_layers
+from gptrs_models.llama_experts import BIAS, Clamp, Experts, Routing, read_experts, sparse_layers
 from gptrs_models.mamba import Sizes
 from gptrs_models.mamba2 import Mamba2Config, MambaLayers, time_limits
 

@@ -10,10 +10,9 @@ from typing import cast
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields
 from gptrs.nn import RopeSettings
-from gptrs_models.grouped_routing import BIAS, Routing
 from gptrs_models.latent_attention import Latent, scale_of
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
-from gptrs_models.llama_experts import Experts, read_experts
+from gptrs_models.llama_experts import BIAS, Experts, Routing, read_experts
 from gptrs_models.short_convolution import Convolution
 
 SANDWICH = Names(

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
+import numpy as np
+
+from gptrs.capture.tensor import Tensor, tensor
+from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
+from gptrs_observe.hooks import Hooks
 from gptrs_observe.profile import Profile
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Number
 
 REST = "not attributed"
 _KERNELS = "kernels"
@@ -62,3 +72,107 @@ def attribution(profile: Profile) -> list[Part]:
     rest = max(0.0, profile.seconds - sum(sums.values()))
     found = [*sorted(sums.items(), key=lambda item: -item[1]), (REST, rest)]
     return [Part(name, seconds, _MEANING.get(name, "")) for name, seconds in found]
+
+
+# Values of one run of a model by name: hidden states, modules, attention, and the logit lens.
+
+
+_MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")
+"""The end of a name of what a module has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """Values that are wanted besides the hidden states."""
+
+    modules: Sequence[str] = ()
+    """Patterns of names of modules, whose inputs and outputs are read."""
+    attention: bool = False
+
+
+def traced_values(
+    model: LoadedModel, inputs: np.ndarray, request: TraceRequest
+) -> dict[str, np.ndarray]:
+    """Run a model once and return what was asked for, hidden states first.
+
+    Modules come in the order of computation, as `NAME.input` and `NAME.output`; attention weights
+    as `NAME.attention`, [B, H, T, T]. Rows of texts are [B, T, ...] as hidden states are.
+    UsageError for a pattern that no module has, ModelError for a model that shows no attention.
+    """
+    if not request.modules and not request.attention:
+        return model.hidden_states(inputs)
+    hooks = Hooks(model, request.modules, attention=request.attention)
+    with hooks:
+        states = model.hidden_states(inputs)
+    if request.attention and not hooks.attention:
+        raise ModelError(f"`{model.name}` shows no weights of attention")
+    rows = inputs.shape if inputs.ndim == 2 else None
+    return states | {name: _by_text(name, value, rows) for name, value in hooks.values.items()}
+
+
+def hidden_states_of(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the hidden states among the values of `traced_values`."""
+    return {name: value for name, value in values.items() if not _MODULE.search(name)}
+
+
+def _by_text(name: str, value: np.ndarray, rows: tuple[int, ...] | None) -> np.ndarray:
+    """Return flat rows of texts [B * T, ...] as [B, T, ...], and attention for each text."""
+    if rows is None:
+        return value
+    batch, length = rows
+    if ".attention" in name:
+        cuts = [slice(text * length, (text + 1) * length) for text in range(batch)]
+        return np.stack([value[:, cut, cut] for cut in cuts])
+    if value.ndim and value.shape[0] == batch * length and value.shape[:2] != rows:
+        return value.reshape(batch, length, *value.shape[1:])
+    return value
+
+
+class _Head(Protocol):
+    def final_norm(self, x: Tensor) -> Tensor: ...
+
+    def logits(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LensToken:
+    """A token that a state predicts, its probability, and its text, if there is a tokenizer."""
+
+    token: int
+    probability: Number
+    text: str | None
+
+
+def logit_lens(
+    model: LoadedModel, states: Mapping[str, np.ndarray], count: int
+) -> dict[str, list[LensToken]]:
+    """Return the likeliest `count` next tokens by each hidden state at the last position.
+
+    Of the first text. Each state goes through the last norm and the head of the model
+    (nostalgebraist 2020); the last one has been through the norm. ModelError for a model without
+    these.
+    """
+    lm = model.causal_lm()
+    if not (hasattr(lm, "final_norm") and hasattr(lm, "logits")):
+        raise ModelError(f"`{model.name}` has no norm and head of its own for a logit lens")
+    head = cast("_Head", lm)
+    found: dict[str, list[LensToken]] = {}
+    *_, last = states
+    for name, state in states.items():
+        x = tensor(np.ascontiguousarray(state[:1, -1], np.float32))  # (1, C)
+        logits = head.logits(x if name == last else head.final_norm(x)).numpy()[0]
+        found[name] = _likeliest(model, logits.astype(np.float64), count)
+    return found
+
+
+def _likeliest(model: LoadedModel, logits: np.ndarray, count: int) -> list[LensToken]:
+    chances = np.exp(logits - logits.max())
+    chances /= chances.sum()
+    best = np.argsort(-chances, kind="stable")[:count].tolist()
+    texts = [
+        (model.tokenizer.token_text(each) or "") if model.has_tokenizer else None for each in best
+    ]
+    return [
+        LensToken(token, float(chances[token]), text)
+        for token, text in zip(best, texts, strict=True)
+    ]

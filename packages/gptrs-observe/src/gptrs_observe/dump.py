@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from typing_extensions import override
 
-from gptrs.capture.events.trace import (
+from gptrs.capture.events import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,

@@ -11,14 +11,14 @@ from typing import cast
 
 import gptrs
 from gptrs.backend.contract import InputRole
-from gptrs.capture.events.trace import CompileEnd, CompileStart, ImplementationChoice, PassEvent
+from gptrs.capture.events import CompileEnd, CompileStart, ImplementationChoice, PassEvent
 from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import decompositions
 from gptrs.ir.program import VERSION, Instruction, Program
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.programs.file import MAX_PROGRAM_BYTES
+from gptrs_runtime.programs import MAX_PROGRAM_BYTES
 
 _MAX_MESSAGE = 10_000
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from gptrs import functionals as F
 from gptrs.capture.graph import Stored
-from gptrs.capture.jitting.recording import Recording, recording
+from gptrs.capture.jitting.captured_function import Recording, recording
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.nn.module import WATCHER, Module
+from gptrs.nn.layers import WATCHER, Module
 from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -127,7 +127,7 @@ class Hooks:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """Call a module, and read or replace as asked; see `gptrs.nn.module.Watcher`."""
+        """Call a module, and read or replace as asked; see `gptrs.nn.layers.Watcher`."""
         name = self._names.get(id(module))
         if name is None:
             return call(module, *args, **kwargs)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from datetime import UTC, datetime
+from math import prod
 
 from typing_extensions import override
 
-from gptrs.capture.events.trace import (
+from gptrs.backend.contract import InputRole
+from gptrs.capture.events import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,
@@ -24,13 +27,82 @@ from gptrs.capture.events.trace import (
     uninstall,
 )
 from gptrs.fork_safe_lock import ForkSafeLock
+from gptrs.ir.program import Program
+from gptrs.ir.specialize import lone_symbol
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 from gptrs.spans import Span, spans_told
 from gptrs_observe.dump_records import choice_fields
-from gptrs_observe.layer_names import layer_of
-from gptrs_observe.program_memory import ProgramMemory
 from gptrs_observe.timeline import Interval, Kind, Timeline
+
+# The bytes that a program takes from its caller, by role, at the sizes of its runs.
+
+
+@dataclass(slots=True)
+class ProgramMemory:
+    """The inputs of a program, and the most bytes that those of each role have had in a run."""
+
+    program: Program | None = None
+    """As it was captured."""
+    roles: tuple[InputRole, ...] = ()
+    most: Counter[InputRole] = field(default_factory=Counter[InputRole])
+    sizes: dict[int, int] = field(default_factory=dict[int, int])
+    """The sizes of the symbols in the last run."""
+
+    @classmethod
+    def of(cls, program: Program, roles: Sequence[InputRole]) -> ProgramMemory:
+        """Return that of a program which has not run yet."""
+        return cls(program, tuple(roles))
+
+    def see(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Take the shapes of the inputs of a run; parameters may come in another form."""
+        if self.program is None:
+            return
+        found: Counter[InputRole] = Counter()
+        params = self.program.main.body.params
+        for param, role, shape in zip(params, self.roles, shapes, strict=False):
+            if role not in (InputRole.ARGUMENT, InputRole.DONATED):
+                continue
+            found[role] += prod(shape) * param.type.dtype.bits // 8
+            for dim, size in zip(param.type.shape, shape, strict=False):
+                if (number := lone_symbol(dim)) is not None:
+                    self.sizes[number] = size
+        self.most |= found
+
+    def weights(self) -> dict[str, int]:
+        """Return the bytes of each weight by its name, the number of the input left out."""
+        if self.program is None:
+            return {}
+        pairs = zip(self.program.main.body.params, self.roles, strict=False)
+        return {
+            (param.name or "").partition("_")[2] or str(at): param.type.nbytes
+            for at, (param, role) in enumerate(pairs)
+            if role not in (InputRole.ARGUMENT, InputRole.DONATED)
+        }
+
+
+# Which layer of a model a kernel belongs to, by the names of the weights that it reads.
+
+
+_WEIGHT = re.compile(r"(?:derived_)*p\d+_(?P<path>.+)|(?:derived_)+(?P<derived>.+)")
+_NUMBERED = re.compile(r".*?(?:^|_)\d+(?=_|$)")
+_TENSOR = re.compile(r"_(?:weight|bias)$")
+
+
+def layer_of(names: Iterable[str]) -> str:
+    """Return the layer of the first weight among the names of inputs, "" if there is none.
+
+    Weights are called `pNUMBER_PATH`: of `p20_transformer_h_5_attn_c_attn_weight` it is
+    `transformer.h.5`, of `p2_transformer_wte_weight` `transformer_wte`.
+    """
+    for name in names:
+        weight = _WEIGHT.fullmatch(name)
+        if weight is not None:
+            path = weight["path"] or weight["derived"]
+            numbered = _NUMBERED.match(path)
+            return _TENSOR.sub("", path) if numbered is None else numbered[0].replace("_", ".")
+    return ""
+
 
 MOST_ROWS = 40
 """Kernels in a table; a profile as JSON has them all."""

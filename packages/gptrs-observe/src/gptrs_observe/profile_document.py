@@ -9,7 +9,7 @@ from dataclasses import asdict
 from gptrs import __version__
 from gptrs.backend.contract import InputRole
 from gptrs_observe.attribution import REST, attribution
-from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile
 from gptrs_observe.verdict import verdict_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.manager import manager
-from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_observe.measure.step_work import MachineLimits, measure_limits
 from gptrs_observe.profile import Profile, recording
 from gptrs_observe.profile_document import profile_document
 from gptrs_observe.profile_report.page import report_page

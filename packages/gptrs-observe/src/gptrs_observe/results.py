@@ -9,13 +9,12 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from gptrs_observe.attribution import LensToken
 from gptrs_observe.compare.agreement import Agreement as Errors
-from gptrs_observe.compare.state_summary import StateSummary
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.compare.agreement import StateSummary
 from gptrs_observe.measure.serving_load import LoadFigures, Spread
-from gptrs_observe.programs.pass_report import DeclinedRewrite
-from gptrs_observe.programs.report import NamedType
-from gptrs_observe.traced_values import LensToken
+from gptrs_observe.measure.step_work import Row
+from gptrs_observe.programs.report import DeclinedRewrite, NamedType
 from gptrs_runtime.results import Inputs, Number, OfModel, Profile, Result, RunTimings
 
 

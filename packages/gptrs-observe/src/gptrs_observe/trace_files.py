@@ -8,7 +8,7 @@ from itertools import groupby
 
 from gptrs import __version__
 from gptrs_observe.profile import Profile
-from gptrs_observe.programs.op_names import kernel_name
+from gptrs_observe.programs.op_work import kernel_name
 from gptrs_observe.timeline import Interval
 
 

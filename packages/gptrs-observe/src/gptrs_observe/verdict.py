@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from gptrs.quick_dataclass import dataclass
-from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile, ProgramProfile, merged
 
 TOKEN = "choose token"

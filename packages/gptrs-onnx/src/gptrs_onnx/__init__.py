@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gptrs_onnx.exporting import export, to_proto
-    from gptrs_onnx.loading import from_proto, load, supported_operators
-    from gptrs_onnx.model import OnnxModel
+    from gptrs_onnx.model import OnnxModel, from_proto, load, supported_operators
 
 __all__ = ["OnnxModel", "export", "from_proto", "load", "supported_operators", "to_proto"]
 _WRITING = ("export", "to_proto")
@@ -20,7 +19,7 @@ _WRITING = ("export", "to_proto")
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module `gptrs_onnx` has no attribute {name!r}")
-    module = "gptrs_onnx.exporting" if name in _WRITING else "gptrs_onnx.loading"
+    module = "gptrs_onnx.exporting" if name in _WRITING else "gptrs_onnx.model"
     return getattr(import_module(module), name)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -15,12 +16,128 @@ from gptrs.api.models import Tensor
 from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.function_bodies import body_of
-from gptrs_onnx.node import DAMAGE, Node, Origins, shown, stored_array
-from gptrs_onnx.refusals import is_refused, refuse
-from gptrs_onnx.registry import Converter, Results, converter_of
+from gptrs_onnx.node import (
+    DAMAGE,
+    SMALL,
+    Known,
+    Node,
+    Origins,
+    Value,
+    as_tensor,
+    body_of,
+    settled,
+    shown,
+    stored_array,
+)
 from gptrs_onnx.sequences import SEQUENCES, Items
-from gptrs_onnx.values import SMALL, Known, Value, as_tensor, settled
+
+# Operators of the standard that are not converted: why, and what to do about it.
+
+
+_REFUSED = {
+    "boxes": ("NonMaxSuppression",),
+    "sequences": ("SequenceMap", "ZipMap"),
+    "strings": (
+        *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
+    ),
+    "maps": ("CastMap", "DictVectorizer"),
+}
+"""Operators by what they are about that programs do not have."""
+
+
+def is_refused(node: Node) -> bool:
+    """Return whether an operator is refused even if the standard gives a body for it."""
+    return _kind_of(node) is not None
+
+
+def refuse(node: Node) -> NoReturn:
+    """Raise UnsupportedError for an operator without a converter; it says what to do."""
+    kind = _kind_of(node)
+    if kind == "boxes":
+        raise UnsupportedError(
+            f"{node} leaves as many boxes as the data asks for, and the sizes of results are known"
+            " before a program runs",
+            hint=_cut(node),
+        )
+    if kind == "sequences":
+        raise UnsupportedError(
+            f"{node} is about sequences, and values are tensors",
+            hint="export the model with tensors in their place: stacked into one, or each an output"
+            " of its own",
+        )
+    if kind is not None:
+        raise UnsupportedError(
+            f"{node} is about {kind}, and values are tensors of numbers", hint=_cut(node)
+        )
+    raise UnsupportedError(
+        f"{node} is an operator that gptrs-onnx does not convert",
+        hint="`gptrs_onnx.supported_operators()` lists those that it does",
+    )
+
+
+def _kind_of(node: Node) -> str | None:
+    """Return what a refused operator is about, None for one that is not known here."""
+    if node.domain not in ("", "ai.onnx.ml"):
+        return None
+    return next((kind for kind, names in _REFUSED.items() if node.op_type in names), None)
+
+
+def _cut(node: Node) -> str:
+    """Return how to get the model without the part that begins with a node."""
+    names = [each.name for each in node.source.inputs if each is not None and each.name]
+    listed = ", ".join(f"'{shown(name)}'" for name in names[:2])
+    return (
+        "cut the model before it, `onnx.utils.extract_model(file, cut_file, inputs,"
+        f" [{listed}])`, and compute the rest of these outputs in Python"
+    )
+
+
+# Which ONNX operators are converted, and by which function.
+
+
+Results: TypeAlias = "Value | Items | Sequence[Value | None] | None"
+Convert: TypeAlias = Callable[..., Results]
+"""Takes the node and its inputs in order, None for those left out; returns its outputs."""
+
+ONNX_DOMAIN = ""
+"""The domain of the standard's operators, also written `ai.onnx`."""
+
+
+@dataclass(frozen=True)
+class Converter:
+    """How one operator becomes functionals.
+
+    Inputs at the positions in `known` are given as NumPy arrays, all others as tensors, or, with
+    `as_is`, as whatever they are.
+    """
+
+    convert: Convert
+    known: tuple[int, ...]
+    as_is: bool
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {}
+"""Converters by domain and operator; filled when `gptrs_onnx.ops` is imported."""
+
+
+def converts(
+    *names: str, known: Sequence[int] = (), as_is: bool = False, domain: str = ONNX_DOMAIN
+) -> Callable[[Convert], Convert]:
+    """Register the decorated function `(node, *inputs) -> outputs` for operators by name."""
+
+    def register(convert: Convert) -> Convert:
+        for name in names:
+            assert (domain, name) not in CONVERTERS, f"{name} is converted twice"
+            CONVERTERS[domain, name] = Converter(convert, tuple(known), as_is)
+        return convert
+
+    return register
+
+
+def converter_of(node: Node) -> Converter | None:
+    """Return what converts a node, None for an operator that nobody converts by itself."""
+    return CONVERTERS.get((node.domain, node.op_type))
+
 
 MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from gptrs.api import ModelError, ProgramError
 from gptrs.api.models import Tensor
-from gptrs_onnx.node import DAMAGE, Node, shown
-from gptrs_onnx.values import Known, Value, is_symbolic, numbers, settled, sizes
+from gptrs_onnx.node import DAMAGE, Known, Node, Value, is_symbolic, numbers, settled, shown, sizes
 
 MOST = 65_536
 """Most elements of a known value; beyond, the program computes it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from typing_extensions import override
 
@@ -19,15 +21,16 @@ from gptrs.backend.weight_identity import WeightFile
 from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import (
+    CONVERTERS,
     Conversion,
     NeedsKnownError,
     SymbolsRefusedError,
     symbols_may_be_refused,
 )
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import shown
-from gptrs_onnx.values import SMALL, Known, as_tensor
-from gptrs_onnx.weights import InitializerSource
+from gptrs_onnx.node import SMALL, Known, as_tensor, shown
+from gptrs_onnx.reading import InitializerSource, model_of, read_model
+from gptrs_onnx.sequences import SEQUENCES
 
 assert ops  # its modules register the converters
 Result = TypeVar("Result")
@@ -210,3 +213,33 @@ def _size_of(size: int | ir.SymbolicDim, place: str) -> int | str:
         return size if size >= 0 else place
     stated = str(size.value or "")
     return stated if any(map(str.isalpha, stated)) else place
+
+
+# Models out of files and out of protobuf messages, and which operators are converted.
+
+
+def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> OnnxModel:
+    """Return the model in an .onnx file, ready to be called.
+
+    `backend` is a name, a backend, or None for the default. External data must lie in the folder
+    of the file. ModelError for a file that is no sound model, UnsupportedError for an operator set
+    or a type of input that is not read.
+    """
+    model, own = read_model(path)
+    return OnnxModel(model, backend, os.fspath(path), own)
+
+
+def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> OnnxModel:
+    """Return a model that is in memory; errors as `load`, and external data is refused."""
+    return OnnxModel(model_of(model, None), backend, model.graph.name or "the model")
+
+
+def supported_operators() -> dict[str, list[str]]:
+    """Return the operators that are converted by themselves, in order, by domain.
+
+    Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted, too.
+    """
+    found: dict[str, list[str]] = {}
+    for domain, name in sorted([*CONVERTERS, *(("", name) for name in SEQUENCES)]):
+        found.setdefault(domain or "ai.onnx", []).append(name)
+    return found

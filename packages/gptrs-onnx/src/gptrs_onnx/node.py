@@ -4,16 +4,91 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn, Protocol, cast
+from functools import lru_cache
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx.defs import SchemaError, get_schema
 
 from gptrs.api import ModelError, UnsupportedError
-from gptrs.api.programs import DType
-from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.values import Known, Value
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
+from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
+
+# The values of an ONNX graph while it is converted: known, or tensors of the program.
+#
+# Known values are NumPy arrays: small constants, and sizes. The shape of a tensor with free sizes
+# is an array of objects, integers and polynomials over the symbols of the program. Operators that
+# need numbers, such as the shape of `Reshape`, get them from known values.
+
+
+Known: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""An array whose elements are known: numbers, or sizes (dtype object) that may be symbolic."""
+Value: TypeAlias = Tensor | Known
+
+SMALL: Final = 4096
+"""Most elements of a constant that is known; larger ones are weights."""
+
+
+def is_number(size: object, number: int | None = None) -> bool:
+    """Return whether a size is a number, or that number, without asking about its symbols."""
+    return isinstance(size, int) and number in (None, size)
+
+
+def is_symbolic(known: Known) -> bool:
+    """Return whether some element is a polynomial over symbols."""
+    return known.dtype == object and not all(map(is_number, known.flat))
+
+
+def settled(known: Known) -> Known:
+    """Return sizes as si64 numbers where no symbol is among them, anything else as it is."""
+    if known.dtype == object and not is_symbolic(known):
+        return known.astype(np.int64)
+    return known
+
+
+def sizes(values: Sequence[int]) -> Known:
+    """Return sizes as a known vector, of objects if some are symbolic."""
+    made = np.empty(len(values), dtype=object)
+    made[:] = list(values)
+    return settled(made)
+
+
+def numbers(known: Known) -> list[int]:
+    """Return the elements in order as Python integers or polynomials."""
+    return [each if known.dtype == object else int(each) for each in known.reshape(-1)]
+
+
+def as_tensor(value: Value) -> Tensor:
+    """Return the value as a tensor; what is known becomes a constant, symbols become computed."""
+    if isinstance(value, Tensor):
+        return value
+    if not is_symbolic(value):
+        return constant(settled(value))
+    elements = [_size_tensor(each) for each in value.reshape(-1)]
+    return F.reshape(F.stack(elements, 0), value.shape)
+
+
+def constant(array: Known) -> Tensor:
+    """Return an array as a constant of the program."""
+    return primitives.constant(array)
+
+
+def _size_tensor(size: int) -> Tensor:
+    """Return a size as an si64 scalar: the sum of as many ones, if it is symbolic."""
+    if is_number(size):
+        return primitives.constant(np.int64(size))
+    return F.sum(F.ones([size], dtypes.si64))
+
+
+def scalar(value: float, dtype: DType) -> Tensor:
+    """Return a number as a scalar of `dtype`, rounded to it."""
+    with np.errstate(over="ignore"):
+        return primitives.constant(np.asarray(value).astype(dtype.numpy))
+
 
 DAMAGE: Final = (
     ArithmeticError,
@@ -193,3 +268,88 @@ class Node:
         if found.type != kind:
             self.malformed(f"has an attribute `{name}` of type {found.type.name}, not {kind.name}")
         return found.value
+
+
+# Operators that the standard itself defines by simpler ones: their bodies.
+
+
+_INT64 = int(ir.DataType.INT64)
+
+
+class _Schema(Protocol):
+    """The part of an operator's description that the stubs of its library leave out."""
+
+    has_function: bool
+    has_context_dependent_function: bool
+    context_dependent_function_opset_versions: Sequence[int]
+
+    def get_context_dependent_function(self, node: bytes, types: Sequence[bytes], /) -> bytes: ...
+
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, types: Sequence[bytes], /
+    ) -> bytes: ...
+
+
+def body_of(
+    node: Node, values: Sequence[Value | None]
+) -> tuple[ir.Function, Mapping[str, int]] | None:
+    """Return the body of an operator, and the operator sets that it is written in; None if none."""
+    try:
+        found = get_schema(node.op_type, node.version, node.domain)
+    except SchemaError:
+        return None
+    schema = cast("_Schema", found)
+    if schema.has_function:
+        body = found.function_body
+    elif schema.has_context_dependent_function:
+        body = onnx.FunctionProto.FromString(_written_for(schema, node, values))
+    else:
+        return None
+    if not body.node:
+        return None
+    for name in tuple(body.attribute):
+        default = found.attributes[name].default_value
+        if default.type:
+            body.attribute.remove(name)
+            body.attribute_proto.append(default)
+    return _parsed(body.SerializeToString())
+
+
+def _written_for(schema: _Schema, node: Node, values: Sequence[Value | None]) -> bytes:
+    """Return the body that the standard writes for a node with inputs of these types."""
+    versions = [
+        each for each in schema.context_dependent_function_opset_versions if each <= node.version
+    ]
+    types = [_type_of(value).SerializeToString() for value in values]
+    proto = node.proto().SerializeToString()
+    if not versions:
+        return schema.get_context_dependent_function(proto, types)
+    return schema.get_context_dependent_function_with_opset_version(max(versions), proto, types)
+
+
+def _type_of(value: Value | None) -> onnx.TypeProto:
+    made = onnx.TypeProto()
+    if value is None:
+        return made
+    if isinstance(value, Tensor):
+        made.tensor_type.elem_type = int(ONNX_TYPES[value.dtype])
+    elif value.dtype == object:
+        made.tensor_type.elem_type = _INT64
+    else:
+        made.tensor_type.elem_type = int(ir.DataType.from_numpy(value.dtype))
+    for size in value.shape:
+        dim = made.tensor_type.shape.dim.add()
+        if is_number(size):
+            dim.dim_value = size
+    return made
+
+
+@lru_cache(maxsize=256)
+def _parsed(written: bytes) -> tuple[ir.Function, Mapping[str, int]]:
+    proto = onnx.FunctionProto.FromString(written)
+    computed = {name for node in proto.node for name in node.output}.union(proto.input)
+    for name in proto.output:
+        if name not in computed:  # an optional output that the node does not ask for
+            proto.node.append(onnx.helper.make_node("Constant", [], [name], value_int=0))
+    function = ir.serde.deserialize_function(proto)
+    return function, dict(function.opset_imports)

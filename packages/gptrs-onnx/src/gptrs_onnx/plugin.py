@@ -5,7 +5,7 @@ from gptrs.api import ExporterPlugin, ImporterPlugin
 PLUGIN = ImporterPlugin(
     name="onnx",
     summary="Models in ONNX files.",
-    factory="gptrs_onnx.loading:load",
+    factory="gptrs_onnx.model:load",
     suffixes=(".onnx",),
     api="0.1",
 )

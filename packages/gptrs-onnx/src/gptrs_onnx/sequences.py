@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Node
-from gptrs_onnx.values import Known, Value, as_tensor, is_number, numbers, sizes
+from gptrs_onnx.node import Known, Node, Value, as_tensor, is_number, numbers, sizes
 
 MAX_ITEMS: Final = 4096
 """Most tensors that one node puts into a sequence."""

@@ -11,9 +11,8 @@ from gptrs.api import UsageError
 from gptrs.progress import Progress
 from gptrs_ray.cluster import joined, room_for
 from gptrs_ray.failures import InputRowsError
-from gptrs_ray.parts import Parts
 from gptrs_ray.pool import Pool, Slice
-from gptrs_ray.records import count_rows, digest_of, format_of, slices
+from gptrs_ray.records import Parts, count_rows, digest_of, format_of, slices
 from gptrs_ray.tasks import ERROR, task_named
 from gptrs_ray.worker import WorkerSettings
 

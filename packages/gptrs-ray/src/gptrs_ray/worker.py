@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.api import GptrsError
 from gptrs_ray.tasks import Row, Rows, Task, run_rows, task_named
-from gptrs_runtime.generation.model_identity import model_identity
+from gptrs_runtime.generation.text_cache import model_identity
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+
+import numpy as np
 
 from gptrs.errors import ModelError
+from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.plugins.capabilities import (
     CausalLM,
     CTCModel,
@@ -19,10 +24,60 @@ from gptrs.plugins.capabilities import (
     TokenClassifier,
     Transcriber,
 )
-from gptrs_runtime.causal_embedder import CausalEmbedder, CausalStates
 
 if TYPE_CHECKING:
     from gptrs_runtime.images.image_prompts import TextsWithImages
+
+
+# A language model as an embedder: the vectors of its tokens are its last states.
+
+
+class CausalStates(Protocol):
+    """A causal language model that shows its hidden states."""
+
+    @property
+    def context_length(self) -> int:
+        """Most positions that the model can attend to."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the states by name, in the order of computation."""
+        ...
+
+
+class CausalEmbedder:
+    """A `TextEmbedder` made of a language model, as sentence-transformers makes one.
+
+    A token sees those before it alone, so that padding behind a text changes nothing in it.
+    """
+
+    def __init__(self, model: CausalStates) -> None:
+        self._model = model
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text."""
+        return self._model.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self._model.vocab_size
+
+    def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return the state after the final norm, si64 [B, T] -> f32 [B, T, C].
+
+        ContextLengthError if T is too large.
+        """
+        del mask  # padding lies behind the text
+        *_, last = self._model.hidden_states(tokens).values()
+        return last
+
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
@@ -171,3 +226,44 @@ class CapableModel:
             shown = f" ({', '.join(commands)})" if commands else ""
             raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}{shown}")
         return self.module
+
+
+# Calls of libraries that recurse as deep as a stranger's text nests: on a stack that is enough.
+
+
+T = TypeVar("T")
+
+_LEAST: Final = 8 << 20
+_STEP: Final = 1 << 20
+_lock = ForkSafeLock()
+"""The size of the stacks of new threads is one setting of the process."""
+
+
+def on_deep_stack(function: Callable[[], T], stack_bytes: int) -> T:
+    """Return the result of `function`, called on a stack of at least that many bytes.
+
+    Only the part that is used takes memory. Errors of the function pass; MemoryError where there
+    is no room for such a stack.
+    """
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            done.append(function())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=call, name="gptrs-deep-stack", daemon=True)
+    with _lock:
+        before = threading.stack_size(max(_LEAST, -(-stack_bytes // _STEP) * _STEP))
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise MemoryError(f"no memory is left for a stack of {stack_bytes} bytes") from error
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gptrs import functionals as functionals  # registers them
-from gptrs.capture.events.trace import ImplementationChoice
+from gptrs.capture.events import ImplementationChoice
 from gptrs.errors import PluginError
 from gptrs.functionals.dispatch import benchmark_policy
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Choice, entered
 from gptrs.functionals.dispatch.override_policy import BENCHMARK
 from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, implementation_names
+from gptrs.functionals.matching import Variant, pattern, pattern_names
+from gptrs.ir.printer import print_program
+from gptrs.ir.program import Function, Program
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, PluginState
@@ -102,3 +106,52 @@ def _plugins_of(functional: str) -> dict[str, PluginRecord]:
         elif plugin is None and record.name.startswith(f"{functional}."):
             found.setdefault(record.name.removeprefix(f"{functional}."), record)
     return found
+
+
+# Which functions are found in programs, and what a call of each looks like there.
+
+
+@dataclass(frozen=True)
+class ListedVariant:
+    """One way in which calls look."""
+
+    operands: tuple[str, ...]
+    fixed: dict[str, Any]
+    """Arguments that are the same in all such calls."""
+    read: dict[str, str]
+    """The others, and the op that they are read from."""
+    ops: tuple[str, ...]
+    """The ops that such a call consists of."""
+    example: str
+    """One of them, as a program."""
+
+
+@dataclass(frozen=True)
+class ListedPattern:
+    """A function by name, with the ways in which its calls look."""
+
+    name: str
+    variants: tuple[ListedVariant, ...]
+
+
+def list_patterns() -> list[ListedPattern]:
+    """Return all patterns by name."""
+    return [
+        ListedPattern(name, tuple(map(_listed_pattern, pattern(name).variants)))
+        for name in pattern_names()
+    ]
+
+
+def _listed_pattern(variant: Variant) -> ListedVariant:
+    region = variant.template.region
+    return ListedVariant(
+        variant.operands,
+        {name: _plain(value) for name, value in variant.constants.items()},
+        {name: reader.instruction.op.name for name, reader in variant.readers.items()},
+        tuple(made.op.name for made in region.instructions),
+        print_program(Program((Function("main", region),))),
+    )
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

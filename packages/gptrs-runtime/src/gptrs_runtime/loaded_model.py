@@ -15,15 +15,13 @@ from gptrs.backend.contract import (
     Backend,
     Precision,
 )
-from gptrs.checkpoint.low_rank import LowRankAdapter
-from gptrs.checkpoint.param_source import ParamSource
+from gptrs.checkpoint.adapter_config import LowRankAdapter
+from gptrs.checkpoint.param_source import ParamSource, StoredTensor
 from gptrs.checkpoint.params import Params
-from gptrs.checkpoint.stored_tensor import StoredTensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
 from gptrs.lazy_module import lazy_module
-from gptrs.nn.computation import Computation
-from gptrs.nn.module import Module
+from gptrs.nn.layers import Computation, Module
 from gptrs.plugins.capabilities import (
     HiddenStates,
     capabilities_of,
@@ -33,17 +31,16 @@ from gptrs.spans import span
 from gptrs_runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
-from gptrs_runtime.images.picture_tokens import PicturedTokens
+from gptrs_runtime.images.image_prompts import PicturedTokens
 from gptrs_runtime.input_checks import require_images, require_known_tokens
 from gptrs_runtime.prompts import Prompt, checked_prompt
 from gptrs_runtime.running_model import RunningModel, model_factory
+from gptrs_runtime.sources.model_folder import MODULES, ends_in_logits
 from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
-from gptrs_runtime.sources.module_folders import ends_in_logits
-from gptrs_runtime.sources.sentence_transformers import MODULES
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
 if TYPE_CHECKING:
-    from gptrs.capture.streaming.mru_streamer import MruStreamer
+    from gptrs.capture.streaming.streamed_executable import MruStreamer
     from gptrs_runtime.chat import template as chat_templates
     from gptrs_runtime.chat.template import ChatTemplate
     from gptrs_runtime.images import image_prompts

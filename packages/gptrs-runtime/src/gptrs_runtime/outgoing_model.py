@@ -19,21 +19,20 @@ from gptrs.capture.graph import Leaf, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, tensor
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.errors import ModelError, UnsupportedError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import SymbolicDim
-from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.plugins.exporters import OutgoingModel, export_model
-from gptrs.plugins.importers import ModelInput
+from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.convert import Converted
 from gptrs_runtime.converting.destination import require_free, watched
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.programs.file import is_program, read_program
+from gptrs_runtime.programs import is_program, read_program
 
 NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 _LIMIT: Final = re.compile(r"\w+ <= [0-9]+")

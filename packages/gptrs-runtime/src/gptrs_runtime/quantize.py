@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from gptrs.backend.contract import Precision
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.backend.contract import Backend, Precision
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
-from gptrs.checkpoint.params import WeightUse
+from gptrs.checkpoint.params import Params, WeightUse
+from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.exporters import exporter_of
 from gptrs.plugins.manager import manager
@@ -29,17 +30,80 @@ from gptrs_runtime.converting.destination import (
 )
 from gptrs_runtime.converting.model_content import StoredModel, stored_model
 from gptrs_runtime.gguf_export.write import PLAIN_TYPES, SUFFIX, require_gguf, write_model
-from gptrs_runtime.quantizing.compressed_folder import compressed_config, compressed_tensors
-from gptrs_runtime.quantizing.group_rounding import ROUNDINGS, Rounding
-from gptrs_runtime.quantizing.plan import planned, require_some
-from gptrs_runtime.quantizing.quantizing_source import rounded_tensor
-from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
-from gptrs_runtime.quantizing.weight_types import WeightType, weight_type
+from gptrs_runtime.quantizing.plan import (
+    LOADED_TYPES,
+    WeightType,
+    planned,
+    require_some,
+    weight_type,
+)
+from gptrs_runtime.quantizing.quantizing_source import (
+    QuantizingSource,
+    compressed_config,
+    compressed_tensors,
+    rounded_tensor,
+)
+from gptrs_runtime.quantizing.tensor_rounding import ROUNDINGS, RoundedTensor, Rounding
 from gptrs_runtime.results import TensorError
+from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_runtime.sources.quantization_config import KEY
-from gptrs_runtime.weight_quantization import uses_and_unused, vocab_size_of, weight_uses
+from gptrs_runtime.sources.quantized_folder import KEY
+
+# Which weights of a model can be quantized, as its code uses them; quantizing them at load.
+
+
+def weight_uses(source: ModelSource, backend: Backend) -> Mapping[str, WeightUse]:
+    """Return what the matrices of a model are for; the model is made, no weight is read."""
+    return uses_and_unused(source, backend)[0]
+
+
+def uses_and_unused(
+    source: ModelSource, backend: Backend
+) -> tuple[Mapping[str, WeightUse], Sequence[str]]:
+    """Return what the matrices of a model are for, and the names of those it does not read."""
+    params = Params(source.weights, backend=backend, origin=str(source.path))
+    model_factory(source.model_type)(source.config, params)
+    return params.uses(), params.unused()
+
+
+def vocab_size_of(source: ModelSource) -> int | None:
+    """Return the size of the vocabulary that the config states, if it does."""
+    size = source.config.get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def quantize_at_load(
+    source: ModelSource, backend: Backend, type: str, streamed: bool, threads: int | None = None
+) -> None:
+    """Let the weights of `source` be quantized when they are loaded, q8 or q4.
+
+    So many threads do it; without a number those of `GPTRS_NUM_THREADS`, else one for each
+    processor. Heads and tables of tokens get 8 bits. UsageError for another type, for weights that
+    are quantized already, and for `streamed` ones, which would be quantized in each step;
+    ModelError for a model without weights to quantize.
+    """
+    wanted = weight_type(type, LOADED_TYPES)
+    if streamed:
+        raise UsageError(
+            "weights within a budget cannot be quantized when they are loaded",
+            hint="`gptrs quantize` writes the model quantized; a budget works with that",
+        )
+    stored = source.weights
+    if isinstance(stored, QuantizedSource):
+        forms = [stored.quantized(name) for name in stored.names()]
+        known = sorted({each.format for each in forms if each is not None})
+        if known:
+            raise UsageError(
+                f"the weights of {quoted(source.name)} are quantized already, as {known[0]}",
+                hint="leave out the type of weights, or `gptrs quantize` the model anew",
+            )
+    uses = weight_uses(source, backend)
+    vocab_size = vocab_size_of(source)
+    plan = planned(stored, uses, wanted, heads="q8", vocab_size=vocab_size, experts=True)
+    require_some(source.name, plan, wanted)
+    source.weights = QuantizingSource(stored, plan, uses, threads=threads)
+
 
 Target = Literal["hf", "gguf"]
 """A folder of compressed-tensors, or a GGUF file."""

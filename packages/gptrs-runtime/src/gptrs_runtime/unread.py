@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from gptrs.checkpoint.config_fields import ReadSettings
 from gptrs.checkpoint.params import Params
-from gptrs.checkpoint.read_settings import ReadSettings
 from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from gptrs.errors import NoTokenError
-from gptrs_runtime.generation.guessing.counts import GuessCounts
+from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 

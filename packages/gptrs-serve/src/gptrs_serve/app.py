@@ -32,7 +32,6 @@ from gptrs_serve.bodies import (
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
-from gptrs_serve.guard import Guard, read_body
 from gptrs_serve.listing import (
     classes,
     detokenize,
@@ -43,10 +42,9 @@ from gptrs_serve.listing import (
     tags,
     tokenize,
 )
-from gptrs_serve.metrics import Metrics
 from gptrs_serve.openapi import openapi_page
-from gptrs_serve.problems import RequestError, problem_of
-from gptrs_serve.served import Served
+from gptrs_serve.problems import Guard, RequestError, problem_of, read_body
+from gptrs_serve.served import Metrics, Served
 
 _PAGE: Final = Path(__file__).with_name("page")
 _POLICY: Final = (

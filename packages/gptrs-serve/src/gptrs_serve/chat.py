@@ -9,21 +9,18 @@ from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.chat.answer_reader import AnswerForm
-from gptrs_runtime.generation.chat_answers import answer_form, opens_thoughts, thought_tokens
+from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
 from gptrs_runtime.generation.generate import Generation
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
-from gptrs_serve.chunks import Chunks
-from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents, while_connected
-from gptrs_serve.forms import form_of
-from gptrs_serve.metrics import Metrics
+from gptrs_serve.completions import form_of
+from gptrs_serve.events import CLOSED_BY_CLIENT, Chunks, EventStream, QuickEvents, while_connected
 from gptrs_serve.requests import asked_conversation, chat_logprobs, chat_max_tokens, options_of
-from gptrs_serve.served import Served
+from gptrs_serve.served import Metrics, Served
 from gptrs_serve.token_texts import TokenTexts
-from gptrs_serve.tools.parser import AnswerDeltas
-from gptrs_serve.tools.use import told_tools, tool_use
+from gptrs_serve.tools import AnswerDeltas, told_tools, tool_use
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.listening import new_listener, run_app
-from gptrs_serve.loading import load_drafts, load_models, with_adapters
-from gptrs_serve.served import Served
+from gptrs_serve.problems import LOCAL_HOSTS
+from gptrs_serve.served import Served, load_drafts, load_models, with_adapters
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _ORIGIN: Final = re.compile(

@@ -189,4 +189,4 @@ def http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
     """Return what reads connections: httptools where it is installed, else h11."""
     if find_spec("httptools") is None:
         return "h11"
-    return import_module("gptrs_serve.connection").Connection
+    return import_module("gptrs_serve.events").Connection

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.errors import ContextLengthError
-from gptrs_runtime.images.picture_tokens import shown_tokens
+from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
     ClassifyBody,
@@ -29,7 +29,7 @@ from gptrs_serve.events import while_connected
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import RANKING, SERVED, Served
-from gptrs_serve.tools.use import told_tools
+from gptrs_serve.tools import told_tools
 
 Result = TypeVar("Result")
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gptrs.api import (
     CacheBudgetError,
@@ -75,3 +80,89 @@ def problem_of(error: Exception) -> RequestError:
         return RequestError(error.message, status=500, code=error.code)
     told = f"the server failed; its log says why, as of request {number}"
     return RequestError(told, status=500, code="internal")
+
+
+# Who may ask, and how much: keys, hosts, types and sizes of bodies, before anything is read.
+
+
+OPEN_PATHS: Final = frozenset(("/health", "/", "/page.js", "/page.css"))
+"""Paths that tell nothing and change nothing, which need no key."""
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Guard:
+    """Refuses requests without one of `keys`, and those for another host than `hosts`.
+
+    Empty `keys` and `hosts` refuse nothing. A page of another site could have a browser ask a
+    server of this machine under a name of its own: hence the hosts.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], hosts: Sequence[str]) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+        self._hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http":
+            problem = self._problem(scope)
+            if problem is not None:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> RequestError | None:
+        headers = Headers(scope=scope)
+        if self._hosts and _without_port(headers.get("host", "")) not in self._hosts:
+            return RequestError(
+                "this server does not answer for that host", status=403, code="host"
+            )
+        if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
+            kind, _, key = headers.get("authorization", "").partition(" ")
+            given = key.strip().encode()
+            # Each is compared, in a time that tells nothing of how much of it is right.
+            right = [hmac.compare_digest(given, known) for known in self._keys]
+            if kind.lower() != "bearer" or not any(right):
+                return RequestError(
+                    "the API key is missing or wrong: send `Authorization: Bearer KEY`",
+                    status=401,
+                    code="invalid_api_key",
+                )
+        return None
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.partition(":")[0].lower()
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """Return the body of a request; RequestError if it is too long, or not called JSON.
+
+    A browser asks before it sends JSON to another site, and not before it sends other types.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError("send `Content-Type: application/json`", status=415, code="content_type")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise RequestError(
+            f"the body has `Content-Encoding: {coding[:40]}`, and is read as it is only",
+            status=415,
+            code="content_encoding",
+        )
+    too_long = RequestError(
+        f"the body has more than {most_bytes} bytes, which is the most this server reads",
+        status=413,
+        code="body_too_large",
+    )
+    stated = request.headers.get("content-length", "")
+    if stated.isdigit() and int(stated) > most_bytes:
+        raise too_long
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most_bytes:
+            raise too_long
+    return bytes(data)

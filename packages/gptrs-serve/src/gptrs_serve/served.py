@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
+from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity, Ranked
-from gptrs_runtime.serving.answers import AnswerStream
+from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
-from gptrs_runtime.text_classes.classify import text_logits
-from gptrs_runtime.text_classes.rank import rank
-from gptrs_runtime.text_classes.scores import class_scores
+from gptrs_runtime.text_classes.classify import class_scores, rank, text_logits
 from gptrs_runtime.text_classes.tag import tag
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
+from gptrs_serve.answers import guesses_of
 from gptrs_serve.problems import RequestError
 from gptrs_serve.text_calls import TextCalls
-from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.token_texts import TokenCounts, TokenTexts
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
@@ -219,3 +223,160 @@ class Served:
 def _with_read(rows: np.ndarray, lengths: Sequence[TextLength]) -> list[tuple[np.ndarray, int]]:
     """Return a row of each text, with how many tokens of it were read."""
     return [(row, length.read) for row, length in zip(rows, lengths, strict=True)]
+
+
+# The models that a server answers with, by the names that its clients call them by.
+
+
+def load_models(
+    models: Sequence[str], load: Callable[[str], LoadedModel]
+) -> dict[str, LoadedModel]:
+    """Load [NAME=]MODEL... by `load`; UsageError for two of one name, or one that serves nothing.
+
+    A terminal is told of each beforehand.
+    """
+    loaded: dict[str, LoadedModel] = {}
+    for given in models:
+        name, separator, path = given.partition("=")
+        if not (path if separator else given):
+            raise UsageError(
+                f"`{given}` names no model", hint="write NAME=MODEL, with a path or id"
+            )
+        if sys.stderr.isatty():  # large ones take a while
+            print(f"loading {path if separator else given}", file=sys.stderr, flush=True)
+        model = load(path if separator else given)
+        name = name if separator else model.name
+        if name in loaded or not name:
+            raise UsageError(
+                f"two models are called `{name}`" if name else f"`{given}` names no model",
+                hint="write NAME=MODEL",
+            )
+        if not set(SERVED) & set(model.capabilities):
+            raise UsageError(f"`{name}` neither writes, embeds nor classifies texts")
+        loaded[name] = model
+    return loaded
+
+
+def load_drafts(
+    given: Sequence[str], names: Sequence[str], backend: Backend
+) -> dict[str, LoadedModel]:
+    """Load [NAME=]MODEL... by the models that they draft for; UsageError for two of one model."""
+    drafts: dict[str, LoadedModel] = {}
+    for each in given:
+        name, separator, path = each.partition("=")
+        name = name if separator else names[0]
+        if name in drafts:
+            raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
+        drafts[name] = load_model(path if separator else each, backend)
+    return drafts
+
+
+def with_adapters(
+    loaded: Mapping[str, LoadedModel], given: Sequence[str]
+) -> dict[str, LoadedModel]:
+    """Add models with adapters, [MODEL:]NAME=DIR; UsageError for names that do not suit."""
+    served = dict(loaded)
+    for each in given:
+        names, _, path = each.partition("=")
+        base, separator, name = names.rpartition(":")
+        base = base if separator else next(iter(loaded))
+        if not name or not path:
+            raise UsageError(f"--adapter: `{each}` is no [MODEL:]NAME=DIR")
+        if base not in loaded or name in served:
+            problem = f"two models are called `{name}`"
+            if base not in loaded:
+                problem = f"there is no model `{base}` to adapt"
+            raise UsageError(f"--adapter: {problem}", hint=f"models are {', '.join(loaded)}")
+        served[name] = loaded[base].with_adapter(path, name)
+    return served
+
+
+# Counts and times of the server, as Prometheus reads them.
+
+
+class Metrics:
+    """Counters of requests and tokens, times of first tokens and gaps, and what the engine does."""
+
+    def __init__(self, engine: Engine | None, calls: TextCalls) -> None:
+        self._registry = CollectorRegistry()
+        made = self._registry
+        self._requests = Counter(
+            "gptrs_requests", "Requests that were answered.", ["path", "status"], registry=made
+        )
+        self._prompt = Counter("gptrs_prompt_tokens", "Tokens of prompts.", registry=made)
+        self._cached = Counter(
+            "gptrs_cached_tokens", "Tokens of prompts that the cache had already.", registry=made
+        )
+        self._new = TokenCounts()
+        made.register(self._new)
+        self._guessed = Counter(
+            "gptrs_guessed_tokens",
+            "Tokens that were guessed ahead, and what became of them.",
+            ["outcome"],
+            registry=made,
+        )
+        self._gauge(
+            "reading_requests", "Embeddings, rankings and classes that have not ended.",
+            lambda: calls.requests,
+        )  # fmt: skip
+        if engine is not None:
+            self._add_gauges(engine)
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"gptrs_{name}", text, registry=self._registry).set_function(value)
+
+    def _add_gauges(self, engine: Engine) -> None:
+        gauge = self._gauge
+        gauge("texts_running", "Answers that are written now.", lambda: engine.state().running)
+        gauge("texts_waiting", "Answers that wait for room.", lambda: engine.state().waiting)
+        gauge("requests_open", "Requests that have not ended.", lambda: engine.state().requests)
+        gauge("cache_pages_held", "Pages that texts hold.", lambda: engine.state().pages_held)
+        gauge("cache_pages_most", "Pages that there may be.", lambda: engine.state().pages_most)
+        gauge("steps", "Steps since the start.", lambda: engine.state().steps)
+
+    def answered(self, path: str, status: int) -> None:
+        """Count a request."""
+        self._requests.labels(path, str(status)).inc()
+
+    async def measured(
+        self, stream: AnswerStream, take: TakeNow | None = None
+    ) -> AsyncGenerator[list[Piece]]:
+        """Yield the pieces of a stream that have come, and note when they come.
+
+        Those that `take` takes are noted, too, as `AnswerStream.grown` has it.
+        """
+        last: dict[int, float] = {}
+
+        def noted(pieces: Sequence[Piece]) -> bool:
+            taken = take is not None and take(pieces)
+            if taken:
+                self._note(pieces, last, stream)
+            return taken
+
+        try:
+            while pieces := await stream.grown(take and noted):
+                self._note(pieces, last, stream)
+                yield pieces
+        finally:
+            stream.cancel()
+            self._prompt.inc(stream.prompt_tokens)
+            self._cached.inc(stream.cached_tokens)
+            guesses = guesses_of([stream])
+            if guesses is not None:
+                self._guessed.labels("accepted").inc(guesses.accepted)
+                self._guessed.labels("rejected").inc(guesses.proposed - guesses.accepted)
+
+    def _note(self, pieces: Sequence[Piece], last: dict[int, float], stream: AnswerStream) -> None:
+        """Note that pieces came now; `last` is when those before came, by answer."""
+        now, new = time.perf_counter(), self._new
+        if not last:
+            new.first.add(now - stream.submitted)
+        for piece in pieces:
+            if piece.index in last:
+                new.gap.add(now - last[piece.index])
+            last[piece.index] = now
+            new.tokens += len(piece.tokens)
+
+    def text(self) -> bytes:
+        """Return all in the text form of Prometheus."""
+        return generate_latest(self._registry)

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptrs_torch.loading import load, supported_operators
-    from gptrs_torch.model import TorchModel
+    from gptrs_torch.model import TorchModel, load, supported_operators
 
 __all__ = ["TorchModel", "load", "supported_operators"]
 
@@ -19,7 +18,7 @@ __all__ = ["TorchModel", "load", "supported_operators"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module `gptrs_torch` has no attribute {name!r}")
-    return getattr(import_module("gptrs_torch.loading"), name)
+    return getattr(import_module("gptrs_torch.model"), name)
 
 
 def __dir__() -> list[str]:

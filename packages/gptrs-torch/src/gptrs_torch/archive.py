@@ -10,18 +10,77 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import numpy as np
 import torch
 
 from gptrs.api import ModelError, UnsupportedError
-from gptrs_torch.arrays import tensor_of
-from gptrs_torch.element_types import DTYPES
+from gptrs.api.programs import DType, dtypes
 from gptrs_torch.program_check import checked_program, require_path, shown_name
+
+# Tensors of torch as NumPy arrays and back, over the same memory.
+
+
+_BFLOAT16 = dtypes.bf16.numpy
+_from_numpy = cast("Callable[[np.ndarray], torch.Tensor]", cast("Any", torch).from_numpy)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return the elements in the memory of `tensor`, copied only if it is not in row-major order.
+
+    NumPy has no bfloat16 of its own: its bits are viewed as those of ml_dtypes.
+    """
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype is torch.bfloat16:
+        bits = plain.contiguous().view(torch.int16).numpy()
+        return bits.view(_BFLOAT16)
+    array = plain.numpy()
+    return array if array.flags.c_contiguous else array.copy()
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor over the memory of `array`, which may be written to."""
+    if array.dtype == _BFLOAT16:
+        return _from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return _from_numpy(array)
+
+
+# Element types of torch and those of PTIR that mean the same.
+
+
+DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
+    {
+        torch.bool: dtypes.i1,
+        torch.int8: dtypes.si8,
+        torch.int16: dtypes.si16,
+        torch.int32: dtypes.si32,
+        torch.int64: dtypes.si64,
+        torch.uint8: dtypes.ui8,
+        torch.uint16: dtypes.ui16,
+        torch.uint32: dtypes.ui32,
+        torch.uint64: dtypes.ui64,
+        torch.bfloat16: dtypes.bf16,
+        torch.float16: dtypes.f16,
+        torch.float32: dtypes.f32,
+        torch.float64: dtypes.f64,
+    }
+)
+"""The element types that are converted; complex numbers are left to torch."""
+
+
+def dtype_of(torch_type: torch.dtype, what: str) -> DType:
+    """Return the PTIR type of one of torch; UnsupportedError that names `what` if there is none."""
+    found = DTYPES.get(torch_type)
+    if found is None:
+        name = str(torch_type).removeprefix("torch.")
+        raise UnsupportedError(f"{what} has the element type {name}, which is not converted")
+    return found
+
 
 MAX_JSON: Final = 256 * 2**20
 """Most bytes of a description in a file."""
@@ -219,3 +278,53 @@ def _dtype(number: int, shown: str) -> torch.dtype:
     if found is None or found not in DTYPES:
         raise UnsupportedError(f"`{shown}` has the element type number {number}")
     return found
+
+
+# The order in which the elements of a tensor of torch lie in memory: what its strides say.
+
+
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the axes of a dense tensor from the farthest apart in memory to the nearest.
+
+    Free sizes count as those of the example that torch has traced. None where elements share
+    memory or leave gaps.
+    """
+    sizes, strides = _numbers(tensor.shape), _numbers(tensor.stride())
+    if sizes is None or strides is None:
+        return None
+    axes = sorted(range(len(sizes)), key=lambda axis: -strides[axis])
+    expected = 1
+    for axis in reversed(axes):
+        if sizes[axis] != 1 and strides[axis] != expected:
+            return None
+        expected *= sizes[axis]
+    moved = [axis for axis in axes if sizes[axis] != 1]
+    return tuple(range(len(sizes))) if moved == sorted(moved) else tuple(axes)
+
+
+def result_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the order of a result as torch computes it, None for row-major order."""
+    order = memory_order(tensor)
+    return None if order == tuple(range(tensor.ndim)) else order
+
+
+def laid_out(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """Return a row-major tensor with its elements in memory in the order of `order`."""
+    if order is None:
+        return tensor
+    back = sorted(range(len(order)), key=lambda place: order[place])
+    return tensor.permute(*order).contiguous().permute(*back)
+
+
+def _numbers(values: Sequence[object]) -> list[int] | None:
+    found: list[int] = []
+    for value in values:
+        number = getattr(cast("Any", value).node, "hint", None) if _is_free(value) else value
+        if not isinstance(number, int):
+            return None
+        found.append(number)
+    return found
+
+
+def _is_free(value: object) -> bool:
+    return isinstance(value, torch.SymInt)

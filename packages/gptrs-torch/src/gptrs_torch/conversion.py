@@ -5,18 +5,112 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import sympy
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from gptrs.api import GptrsError
+from gptrs.api import GptrsError, UnsupportedError
 from gptrs.api.models import Tensor
-from gptrs_torch.node import Node, NotConvertedError, operator_name
-from gptrs_torch.registry import converter_of
-from gptrs_torch.symbols import evaluated, expression_of
+from gptrs.api.programs import DType
+from gptrs_torch.archive import dtype_of
+from gptrs_torch.program_check import evaluated, expression_of
+
+# Which operators of ATen are converted, and by which function.
+
+
+Convert: TypeAlias = Callable[..., Any]
+"""Takes the node and then the arguments of the operator; returns its result, or a tuple."""
+
+CONVERTERS: dict[str, Convert] = {}
+"""By the name of an overload, `aten.add.Tensor`, or of all overloads, `aten.add`."""
+
+
+def converts(*names: str) -> Callable[[Convert], Convert]:
+    """Register the decorated function `(node, *arguments) -> result` for operators of ATen.
+
+    `add` stands for all overloads that no other function takes by name.
+    """
+
+    def register(convert: Convert) -> Convert:
+        for name in names:
+            assert f"aten.{name}" not in CONVERTERS, f"{name} is converted twice"
+            CONVERTERS[f"aten.{name}"] = convert
+        return convert
+
+    return register
+
+
+def converter_of(target: object) -> Convert | None:
+    """Return what converts an operator, None for one that nobody converts."""
+    if not isinstance(target, OpOverload):
+        return None
+    name = str(cast("object", target))
+    if name.startswith("gptrs."):  # a layer of torch that is kept whole
+        name = name.replace("gptrs.", "aten.", 1)
+    return CONVERTERS.get(name) or CONVERTERS.get(name.rpartition(".")[0])
+
+
+# A node of a graph of torch as its converter sees it.
+
+
+class NotConvertedError(UnsupportedError):
+    """A node that is left to torch, and why."""
+
+    def __init__(self, node: fx.Node, why: str) -> None:
+        super().__init__(
+            f"`{operator_name(node)}` {why}",
+            hint="`gptrs_torch.supported_operators()` lists the operators that are converted",
+        )
+        self.node = node
+
+
+def operator_name(node: fx.Node) -> str:
+    """Return the operator of a node for messages: `aten.add.Tensor`."""
+    target = node.target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node, with what torch found of the types of its result and arguments."""
+
+    source: fx.Node
+
+    @property
+    def result(self) -> torch.Tensor:
+        """The only result, a tensor without elements; the first one where there are several."""
+        found = cast("object", self.source.meta["val"])
+        several = cast("list[object]", found) if isinstance(found, (tuple, list)) else [found]
+        return cast("torch.Tensor", several[0])
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the result."""
+        return self.dtype_at(self.result.dtype)
+
+    def dtype_at(self, torch_type: torch.dtype) -> DType:
+        """Return the PTIR type of one that the node names; refuses one that PTIR lacks."""
+        return dtype_of(torch_type, f"`{operator_name(self.source)}`")
+
+    def argument(self, position: int) -> object:
+        """Return what torch knows of an argument: a tensor without elements, or a number."""
+        found = self.source.args[position]
+        return found.meta["val"] if isinstance(found, fx.Node) else found
+
+    def common_dtype(self, *positions: int) -> DType:
+        """Return the type in which torch compares or computes these arguments."""
+        promote = cast("Callable[..., torch.dtype]", torch.result_type)
+        return self.dtype_at(promote(*(self.argument(position) for position in positions)))
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise NotConvertedError: the node is left to torch."""
+        raise NotConvertedError(self.source, why)
+
 
 NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
     "Mapping[object, Callable[..., object]]",

@@ -11,8 +11,8 @@ from torch import _decomp
 from torch._decomp import core_aten_decompositions
 
 from gptrs_torch import ops
-from gptrs_torch.registry import converter_of
-from gptrs_torch.whole_layers import rules
+from gptrs_torch.conversion import converter_of
+from gptrs_torch.partition import rules
 
 assert ops  # its modules register the converters
 Rules: TypeAlias = "dict[Any, Callable[..., Any]]"

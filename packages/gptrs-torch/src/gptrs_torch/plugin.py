@@ -5,7 +5,7 @@ from gptrs.api import ImporterPlugin
 PLUGIN = ImporterPlugin(
     name="torch",
     summary="Programs that torch.export wrote.",
-    factory="gptrs_torch.loading:load",
+    factory="gptrs_torch.model:load",
     suffixes=(".pt2",),
     api="0.1",
 )

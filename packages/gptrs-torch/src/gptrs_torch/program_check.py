@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import json
 import keyword
+import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
+import sympy
 import torch
+from torch.export import ExportedProgram
 
-from gptrs.api import ModelError, UnsupportedError
+from gptrs.api import ModelError, UnsupportedError, UsageError
+from gptrs.api.importers import ModelInput
+from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
 
 MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
@@ -256,3 +264,165 @@ def _is_known(token: re.Match[str]) -> bool:
         return _SYMBOL.fullmatch(token["symbol"]) is not None
     name = token["name"]
     return name is None or name in _FUNCTIONS or _SYMBOL.fullmatch(name) is not None
+
+
+# Sizes that torch left free, as expressions over its symbols.
+
+
+def expression_of(size: object) -> sympy.Expr | None:
+    """Return the expression of a size that is free, None for a number and anything else."""
+    if not isinstance(size, torch.SymInt):
+        return None
+    found = cast("sympy.Expr", cast("Any", size).node.expr)
+    return None if found.is_number else found
+
+
+def evaluated(expression: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | None:
+    """Return an expression of sizes, None for an operation that PTIR's sizes do not have.
+
+    `sizes` may hold symbols of a program: integers to a type checker, not when it runs.
+    """
+    if expression in sizes:
+        return sizes[expression]
+    if expression.is_Integer:
+        return int(cast("Any", expression))
+    parts = [evaluated(cast("sympy.Expr", part), sizes) for part in expression.args]
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    if expression.is_Add:
+        return sum(known[1:], known[0])
+    if expression.is_Mul:
+        return math.prod(known[1:], start=known[0])
+    if expression.is_Pow and type(known[1]) is int and 0 < known[1] < 5:
+        return math.prod([known[0]] * known[1])
+    name = type(expression).__name__
+    if name in ("FloorDiv", "CleanDiv"):
+        return known[0] // known[1]
+    return known[0] % known[1] if name in ("Mod", "PythonMod") else None
+
+
+# The sizes that an export left free: their ranges, and how they depend on one another.
+
+
+MOST: Final = 2**60
+"""A range whose end is above this is unbounded."""
+
+
+class ExportedSizes:
+    """Sizes of the inputs of an exported program, as far as it limits them.
+
+    Sizes that are one symbol are read off the inputs; each expression of symbols must then have the
+    value, and lie in the range, that torch found when it exported the program.
+    """
+
+    def __init__(self, exported: ExportedProgram) -> None:
+        self._axes: list[tuple[str, int, sympy.Expr]] = []
+        for node in exported.graph.nodes:
+            held = node.meta.get("val")
+            if node.op == "placeholder" and isinstance(held, torch.Tensor):
+                sizes = enumerate(map(expression_of, held.shape))
+                self._axes += [(node.name, axis, size) for axis, size in sizes if size is not None]
+        self._axes.sort(key=lambda each: not each[2].is_Symbol)  # symbols first
+        ranges = cast("Mapping[sympy.Expr, Any]", exported.range_constraints)
+        self._ranges = {size: (each.lower, each.upper) for size, each in ranges.items()}
+
+    def check(self, inputs: Mapping[str, ModelInput], given: Mapping[str, torch.Tensor]) -> None:
+        """Refuse sizes that the export does not allow: UsageError names the first one."""
+        known: dict[sympy.Expr, tuple[int, str]] = {}
+        for name, axis, size in self._axes:
+            if name not in given:
+                continue
+            found = given[name].shape[axis]
+            slot = inputs[name]
+            wanted = self._value(size, known)
+            if wanted is not None and wanted != found:
+                source = ", ".join(sorted({known[each][1] for each in _symbols(size)}))
+                raise UsageError(
+                    f"the input {slot} has {found} elements along axis {axis}, not {wanted}",
+                    hint=f"that size follows from the one of {source}",
+                )
+            if wanted is None and size.is_Symbol:
+                known[size] = found, f"`{name}`"
+            self._check_range(slot, axis, size, found)
+
+    def _value(self, size: sympy.Expr, known: Mapping[sympy.Expr, tuple[int, str]]) -> int | None:
+        """Return the value of an expression, None where a symbol of it has none yet."""
+        if any(each not in known for each in _symbols(size)):
+            return None
+        return int(cast("Any", size).subs({each: known[each][0] for each in _symbols(size)}))
+
+    def _check_range(self, slot: ModelInput, axis: int, size: sympy.Expr, found: int) -> None:
+        low, high = self._ranges.get(size, (found, found))
+        if not (low <= found <= high):
+            to = f"{low} to {high}" if high < MOST else f"at least {low}"
+            raise UsageError(
+                f"the input {slot} has {found} elements along axis {axis}, the export allows {to}",
+                hint="export the program with a wider `torch.export.Dim`",
+            )
+
+
+def _symbols(size: sympy.Expr) -> set[sympy.Expr]:
+    return cast("set[sympy.Expr]", size.free_symbols)
+
+
+# The values of a graph of torch while it is converted: tensors, numbers, and lists of them.
+
+
+Number: TypeAlias = "bool | int | float"
+Operand: TypeAlias = "Tensor | Number"
+"""A tensor, or a number, which may be a size that the program has as a symbol."""
+
+
+def is_number(size: object, number: int | None = None) -> bool:
+    """Return whether a size is a number, or that number, without asking about its symbols."""
+    return isinstance(size, int) and number in (None, size)
+
+
+def is_symbol(value: object) -> bool:
+    """Return whether a number is a size that is not known yet."""
+    return not isinstance(value, (int, float, Tensor)) and hasattr(value, "symbols")
+
+
+def operand(value: object, dtype: DType) -> Tensor:
+    """Return a tensor or number as a tensor of `dtype`; a number has rank 0."""
+    if isinstance(value, Tensor):
+        return converted(value, dtype)
+    return scalar(cast("Number", value), dtype)
+
+
+def converted(x: Tensor, dtype: DType) -> Tensor:
+    """Return x in another element type as torch converts: floats to i1 by `x != 0`."""
+    return x if x.dtype == dtype else F.cast(x, dtype)
+
+
+def scalar(value: Number, dtype: DType) -> Tensor:
+    """Return a number as a scalar of `dtype`, rounded to it; integers wrap."""
+    if is_symbol(value):
+        return converted(size_tensor(cast("int", value)), dtype)
+    if dtype.is_integer and isinstance(value, int):
+        return primitives.constant(np.asarray(value).astype(dtype.numpy))
+    if dtype.is_integer and not math.isfinite(value):
+        value = 0
+    with np.errstate(over="ignore"):
+        return primitives.constant(np.asarray(value).astype(dtype.numpy))
+
+
+def size_tensor(size: int) -> Tensor:
+    """Return a size as an si64 scalar: the sum of as many ones, if it is a symbol."""
+    if is_number(size):
+        return primitives.constant(np.int64(size))
+    return F.sum(F.ones([size], dtypes.si64))
+
+
+def axis_of(axis: int, x: Tensor) -> int:
+    """Return an axis counted from the front; a scalar has one, as torch sees it."""
+    return axis % max(x.rank, 1)
+
+
+def axes_of(axes: int | list[int] | tuple[int, ...] | None, x: Tensor) -> list[int]:
+    """Return axes counted from the front, all of them for None or none."""
+    if axes is None or axes == [] or axes == ():
+        return list(range(x.rank))
+    several = [axes] if isinstance(axes, int) else list(axes)
+    return [axis % x.rank for axis in several] if x.rank else []

@@ -3,18 +3,11 @@
 from gptrs_backend_jax.lowering import TABLE
 from gptrs_backend_jax.lowerings import (
     contraction,
-    control_flow,
-    creation,
     elementwise,
     indexing,
     layout,
-    normalization,
     quantization,
-    random,
     reduction,
-    scattering,
-    sorting,
-    window,
 )
 
 __all__ = [

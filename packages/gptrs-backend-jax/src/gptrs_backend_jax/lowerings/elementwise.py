@@ -20,8 +20,7 @@ from gptrs_backend_jax.element_types import (
     widen,
     wrap,
 )
-from gptrs_backend_jax.lowering import TABLE, LoweringContext
-from gptrs_backend_jax.rounding import unfused
+from gptrs_backend_jax.lowering import TABLE, LoweringContext, unfused
 
 Function = Callable[..., Array]
 elementwise = ops.elementwise

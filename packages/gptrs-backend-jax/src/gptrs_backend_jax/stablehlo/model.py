@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -15,7 +16,8 @@ from gptrs.api.importers import ConvertedGraph, ModelInput
 from gptrs.api.models import Params, Tensor, tensor
 from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_backend_jax.stablehlo import ops
-from gptrs_backend_jax.stablehlo.conversion import Conversion, require_converted
+from gptrs_backend_jax.stablehlo.conversion import CONVERTERS, Conversion, require_converted
+from gptrs_backend_jax.stablehlo.reading.files import read_file
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo
 from gptrs_backend_jax.stablehlo.weights import ConstantSource, name_of
 
@@ -81,3 +83,24 @@ class StableHloModel(ConvertedGraph):
     def _weight(self, number: int, constant: ConstantArray) -> Tensor:
         del constant
         return self._params.tensor(name_of(number), floating=False)
+
+
+# Models out of files of StableHLO, and which operations are converted.
+
+
+assert ops  # its modules register the converters
+
+
+def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> StableHloModel:
+    """Return the module in a file, ready to be called.
+
+    The file is text or bytecode of StableHLO, or what `jax.export` serialized. `backend` is a
+    name, a backend, or None for the default. ModelError for a file that is none of these or is
+    damaged; UnsupportedError that lists the operations which are not converted.
+    """
+    return StableHloModel(read_file(path), backend, os.fspath(path))
+
+
+def supported_operations() -> list[str]:
+    """Return the operations that are converted, with their dialects, in order."""
+    return sorted(name for name in CONVERTERS if "." in name)

@@ -5,7 +5,7 @@ from gptrs.api import ExporterPlugin, ImporterPlugin
 PLUGIN = ImporterPlugin(
     name="stablehlo",
     summary="StableHLO modules, and files of jax.export.",
-    factory="gptrs_backend_jax.stablehlo.loading:load",
+    factory="gptrs_backend_jax.stablehlo.model:load",
     suffixes=(".stablehlo", ".mlir", ".mlirbc", ".jaxexport"),
     api="0.1",
 )

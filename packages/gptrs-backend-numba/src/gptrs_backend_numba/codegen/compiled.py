@@ -6,22 +6,119 @@ import hashlib
 import importlib.metadata
 import logging
 import platform
+import re
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from types import FunctionType
 
 import llvmlite
 
+from gptrs.backend.contract import Compiling
+from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
-from gptrs_backend_numba.codegen import target
-from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
-from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
-from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
+from gptrs_backend_numba.codegen import complex_numbers, conversion, machine, scalar
+from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, unique_name
+from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST, KernelStore, open_store
 from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
-from gptrs_backend_numba.codegen.sources import SOURCES_DIGEST
-from gptrs_backend_numba.codegen.wanted_kernel import WantedKernel
+
+# The listeners that are told of each kernel before it is compiled.
+
+
+class CompileListeners:
+    """The functions to call before a kernel is compiled, each with the number of its calls."""
+
+    def __init__(self) -> None:
+        self._heard: dict[Compiling, int] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def told(self, tell: Compiling) -> Generator[None]:
+        """Scope in which `tell` is called before each kernel that is compiled, from 1."""
+        with self._lock:
+            self._heard[tell] = 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._heard.pop(tell, None)
+
+    def kernel(self) -> None:
+        """Tell the listeners that a kernel is about to be compiled; the total is unknown."""
+        with self._lock:
+            for tell in self._heard:
+                self._heard[tell] += 1
+            heard = list(self._heard.items())
+        for tell, number in heard:
+            tell(number, None)
+
+
+LISTENERS = CompileListeners()
+"""The listeners of this process."""
+
+
+# A kernel before it is looked for: its key, and how its function is made if no store has it.
+
+
+_NAMESPACE = {
+    name: value
+    for module in (machine, conversion, scalar, complex_numbers)
+    for name, value in module.EXPORTS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKernel:
+    """A specialized kernel, or the text of a function `kernel`, with flags of LLVM.
+
+    The text must differ wherever `constants`, its additional global names, differ.
+    """
+
+    source: SpecializedKernel | str
+    fastmath: tuple[str, ...] = ()
+    constants: Mapping[str, object] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the kernel, which others may have, too."""
+        return "kernel" if isinstance(self.source, str) else self.source.name
+
+    @property
+    def key(self) -> str:
+        """Return what tells the kernel from all others, in all processes."""
+        source = self.source if isinstance(self.source, str) else self.source.key
+        return f"{self.fastmath}\n{source}"
+
+    @property
+    def function_name(self) -> str:
+        """Return the name of the function, which no other kernel has."""
+        return unique_name(self.name, self.key)
+
+    def function(self) -> FunctionType:
+        """Return the function to compile."""
+        if isinstance(self.source, str):
+            return _from_text(self.function_name, self.source, self.constants or {})
+        return self.source.build(self.function_name)
+
+
+def _from_text(name: str, source: str, constants: Mapping[str, object]) -> FunctionType:
+    _require_kept(source)
+    namespace = {"__name__": __name__, **_NAMESPACE, **constants}
+    exec(compile(source, "<gptrs kernel>", "exec"), namespace)
+    function = namespace["kernel"]
+    assert isinstance(function, FunctionType)
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _require_kept(source: str) -> None:
+    """Raise AssertionError if an array is mentioned last for its address: numba frees it then."""
+    for name in set(re.findall(r"\b(\w+)\.ctypes\b", source)):
+        rest = re.split(rf"\b{name}\b", source)[-1]
+        assert not rest.startswith(".ctypes"), f"`{name}` is mentioned last to take its address"
+
 
 _KERNELS: dict[str, Kernel] = {}
 _LINKER = Linker()
@@ -166,11 +263,11 @@ def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
 @cache
 def kernel_store() -> KernelStore:
     """Return the store in which this process finds and keeps its kernels."""
-    content = SOURCES_DIGEST + target.description().encode()
+    content = SOURCES_DIGEST + machine.description().encode()
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(
         f"Python {platform.python_version()}, numba {importlib.metadata.version('numba')},"
-        f" llvmlite {llvmlite.__version__}, {target.cpu_name()}, kernels {digest}"
+        f" llvmlite {llvmlite.__version__}, {machine.cpu_name()}, kernels {digest}"
     )
 
 

@@ -2,7 +2,7 @@
 
 `X` being a pointer to elements of the type `memory_of(dtype)`, `load_of(dtype)` is the function of
 compiled code that makes a register value of `X[i]`, and `X[i] = store(value)` needs
-`store_of(dtype)`. See `gptrs_backend_numba.codegen.registers` for what values live as.
+`store_of(dtype)`. See `gptrs_backend_numba.codegen.machine` for what values live as.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen import scalar
 from gptrs_backend_numba.codegen.conversion import convert, to_53_bits_odd, wrapped
 from gptrs_backend_numba.codegen.deferred import named, register_jitable
-from gptrs_backend_numba.codegen.registers import is_narrow
+from gptrs_backend_numba.codegen.machine import is_narrow
 from gptrs_backend_numba.codegen.scalar import f64_to_f32_odd
 
 Unary = Callable[..., object]

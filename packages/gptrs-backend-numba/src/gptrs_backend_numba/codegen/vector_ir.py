@@ -5,8 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic
-from gptrs_backend_numba.codegen.machine import call_llvm
-from gptrs_backend_numba.codegen.target import features
+from gptrs_backend_numba.codegen.machine import call_llvm, features
 
 FEATURES = features()
 """Names of the features of the processor, as LLVM calls them."""

@@ -10,9 +10,8 @@ from collections import deque
 from contextlib import suppress
 from typing import cast
 
-from gptrs_backend_numba.codegen.compiled import compile_if_free
-from gptrs_backend_numba.codegen.wanted_kernel import WantedKernel
-from gptrs_backend_numba.compiling.kernel_spec import kernel_of
+from gptrs_backend_numba.codegen.compiled import WantedKernel, compile_if_free
+from gptrs_backend_numba.compiling.workers import kernel_of
 
 _IDLE_S = 20.0
 """How long to wait for more work: until a model that is being loaded is compiled."""

@@ -9,12 +9,27 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from importlib import import_module
+from types import CodeType
+from typing import Any, Final, cast
+
+import numpy as np
 
 from gptrs.backend.memory import memory_bytes
 from gptrs.backend.process_limits import granted_cpus
 from gptrs.errors import UsageError
+from gptrs_backend_numba.codegen.compiled import (
+    LISTENERS,
+    WantedKernel,
+    compile_if_free,
+    is_stored,
+    kernel_store,
+)
+from gptrs_backend_numba.codegen.interpreter import run_schedule
+from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, qualified_name
+from gptrs_backend_numba.codegen.tasks import compute_sizes, place_sizes, stop_kernel, worker_kernel
 
 VARIABLE: Final = "GPTRS_NUMBA_COMPILERS"
 """The environment variable with the most processes that compile kernels, this one included."""
@@ -98,3 +113,130 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
 
 WORKERS = Workers()
 """The workers of this process."""
+
+
+# Kernels as JSON: the name of the template and its bindings, for another process to compile.
+
+
+def spec_of(value: object) -> object:
+    """Return JSON for a specialized kernel, or for one of its bindings.
+
+    TypeError for what another process cannot find by its name.
+    """
+    if isinstance(value, SpecializedKernel):
+        bindings = {name: spec_of(bound) for name, bound in value.bindings.items()}
+        return {"kernel": _named(value.template, value.template.function), "bindings": bindings}
+    if isinstance(value, np.generic):
+        scalar = np.asarray(cast("np.generic[Any]", value))
+        return {"scalar": [scalar.dtype.str, scalar.tobytes().hex()]}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, bool | int | str | None):
+        return value
+    if isinstance(value, tuple):
+        return [spec_of(each) for each in cast("tuple[object, ...]", value)]
+    return {"object": _named(value, value)}
+
+
+def kernel_of(spec: object) -> SpecializedKernel:
+    """Return the kernel that `spec_of` wrote down; the errors of what it names are passed on."""
+    kernel = _value_of(spec)
+    if not isinstance(kernel, SpecializedKernel):
+        raise TypeError(f"a `{type(kernel).__name__}` is no kernel")
+    return kernel
+
+
+def _value_of(spec: object) -> object:
+    if isinstance(spec, list):
+        return tuple(map(_value_of, cast("list[object]", spec)))
+    if not isinstance(spec, dict):
+        return spec
+    fields = cast("Mapping[str, Any]", spec)
+    if "kernel" in fields:
+        template = _found(fields["kernel"])
+        if not isinstance(template, KernelFunction):
+            raise TypeError(f"`{fields['kernel']}` is no kernel")
+        bindings = fields["bindings"].items()
+        return template.specialize(**{name: _value_of(bound) for name, bound in bindings})
+    if "scalar" in fields:
+        dtype, content = fields["scalar"]
+        return np.frombuffer(bytes.fromhex(content), np.dtype(dtype))[0]
+    if "float" in fields:
+        return float.fromhex(fields["float"])
+    return _found(fields["object"])
+
+
+def _named(value: object, function: object) -> list[str]:
+    """Return where `value` is found; its name is that of `function`."""
+    module = str(getattr(function, "__module__", ""))
+    names = qualified_name(function).removeprefix(f"{module}.")
+    place = [module, names]
+    try:
+        found = _found(place)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not value:
+        raise TypeError(f"`{module}.{names}` is not found by its name")
+    return place
+
+
+def _found(place: list[str]) -> object:
+    module, names = place
+    get: Callable[[object, str], object] = getattr
+    return reduce(get, names.split("."), cast("object", import_module(module)))
+
+
+# Kernels that no store has, compiled by this process and others, the largest first.
+
+
+_FEWEST = 4
+"""Fewer kernels are compiled before another process has imported numba."""
+_OF_EVERY_RUN = (run_schedule, worker_kernel, compute_sizes, place_sizes, stop_kernel)
+"""Kernels that programs of all kinds need when they run."""
+
+
+def compile_together(kernels: Iterable[WantedKernel]) -> None:
+    """Compile kernels that no store has; those that another process has begun are left to it.
+
+    This process begins with those that it alone can compile, and all processes with the largest, so
+    that none is left with one when the others are done. Others compile into the store: without one
+    this process does without them.
+    """
+    wanted = list(kernels)
+    if len(wanted) >= _FEWEST and worker_count() and kernel_store().keeps:
+        general = [WantedKernel(kernel.specialize()) for kernel in _OF_EVERY_RUN]
+        wanted += [kernel for kernel in general if not is_stored(kernel)]
+        wanted.sort(key=_size, reverse=True)
+        specs = {kernel.key: spec for kernel in wanted if (spec := _spec(kernel)) is not None}
+        WORKERS.send(list(specs.values()))
+        wanted.sort(key=lambda kernel: kernel.key in specs)
+    for kernel in wanted:
+        if not compile_if_free(kernel):
+            LISTENERS.kernel()  # by another process, but for this one
+
+
+def _spec(kernel: WantedKernel) -> object:
+    """Return JSON that another process makes the kernel from, None if none can."""
+    if kernel.constants is not None:
+        return None
+    source = kernel.source
+    try:
+        return [source if isinstance(source, str) else spec_of(source), list(kernel.fastmath)]
+    except TypeError:  # a function that was made for it is among its bindings
+        return None
+
+
+def _size(kernel: WantedKernel) -> int:
+    """Return how long the kernel is, a measure of how long its compilation takes."""
+    source = kernel.source
+    return len(source) if isinstance(source, str) else _bytecode(source)
+
+
+def _bytecode(value: object) -> int:
+    if isinstance(value, SpecializedKernel):
+        bound = sum(map(_bytecode, value.bindings.values()))
+        return _bytecode(value.template) + bound
+    if isinstance(value, KernelFunction):
+        return _bytecode(value.function.__code__)
+    code = value if isinstance(value, CodeType) else getattr(value, "__code__", None)
+    return len(code.co_code) if isinstance(code, CodeType) else 0

@@ -13,7 +13,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import softmax
 from gptrs.functionals.attention import attention, attention_by
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall

@@ -8,7 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Region
 from gptrs.optimizer.pass_base import Pass, RegionPass
-from gptrs.optimizer.passes.product_rounding import PRODUCT_ROUNDING
+from gptrs.optimizer.passes.arithmetic_folding import PRODUCT_ROUNDING
 from gptrs.optimizer.rewrite.rewriter import Rewriter
 from gptrs_backend_numba.lowering.linear import BF16_LINEAR, linear_target
 

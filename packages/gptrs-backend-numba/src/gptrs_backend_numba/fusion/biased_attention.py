@@ -16,7 +16,7 @@ from gptrs.functionals.activation import softmax
 from gptrs.functionals.attention import attention, attention_by
 from gptrs.functionals.operands import splat
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Compare, Select
@@ -25,7 +25,7 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.claims import claim_softmax
 from gptrs_backend_numba.fusion.needed_patterns import Need, fusion, tensors
-from gptrs_backend_numba.lowering.biased_attention import TARGET
+from gptrs_backend_numba.lowering.attention import TARGET
 
 _FEWEST_QUERIES = 7
 """A panel of fewer would be mostly empty."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
+from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.builder import Builder
-from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import Composite, CustomCall
@@ -19,12 +19,13 @@ from gptrs.ir.ops.layout import BroadcastTo, Reshape
 from gptrs.ir.program import Region, Value
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.inlining import Claimed, Declined
+from gptrs.optimizer.passes.cleanup import Claimed, Declined
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.fusion.switch import is_on
-from gptrs_backend_numba.kernels import rows
+from gptrs_backend_numba.fusion.needed_patterns import is_on
+from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
-from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR, fits_grouped
+from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
+from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, fits_grouped
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.lowering.paged_attention import (
     PAGED_ATTENTION,
@@ -32,8 +33,7 @@ from gptrs_backend_numba.lowering.paged_attention import (
     fits_attention,
     fits_update,
 )
-from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
-from gptrs_backend_numba.lowering.rows import rows_target
+from gptrs_backend_numba.lowering.reduction import rows_target
 from gptrs_backend_numba.lowering.table import TABLE
 
 
@@ -133,8 +133,8 @@ def _norm(*vectors: str) -> _Claim:
 
 def _rows(call: _Call, *vectors: str, **attrs: DictionaryValue) -> Claimed:
     x, *_ = call.operands("x", *vectors)
-    if x.dtype not in rows.FLOATS:
-        return _wrong_type(x.dtype, rows.FLOATS)
+    if x.dtype not in normalization.FLOATS:
+        return _wrong_type(x.dtype, normalization.FLOATS)
     if 0 in x.shape:
         return _EMPTY
     return call.replaced(rows_target(call.op.title, x.dtype), **attrs)

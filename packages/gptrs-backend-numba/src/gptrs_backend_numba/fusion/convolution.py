@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise, layout
 from gptrs.ir.ops.contraction import DotGeneral
@@ -26,9 +26,9 @@ from gptrs.ir.shapes import Shape
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
+from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 
 _OPEN = frozenset({"none", "relu"})
 """The activations that more may follow: `minimum(maximum(x, 0), 6)` is relu6."""

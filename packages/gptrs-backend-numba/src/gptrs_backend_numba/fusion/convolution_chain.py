@@ -7,12 +7,22 @@ after it are taken together with it: what is between them stays in the cache.
 
 from __future__ import annotations
 
-from gptrs.ir.dictionary import Dictionary, DictionaryValue
+import math
+from dataclasses import replace
+from typing import Final
+
+from gptrs.ir.attributes import Dictionary, DictionaryValue
+from gptrs.ir.op import Op
+from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.elementwise import Binary, Clamp, Unary
+from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Transpose
 from gptrs.ir.program import Region, Value
+from gptrs.ir.shapes import Shape
+from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
+from gptrs_backend_numba.schedule import CHAIN, CONV2D, DEPTHWISE
 
 _LARGE = 1 << 17
 """Bytes of an image from which it does not stay in the cache until the next layer reads it."""
@@ -119,3 +129,133 @@ def _put(chain: _Chain, rewriter: Rewriter) -> None:
     rewriter.replace(result, made.results[0])
     for node in reversed(chain.nodes):
         rewriter.erase(node)
+
+
+# Lets images stay channels-last between layers of a program that has them channels-first.
+#
+# Imported networks turn every image around for a convolution and back behind it. What is computed
+# of each element meanwhile does as well on the image as the convolution left it: then two turns
+# meet and vanish, and the elementwise ops are next to the convolution, which takes them as its
+# epilogue.
+
+
+_FIRST: Final = (0, 3, 1, 2)
+"""The permutation that brings channels forward, [N, H, W, C] -> [N, C, H, W]."""
+_LAST: Final = (0, 2, 3, 1)
+"""The permutation that undoes it."""
+
+
+def with_channels_last(region: Region) -> Region:
+    """Return the region with elementwise ops of images before the turn, not after it."""
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        if not node.erased and len(node.results) == 1:
+            _change(node, rewriter)
+    return rewriter.region()
+
+
+CHANNELS_LAST = RegionPass("numba-channels-last", with_channels_last)
+"""To run before the fusion of convolutions."""
+
+
+def _change(node: InstructionNode, rewriter: Rewriter) -> None:
+    op = node.op
+    if isinstance(op, Transpose):
+        _meet(node, op, rewriter)
+    elif isinstance(op, DotGeneral):
+        _contract_last(node, op, rewriter)
+    elif isinstance(op, Unary | Binary | Clamp | Concat):
+        _compute_before(node, op, rewriter)
+
+
+def _meet(node: InstructionNode, op: Transpose, rewriter: Rewriter) -> None:
+    """Drop a turn back of what was turned."""
+    image = _turned(node.operands[0], rewriter)
+    if image is not None and op.permutation == _LAST:
+        rewriter.replace(node.results[0], image)
+        rewriter.erase_dead(node)
+
+
+def _contract_last(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) -> None:
+    """Let a product over the channels of a turned image read the image."""
+    image = _turned(node.operands[0], rewriter)
+    if image is not None and op.contract_lhs == (1,) and not op.batch_lhs:
+        made = rewriter.insert(replace(op, contract_lhs=(3,)), [image, node.operands[1]], node)
+        rewriter.replace(node.results[0], made.results[0])
+        rewriter.erase_dead(node)
+
+
+def _compute_before(node: InstructionNode, op: Op, rewriter: Rewriter) -> None:
+    """Compute of images what is computed of turned ones, and turn the result."""
+    (result,) = node.results
+    if result.type.rank != 4 or not result.type.is_static:
+        return
+    if not any(_turned(value, rewriter) is not None for value in node.operands):
+        return
+    images = _images(node, rewriter)
+    if images is None:
+        return
+    if isinstance(op, Concat):
+        op = Concat(_FIRST[op.axis])
+    made = rewriter.insert(op, images, node)
+    turned = rewriter.insert(Transpose(_FIRST), made.results, node)
+    rewriter.replace(result, turned.results[0])
+    rewriter.erase_dead(node)
+
+
+def _turned(value: Value, rewriter: Rewriter) -> Value | None:
+    """Return the image that `value` is the turned one of, None if it is none."""
+    node = rewriter.definition(value)
+    if node is None or not isinstance(node.op, Transpose) or node.op.permutation != _FIRST:
+        return None
+    return node.operands[0]
+
+
+def _images(node: InstructionNode, rewriter: Rewriter) -> list[Value] | None:
+    """Return all operands with their channels last, None unless that costs nothing."""
+    sources = [_source(value, rewriter) for value in node.operands]
+    found: list[Value] = []
+    for value, source in zip(node.operands, sources, strict=True):
+        if source is None:
+            return None
+        n, c, h, w = value.type.shape
+        found.append(_repeated(*source, (n, h, w, c), node, rewriter))
+    return found
+
+
+def _source(value: Value, rewriter: Rewriter) -> tuple[Value, Shape] | None:
+    """Return what gives an operand its channels last, and the shape it is taken in.
+
+    It is an image that was turned, or what is repeated for all positions: a number, or one number
+    a channel. None if it is something else.
+    """
+    image = _turned(value, rewriter)
+    if image is None:
+        node = rewriter.definition(value)
+        if node is None or not isinstance(node.op, BroadcastTo):
+            return None
+        (small,) = node.operands
+        image = _turned(small, rewriter)
+        if image is None:
+            shape = _shape_of_channels(small.type.shape)
+            return None if shape is None else (small, shape)
+    return image, image.type.shape
+
+
+def _shape_of_channels(shape: Shape) -> Shape | None:
+    """Return `()` for that of one number, `(C,)` for one number a channel of [N, C, H, W]."""
+    if all(size == 1 for size in shape):
+        return ()
+    channels = shape[-3] if len(shape) >= 3 else 1
+    return (channels,) if math.prod(shape) == channels else None
+
+
+def _repeated(
+    value: Value, own: Shape, shape: Shape, before: InstructionNode, rewriter: Rewriter
+) -> Value:
+    """Return a value, taken in the shape `own`, as one of `shape`."""
+    if value.type.shape != own:
+        value = rewriter.insert(Reshape(own), [value], before).results[0]
+    if own != shape:
+        value = rewriter.insert(BroadcastTo(shape), [value], before).results[0]
+    return value

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gptrs.functionals.compositions import Activation, linear_activation
 from gptrs.functionals.linear import linear
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
@@ -18,8 +18,7 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
-from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR
-from gptrs_backend_numba.lowering.linear import NARROW, linear_target
+from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 _SMALLEST = 1024

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.matching.patterns import FunctionalPattern
+from gptrs.functionals.matching import FunctionalPattern
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
@@ -13,7 +14,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
-from gptrs.optimizer.passes.inlining import Claim, unclaimed
+from gptrs.optimizer.passes.cleanup import Claim, unclaimed
 from gptrs.optimizer.rewrite.template import Definer
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate
@@ -93,7 +94,7 @@ def fusion(
     All these calls must have the ops and numbers in `needs`. Composites in them that `claim` takes
     look as in programs. An argument of an example is a number,
     a word, or the type of a tensor as `tensors` gives it: see
-    `gptrs.functionals.matching.examples.pattern_example`.
+    `gptrs.functionals.matching.pattern_example`.
     """
     name = function.__name__
     found = FunctionalPattern(name, function, list(examples), evaluate, claim)
@@ -131,3 +132,14 @@ def _users(bodies: Iterable[Region]) -> Users:
             for operand in made.operands:
                 found.setdefault(operand, set()).add(tuple(made.results))
     return {value: frozenset(users) for value, users in found.items()}
+
+
+# Whether programs are fused: the fusions themselves are imported for programs not seen before.
+
+
+VARIABLE = "GPTRS_NUMBA_FUSE"
+
+
+def is_on() -> bool:
+    """Return whether fusions run: `GPTRS_NUMBA_FUSE=0` helps to find wrong ones."""
+    return os.environ.get(VARIABLE) != "0"

@@ -8,13 +8,12 @@ from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
-from gptrs_backend_numba.fusion.image_layout import CHANNELS_LAST
+from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR, NARROW_GROUPS
-from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
-from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
+from gptrs_backend_numba.fusion.needed_patterns import is_on
+from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX
-from gptrs_backend_numba.fusion.switch import is_on
 
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,

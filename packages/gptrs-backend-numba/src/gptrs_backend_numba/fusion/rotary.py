@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gptrs.functionals.rotary import apply_rotary
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Mul, Sub
 from gptrs.ir.ops.layout import Concat, Slice
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
-from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
+from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
 
 
 def _rotary(call: FoundCall) -> CustomCall | None:

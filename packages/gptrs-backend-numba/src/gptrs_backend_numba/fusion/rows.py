@@ -10,15 +10,15 @@ from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import LEAST_TOTAL, safe_softmax, softmax
 from gptrs.functionals.normalization import layer_norm, rms_norm, standardized
 from gptrs.functionals.operands import converted, widened
-from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Div, Exp, Rsqrt
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
-from gptrs_backend_numba.kernels.rows import FLOATS
-from gptrs_backend_numba.lowering.rows import rows_target, standardize_target
+from gptrs_backend_numba.kernels.normalization import FLOATS
+from gptrs_backend_numba.lowering.reduction import rows_target, standardize_target
 
 
 def plain_layer_norm(

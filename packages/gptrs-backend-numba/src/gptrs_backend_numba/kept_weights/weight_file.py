@@ -11,10 +11,13 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import signal
 import stat
+import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -23,8 +26,62 @@ import numpy as np
 from blake3 import blake3
 
 from gptrs.backend.mapped_files import MAPPED_FILES, prefetch_pages
-from gptrs.private_files import OPEN_FLAGS, require_own, whole_file, write_all
-from gptrs_backend_numba.kept_weights.checked_files import is_checked, note_checked
+from gptrs.private_files import OPEN_FLAGS, read_own, require_own, whole_file, write_all
+
+# The files that were read whole since the system started, and had the bytes of their digests.
+#
+# To read them again in each process would make the start slow. A mark holds for a file until
+# anything changes it: it covers inode, size, and the times of the last changes of content and
+# inode. No program can set the latter back. Marks are appended to one file a folder.
+
+
+CHECKED = "checked"
+"""The name of the file of marks."""
+_MARK = 16
+_MOST_BYTES = 1 << 20
+"""Bytes of marks after which a folder begins anew."""
+_known: dict[Path, tuple[int, frozenset[bytes]]] = {}
+"""The marks of each folder, with the size that its file had when they were read."""
+
+
+def is_checked(path: Path, status: os.stat_result, boot: bytes) -> bool:
+    """Return whether the file was found whole, and has not changed since."""
+    return _mark(path, status, boot) in _marks(path.with_name(CHECKED))
+
+
+def note_checked(path: Path, status: os.stat_result, boot: bytes) -> None:
+    """Note that a file was found whole with this status; without a mark it is read once more."""
+    marks = path.with_name(CHECKED)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError):
+        descriptor = os.open(marks, flags, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size % _MARK or size >= _MOST_BYTES:  # a mark was torn, or there are many old ones
+                os.ftruncate(descriptor, 0)
+            write_all(descriptor, _mark(path, status, boot))
+        finally:
+            os.close(descriptor)
+
+
+def _mark(path: Path, status: os.stat_result, boot: bytes) -> bytes:
+    times = status.st_mtime_ns, status.st_ctime_ns
+    text = f"{path.name} {status.st_dev} {status.st_ino} {status.st_size} {times}"
+    return hashlib.blake2b(text.encode() + boot, digest_size=_MARK).digest()
+
+
+def _marks(file: Path) -> frozenset[bytes]:
+    try:
+        size = os.lstat(file).st_size
+        found = _known.get(file)
+        if found is None or found[0] != size:
+            data = read_own(file, _MOST_BYTES + _MARK) or b""
+            parts = (data[at : at + _MARK] for at in range(0, len(data), _MARK))
+            found = _known[file] = size, frozenset(parts)
+    except OSError:  # there is none, or it is not ours alone
+        return frozenset()
+    return found[1]
+
 
 _MAGIC = b"gptrs weight 3\n\0"
 _BOOT = 16
@@ -180,3 +237,117 @@ def _prefer_large_pages(mapping: mmap.mmap) -> None:
     if advice is not None:
         with suppress(OSError):
             mapping.madvise(advice)
+
+
+# A thread of the lowest priority that writes files while programs run, and at exit for a while.
+
+
+Job = Callable[[Callable[[], bool]], None]
+"""Is told how to ask whether it should stop, and raises nothing."""
+
+_QUIET_S = 0.3
+"""Nothing is written until so long after the last job came: first programs get their weights."""
+_LONG_QUIET_S = 20.0
+"""The same for jobs that are not urgent: by then Linux has written most files to the disk."""
+_LOWEST = 19
+_CLEANUP_S = 0.5
+"""The longest wait for a stopped job to remove its partial file."""
+
+
+class BackgroundWriter:
+    """Runs jobs one at a time, the newest first, whose weights are most likely still in memory.
+
+    Jobs that are not `urgent` wait until nothing else was asked for in a while.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+        self._later: list[Job] = []
+        self._added = 0.0
+        self._hurry = False
+        self._stop = False
+        self._busy = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def begin_anew(self) -> None:
+        """Forget the thread and all jobs in a forked child: they are those of its parent."""
+        self.__init__()
+
+    def add(self, job: Job, *, urgent: bool = True) -> None:
+        """Have the thread do `job`; one that is not `urgent` is left when the process ends."""
+        with self._changed:
+            (self._jobs if urgent else self._later).append(job)
+            self._added = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="gptrs-weights", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Wait until all urgent jobs are done, at most for so many seconds."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._jobs or self._busy), seconds)
+            self._hurry = False
+
+    def end(self, seconds: float) -> None:
+        """`finish`, then have the thread stop; for the exit of the process. Ctrl-C ends it."""
+        if self._thread is None or self._process != os.getpid():
+            return
+        with suppress(KeyboardInterrupt), _interruptible():
+            self.finish(seconds)
+        self._stop = True
+        with self._changed:
+            self._changed.notify_all()
+        if self._busy:
+            self._thread.join(_CLEANUP_S)
+
+    def _serve(self) -> None:
+        _lower_priority()
+        while (job := self._next()) is not None:
+            job(lambda: self._stop)
+            del job
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        """Wait for the next job and return it; None to stop."""
+        with self._changed:
+            while not self._stop:
+                jobs, quiet = (
+                    (self._jobs, 0 if self._hurry else _QUIET_S)
+                    if self._jobs
+                    else (self._later, _LONG_QUIET_S)
+                )
+                wait = self._added + quiet - time.monotonic()
+                if jobs and wait <= 0:
+                    self._busy = jobs is self._jobs
+                    return jobs.pop()
+                self._changed.wait(wait if jobs else None)
+            return None
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end a wait, also where it is ignored by then, as at the end of a command."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _lower_priority() -> None:
+    """Give way to all other threads, where the system has priorities of threads."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)

@@ -6,23 +6,41 @@ import atexit
 import hashlib
 import logging
 import os
+import re
+import shutil
 import time
 import weakref
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import Literal, Self, cast
 
 import numpy as np
+from typing_extensions import override
 
-from gptrs.backend.weight_identity import WeightIdentity
-from gptrs.disk_cache import Entries, bytes_setting
-from gptrs.private_files import ELSEWHERE, make_private, private_folder
+from gptrs.backend.contract import Buffer
+from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin, file_digest
+from gptrs.disk_cache import (
+    CachePart,
+    CacheReport,
+    Entries,
+    Found,
+    bytes_setting,
+    files_in,
+    make_room,
+    remove,
+)
+from gptrs.ir.tensor_type import TensorType
+from gptrs.private_files import ELSEWHERE, make_private, private_folder, remove_abandoned
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.codegen.read_faults import handle_read_faults
 from gptrs_backend_numba.kept_weights.weight_file import (
+    CHECKED,
     TRAILER,
     USED_S,
+    BackgroundWriter,
     StoppedError,
     UnusableFileError,
     bring_to_disk,
@@ -30,8 +48,100 @@ from gptrs_backend_numba.kept_weights.weight_file import (
     prefetch_file,
     write_weight,
 )
-from gptrs_backend_numba.kept_weights.weight_folder import LABEL, default_budget, free_bytes
-from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
+
+# The folder of kept weights: `VERSION/FILE/WEIGHT-FORM`; listing, a budget, clearing.
+
+
+LABEL = "path"
+"""The file that says where the file of weights was."""
+_FOLDER = re.compile(r"[0-9a-f]{16}/[0-9a-f]{32}")
+_NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+_LONGEST_LABEL = 1 << 14
+_MOST_BYTES = 20 << 30
+_SHARE = 4
+"""The part of the disk, 1 / so much of what is free and what is kept, that is taken at most."""
+
+
+def kept_files(root: Path) -> Iterator[Found]:
+    """Return all kept forms below `root`; other files are ignored."""
+    for folder in _folders(root):
+        with suppress(FileNotFoundError):  # another process was faster
+            yield from files_in(folder, _NAMES)
+
+
+def default_budget(root: Path) -> int:
+    """Return 20 GiB, or a quarter of what is free and kept on a disk where that is less."""
+    held = sum(found.nbytes for found in kept_files(root))
+    return min(_MOST_BYTES, (shutil.disk_usage(root).free + held) // _SHARE)
+
+
+def free_bytes(root: Path, budget: int, need: int, before: float) -> int:
+    """Return the free bytes of a budget, after removal of forms for `need` bytes: see `make_room`.
+
+    What killed writers left is removed, too.
+    """
+    free = make_room(kept_files(root), budget, need, before)
+    _remove_empty(root)
+    return free
+
+
+def kept_in(root: Path, version: str) -> list[CachePart]:
+    """Return what is kept by the file of weights and whether `version` uses it, largest first."""
+    entries: dict[tuple[str, bool], Entries] = defaultdict(Entries)
+    about: dict[Path, tuple[str, bool]] = {}
+    for found in kept_files(root):
+        folder = found.path.parent
+        if folder not in about:
+            about[folder] = _label(folder), _is_current(folder, version)
+        entries[about[folder]] += Entries(1, found.nbytes)
+    files = [CachePart(path, current, held) for (path, current), held in entries.items()]
+    return sorted(files, key=lambda each: (not each.current, -each.entries.nbytes, each.name))
+
+
+def clear(root: Path, keep: str | None) -> Entries:
+    """Remove all forms but those that the version `keep` uses; ExecutionError if one cannot be."""
+    kept = {folder for folder in _folders(root) if keep and _is_current(folder, keep)}
+    removed = remove(found for found in kept_files(root) if found.path.parent not in kept)
+    _remove_empty(root)
+    return removed
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders of files of weights, of all versions."""
+    return [path for path in root.glob("*/*") if _FOLDER.fullmatch(str(path.relative_to(root)))]
+
+
+def _label(folder: Path) -> str:
+    try:
+        with (folder / LABEL).open("rb") as file:
+            return os.fsdecode(file.read(_LONGEST_LABEL))
+    except OSError:
+        return "unknown"
+
+
+def _is_current(folder: Path, version: str) -> bool:
+    """Return whether the file of weights is where it was, and has not been changed."""
+    if folder.parent.name != version:
+        return False
+    try:
+        return file_digest(os.stat(_label(folder))).hex() == folder.name
+    except (OSError, ValueError):
+        return False
+
+
+def _remove_empty(root: Path) -> None:
+    """Remove folders in which no form is left, and what killed writers left in others."""
+    for folder in _folders(root):
+        with suppress(OSError):
+            remove_abandoned(folder)
+            if {path.name for path in folder.iterdir()} <= {LABEL, CHECKED}:
+                for name in (LABEL, CHECKED):
+                    (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+    for folder in root.iterdir():
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
 
 _LOG = logging.getLogger("gptrs")
 VARIABLE = "GPTRS_WEIGHT_CACHE_BYTES"
@@ -221,3 +331,138 @@ def _last(path: Path, stopped: Callable[[], bool]) -> None:
         bring_to_disk(path)
     except OSError as error:
         _LOG.debug("`%s` is not on the disk: %s", path, error)
+
+
+# The answers of the backend to `gptrs cache`, about weights.
+
+
+class StoredWeights:
+    """The part of the backend that knows its forms of weights on disk."""
+
+    def weight_report(self) -> CacheReport:
+        """Return the forms on disk, by the file of weights."""
+        store = weight_store()
+        files = [] if store.root is None else kept_in(store.root, store.version)
+        return CacheReport(store.root, store.budget, files)
+
+    def clear_weights(self, *, stale_only: bool = False) -> Entries:
+        """Remove all forms, or those of other versions and of files that were changed."""
+        store = weight_store()
+        if store.root is None:
+            return Entries()
+        return clear(store.root, keep=store.version if stale_only else None)
+
+    def finish_weights(self) -> Entries:
+        """Wait until all forms are written; those that this process wrote."""
+        store = weight_store()
+        store.writer.finish()
+        return store.written
+
+    def prefetch_weight(self, identity: WeightIdentity) -> bool:
+        """Have the system read the forms of a weight; False if none is on disk."""
+        return weight_store().prefetch(identity)
+
+
+# Weights that are read when something needs them: of most, only packed forms are, from disk.
+
+
+_PLAIN = "plain"
+"""The form of a weight as it is, row-major."""
+
+
+class DeferredWeight(np.ndarray):
+    """Stands for the array of a weight: has its type and shape, but no memory for its elements.
+
+    Programs of one process may share it; whoever asks for elements holds `RUN_LOCK`, or is the only
+    one that has the weight.
+    """
+
+    _identity: WeightIdentity
+    _load: Callable[[], np.ndarray]
+    _elements: np.ndarray | None
+
+    @classmethod
+    def of(cls, identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray]) -> Self:
+        """Return the weight that is in the store, or that `load` gives when it is needed."""
+        made = np.broadcast_to(_nothing(type.dtype.numpy), type.shape).view(cls)
+        made._identity, made._load, made._elements = identity, load, None
+        return made
+
+    def elements(self) -> np.ndarray:
+        """Return the elements, which stay as long as this does; loaded ones are kept on disk."""
+        if self._elements is None:
+            self._elements = kept_array(self._identity, TensorType.of(self), self._load)
+        return self._elements
+
+    @override
+    def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
+        """Return the bytes of the elements: small arguments of programs are copied so."""
+        return self.elements().tobytes(order)
+
+    def passing_elements(self) -> np.ndarray:
+        """Return the elements for one who makes another form of them: they are not kept."""
+        if self._elements is not None:
+            return self._elements
+        return kept_array(self._identity, TensorType.of(self), self._load, keep=False)
+
+    @property
+    def known(self) -> np.ndarray | None:
+        """The elements, None if nothing has needed them yet."""
+        return self._elements
+
+
+def _nothing(dtype: np.dtype[np.generic]) -> np.ndarray:
+    """Return what shows in results if somebody does not ask for the elements: NaN, or -1."""
+    return np.full(dtype.itemsize, 255, np.uint8).view(dtype).reshape(())
+
+
+def kept_array(
+    identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray], *, keep: bool = True
+) -> np.ndarray:
+    """Return a weight from the store, else by `load`, and if it is to `keep` have it stored."""
+    store = weight_store()
+    found = store.find(identity, _PLAIN, type.nbytes)
+    if found is not None:
+        return found.view(type.dtype.numpy).reshape(type.shape)
+    array = load()
+    if keep:
+        store.keep(identity, _PLAIN, array)
+    return array
+
+
+def known_elements(buffer: Buffer) -> np.ndarray:
+    """Return the array of a buffer; a deferred weight that nothing has needed stands for itself."""
+    known = buffer.known if isinstance(buffer, DeferredWeight) else None
+    return cast("np.ndarray", buffer) if known is None else known
+
+
+# Which weight an array of a backend is: the identities that core told, by array.
+
+
+_IDENTITIES: dict[int, tuple[weakref.ref[np.ndarray], WeightIdentity]] = {}
+
+
+def identity_of(array: np.ndarray) -> WeightIdentity | None:
+    """Return the identity of a weight that `weight_array` gave; None of any other array."""
+    found = _IDENTITIES.get(id(array))
+    return found[1] if found is not None and found[0]() is array else None
+
+
+def weight_array(
+    identity: WeightIdentity, type: TensorType, load: Callable[[], np.ndarray], origin: WeightOrigin
+) -> np.ndarray:
+    """Return the array of a weight: a view of its file, one from the store, or a deferred one."""
+    if origin == "mapped":
+        array = load()
+    elif origin == "computed":  # by a run: none may begin within another one
+        array = kept_array(identity, type, load)
+    else:
+        array = DeferredWeight.of(identity, type, load)
+    _note(array, identity)
+    return array
+
+
+def _note(array: np.ndarray, identity: WeightIdentity) -> None:
+    key = id(array)
+    forget = weakref.ref(array, lambda _: _IDENTITIES.pop(key, None))
+    _IDENTITIES[key] = (forget, identity)

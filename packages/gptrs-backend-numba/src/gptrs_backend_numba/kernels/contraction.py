@@ -16,8 +16,7 @@ from gptrs_backend_numba.codegen.elements import (
     rounded_of,
 )
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
-from gptrs_backend_numba.codegen.machine import offset, pointer, wrap_add, wrap_mul
-from gptrs_backend_numba.codegen.registers import constant
+from gptrs_backend_numba.codegen.machine import constant, offset, pointer, wrap_add, wrap_mul
 
 
 @kernel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs_backend_numba.codegen.registers import (
+from gptrs_backend_numba.codegen.machine import (
     cast,
     cast_element,
     is_narrow,

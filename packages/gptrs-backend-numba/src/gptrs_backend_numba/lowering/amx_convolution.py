@@ -13,8 +13,8 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.cost_model import AmxWork, Convolution, amx_is_better
 from gptrs_backend_numba.kernels.amx import convolution as kernels
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.kernels.amx.convolution_ir import BLOCK, LINE, TILE_ROWS
+from gptrs_backend_numba.kernels.amx.gemm_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,

@@ -12,9 +12,8 @@ from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
-from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCK_LENGTH, PACK, TILES_A_TASK
+from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS, STEP
+from gptrs_backend_numba.kernels.matmul.gemm import BLOCK_LENGTH, PACK, TILES_A_TASK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.product_calls import (
     Epilogue,
@@ -23,9 +22,8 @@ from gptrs_backend_numba.lowering.product_calls import (
     division,
     run,
 )
-from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.views import View
+from gptrs_backend_numba.views import Product, View
 
 VARIABLE = "GPTRS_NUMBA_AMX"
 """0: AMX is not used."""

@@ -11,31 +11,93 @@ program has that writes attention with a plain softmax.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
-from gptrs.ir.size_guards import select
+from gptrs.ir.size_guards import greatest, least, select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.amx import attention as kernels
+from gptrs_backend_numba.kernels.amx.attention_operands import KEYS
+from gptrs_backend_numba.kernels.amx.gemm_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.kernels.attention import geometry
 from gptrs_backend_numba.kernels.attention.geometry import GUARDS
 from gptrs_backend_numba.kernels.attention.many_queries import attention_panels
 from gptrs_backend_numba.kernels.attention.single_query import attention_row
 from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import amx_attention
-from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.matmul import FLOATS
+from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import either
 from gptrs_backend_numba.views import View
+
+# Attention of many queries with AMX, where the processor has it.
+
+
+_LEAST_COLUMNS, _LEAST_KEYS = 32, 64
+"""Queries that share keys, and keys: below these the vector units are as fast. They are, too, where
+padding to whole steps adds more than a quarter to the numbers."""
+_PANEL_BYTES, _CHUNK_BYTES = 5 << 17, 1 << 19
+"""The most that the panels of a task and the parts of a chunk of keys take: together they stay in
+the L2 cache."""
+_TASKS_A_THREAD = 2
+"""Enough for threads that are not equally fast, and for matrices that do not divide evenly; 1 and 4
+were slower."""
+_LEAST_PANELS = 4
+"""In a task, if there are as many: each task splits all keys that its panels see."""
+
+
+def suits(fields: Mapping[int, int], columns: int) -> bool:
+    """Return whether AMX is there, and faster for `columns` queries that share keys."""
+    # Sizes are asked last: each question about a symbolic one makes a class of its own.
+    numbers = fields[geometry.HEAD_DIM] + fields[geometry.VALUE_DIM]
+    if not is_wanted() or 4 * sum(_padded(fields)) > 5 * numbers:
+        return False
+    return columns >= _LEAST_COLUMNS and fields[geometry.S] >= _LEAST_KEYS
+
+
+def _padded(fields: Mapping[int, int]) -> tuple[int, int]:
+    """Return head_dim and value_dim, rounded up to whole steps."""
+    head_dim, value_dim = fields[geometry.HEAD_DIM], fields[geometry.VALUE_DIM]
+    return -(-head_dim // STEP) * STEP, -(-value_dim // STEP) * STEP
+
+
+def task(dtype: DType, head_dim: int) -> int:
+    """Return the address of the compiled task."""
+    return compiled_task(kernels.amx_attention(dtype, head_dim))
+
+
+def division(
+    fields: Mapping[int, int], threads: int, matrices: int, columns: int
+) -> dict[int, int]:
+    """Return the fields that say how work is divided, which no result depends on.
+
+    The panels of a matrix are dealt to its tasks in turn, so that all have about as much to do if
+    later queries see more.
+    """
+    panels = -(-columns // PANEL)
+    head_dim, value_dim = _padded(fields)
+    most = greatest(1, _PANEL_BYTES // (PANEL * (2 * MOST_PARTS * head_dim + 4 * value_dim)))
+    tasks = 1 if threads == 1 else -(-_TASKS_A_THREAD * threads // matrices)
+    tasks = greatest(least(tasks, -(-panels // _LEAST_PANELS)), -(-panels // most))
+    chunk = _CHUNK_BYTES // (2 * MOST_PARTS * (head_dim + value_dim)) // KEYS * KEYS
+    chunk = least(greatest(chunk, 2 * KEYS), -(-fields[geometry.S] // KEYS) * KEYS)
+    return {
+        geometry.TASKS_A_MATRIX: tasks,
+        geometry.CHUNK: chunk,
+        geometry.TASKS: tasks * matrices,
+        geometry.THREADS: threads,
+    }
+
 
 _FEW = 6
 """Queries that share their keys, up to which a panel of them would be mostly empty."""
@@ -113,10 +175,10 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
     threads = builder.threads_from(PARALLEL_FROM, work)
     fields = fields_of(op.attrs, query, key, value, mask, out)
-    if amx_attention.suits(fields, columns):
-        fields |= amx_attention.division(fields, threads, batch * n_kv_heads, columns)
+    if suits(fields, columns):
+        fields |= division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
-        task, count = amx_attention.task(query.dtype, head_dim), fields[geometry.TASKS]
+        task, count = task(query.dtype, head_dim), fields[geometry.TASKS]
     numbers = [fields.get(field, 0) for field in geometry.FIELDS]
     reads = (query, key, value, mask, offset)
     builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
@@ -170,3 +232,59 @@ def float_bits(number: object) -> int:
 
 for _dtype in FLOATS:
     custom_call(attention_target(_dtype), when=_when)(attention)
+
+
+# `gptrs.numba.biased_attention.f32.v1`: attention whose scores have a bias, without their table.
+#
+# Operands: query [B, H, T, D], key [B, H, S, D], value [B, H, S, E] and a bias [B, H, T, S], all of
+# f32, none of them empty, with any strides. The result [B, H, T, E] is
+# `softmax(scale * Q K^T + bias) V`. A query whose every score is -inf gives NaN with the attribute
+# `guard` "none", 0 with "blind" and "nan"; with "nan" so does one with a NaN among its scores.
+
+
+TARGET = "gptrs.numba.biased_attention.f32.v1"
+
+
+def _when_biased(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    attrs = op.attrs
+    if set(attrs) != {"scale", "guard"} or not isinstance(attrs["scale"], float):
+        return False
+    if attrs["guard"] not in geometry.GUARDS or len(operands) != 4:
+        return False
+    query, key, value, bias = operands
+    if {x.dtype for x in operands} != {dtypes.f32} or {x.rank for x in operands} != {4}:
+        return False
+    batch, heads, length, head_dim = query.shape
+    keys, value_dim = value.shape[2:]
+    return (
+        op.target == TARGET
+        and op.results == (TensorType(dtypes.f32, (batch, heads, length, value_dim)),)
+        and key.shape == (batch, heads, keys, head_dim)
+        and value.shape[:2] == (batch, heads)
+        and bias.shape == (batch, heads, length, keys)
+        and math.prod(query.shape) * math.prod(value.shape) > 0
+    )
+
+
+def biased_attention(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add tasks of panels of queries; the result lies as [B, T, H, E]."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    *operands, bias = (builder.view(operand) for operand in unit.last.operands)
+    query, key, value = (with_dense_rows(builder, view) for view in operands)
+    batch, heads, length, head_dim = query.shape
+    keys, value_dim = value.shape[2:]
+    out = builder.fresh(query.dtype, (batch, length, heads, value_dim))
+    builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
+    attrs = Dictionary.of(dict(op.attrs.items), mask=True, causal=False, offset=False)
+    fields = fields_of(attrs, query, key, value, bias, out) | {geometry.MASKED: 0}
+    work = batch * heads * length * keys * (head_dim + value_dim)
+    threads = builder.threads_from(PARALLEL_FROM, work)
+    task = compiled_task(attention_panels(dtypes.f32, biased=True))
+    count = batch * heads * -(-length // PANEL)
+    numbers = [fields.get(field, 0) for field in geometry.FIELDS]
+    reads = (query, key, value, bias, query)
+    builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
+
+
+custom_call(TARGET, when=_when_biased)(biased_attention)

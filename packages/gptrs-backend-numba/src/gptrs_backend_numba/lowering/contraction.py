@@ -11,15 +11,14 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.shapes import Shape
 from gptrs_backend_numba.codegen.compiled import compiled_task
-from gptrs_backend_numba.codegen.registers import NUMBERS
+from gptrs_backend_numba.codegen.machine import NUMBERS
 from gptrs_backend_numba.kernels import contraction as kernels
 from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
-from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
-from gptrs_backend_numba.views import View, merged_axes
+from gptrs_backend_numba.views import Matrix, Product, View, merged_axes
 
 _PARALLEL_FROM = 32_768
 """Products from which it pays to share the work: waking a worker takes microseconds."""

@@ -13,25 +13,24 @@ from dataclasses import replace
 from typing import cast
 
 from gptrs.ir import dtypes
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution import (
     DEPTHWISE_TASKS,
+    Job,
     arranged,
     call_fits,
     depthwise,
     direct,
 )
 from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Windows, packed
-from gptrs_backend_numba.lowering.convolution_job import Job
-from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import KernelCall, ScheduleBuilder
+from gptrs_backend_numba.schedule import CHAIN, DEPTHWISE, KernelCall, ScheduleBuilder
 from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 

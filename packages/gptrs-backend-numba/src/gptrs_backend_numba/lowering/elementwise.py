@@ -10,10 +10,16 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Value
-from gptrs_backend_numba.codegen.registers import register, rounded
-from gptrs_backend_numba.kernels import elementwise as kernels
-from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
+from gptrs.ir.size_guards import greatest
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.machine import register, rounded
+from gptrs_backend_numba.kernels import elementwise as elementwise_kernels
+from gptrs_backend_numba.kernels import rotary as rotary_kernels
+from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
+from gptrs_backend_numba.lowering.table import MOVABLE, TABLE, custom_call
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
 from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
 from gptrs_backend_numba.views import MemorySpace, View, memory_order
@@ -34,7 +40,7 @@ def _other_sign(builder: ScheduleBuilder, operand: View, target: DType) -> View:
     """Return the 4-bit numbers copied to bytes whose other half follows the sign of `target`."""
     out = builder.fresh(target, operand.shape)
     text = rounded(target, f"wrapped(x0, {register(target)})")
-    step = kernels.Operation(
+    step = elementwise_kernels.Operation(
         ops.Bitcast(target), (("x0", operand.dtype),), ("y0", target), text=text
     )
     builder.elementwise([operand], out, [step])
@@ -45,13 +51,13 @@ def computed(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call of one kernel for all instructions of the unit."""
     inputs = unit.inputs
     registers = {value: f"x{place}" for place, value in enumerate(inputs)}
-    operations: list[kernels.Operation] = []
+    operations: list[elementwise_kernels.Operation] = []
     for place, instruction in enumerate(unit.instructions):
         registers[instruction.result] = f"y{place}"
         operands = tuple((registers[x], x.type.dtype) for x in instruction.operands)
         result = (registers[instruction.result], instruction.result.type.dtype)
         power = _small_power(builder, instruction.op, instruction.operands, inputs)
-        operations.append(kernels.Operation(instruction.op, operands, result, power))
+        operations.append(elementwise_kernels.Operation(instruction.op, operands, result, power))
     views = [builder.view(value) for value in inputs]
     # The kernel walks over memory, not over the axes.
     order = memory_order(unit.last.result.type.shape, views)
@@ -62,7 +68,9 @@ def computed(builder: ScheduleBuilder, unit: Unit) -> None:
 
 def _explain(unit: Unit) -> Explain | None:
     divisions = [
-        step for step in unit.instructions if kernels.can_fail(step.op, step.result.type.dtype)
+        step
+        for step in unit.instructions
+        if elementwise_kernels.can_fail(step.op, step.result.type.dtype)
     ]
 
     def explain(read: Read) -> str:
@@ -95,5 +103,71 @@ def _single_constant(builder: ScheduleBuilder, view: View) -> float | None:
 
 for _class in OPS.values():
     if issubclass(_class, ELEMENTWISE):
-        _dtypes = [dtype for dtype in dtypes.ALL if kernels.computes(_class, dtype)]
+        _dtypes = [dtype for dtype in dtypes.ALL if elementwise_kernels.computes(_class, dtype)]
         TABLE.register(_class, dtypes=_dtypes)(computed)
+
+
+# `gptrs.numba.rotary.<dtype>.v1`: pairs of components of each row rotated.
+#
+# Operands: x [A, B, C, D] of <dtype>; cosines and sines [A, B, C, R / 2] of <dtype>, or of f32
+# where that has 16 bits. The attribute `interleaved` is that of the functional `rotary`. Each
+# product, sum and difference is rounded to the type of the tables, the result to <dtype>.
+
+
+_ELEMENTS_A_TASK = 16_384
+_PARALLEL_FROM = 2 * _ELEMENTS_A_TASK
+"""Elements from which it pays to share the work: those of two tasks."""
+
+
+def rotary_target(dtype: DType) -> str:
+    """Return the target for an x of this type."""
+    return f"gptrs.numba.rotary.{dtype}.v1"
+
+
+def fits_rotary(x: TensorType, table: TensorType) -> bool:
+    """Return whether there is a kernel that rotates `x` by tables of the type `table`."""
+    return (
+        x.dtype in rotary_kernels.FLOATS
+        and table.dtype in (x.dtype, x.dtype.accumulator)
+        and x.rank == 4
+        and table.rank == 4
+        and x.shape[:3] == table.shape[:3]
+        and 2 * table.shape[3] <= x.shape[3]
+        and 0 not in (*x.shape, *table.shape)
+    )
+
+
+def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    if set(op.attrs) != {"interleaved"} or not isinstance(op.attrs["interleaved"], bool):
+        return False
+    if len(operands) != 3 or operands[1] != operands[2]:
+        return False
+    x, table, _ = operands
+    return op.target == rotary_target(x.dtype) and op.results == (x,) and fits_rotary(x, table)
+
+
+def rotary(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add one pass over blocks of rows; rows may have any strides, so transposes are free."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, cos, sin = (_with_dense_rows(builder, builder.view(v)) for v in unit.last.operands)
+    out = builder.define(unit.last.result)
+    interleaved = op.attrs["interleaved"] is True
+    kernel = rotary_kernels.rotary(x.dtype, cos.dtype, interleaved=interleaved)
+    half, rows = cos.shape[3], x.size // x.shape[3]
+    block = greatest(1, _ELEMENTS_A_TASK // x.shape[3])
+    steps = [step for view in (x, cos, sin) for step in view.strides[:3]]
+    sizes = [*x.shape[:3], *steps, block, half, x.shape[3] - 2 * half]
+    threads = builder.threads_from(_PARALLEL_FROM, x.size)
+    job = (compiled_task(kernel), -(-rows // block), threads)
+    geometry = [*[0] * EXTRA, *sizes]
+    builder.add_job(compiled(run_with_extra), job, (x, cos, sin, x, x), out, geometry)
+
+
+def _with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
+    """Return the view, copied unless the elements of each row are contiguous."""
+    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
+
+
+for _dtype in rotary_kernels.FLOATS:
+    custom_call(rotary_target(_dtype), when=_when)(rotary)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs.ir.ops import indexing as ops
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops import indexing as indexing_ops
+from gptrs.ir.ops import sorting as sorting_ops
 from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.codegen.registers import register
-from gptrs_backend_numba.kernels import indexing as kernels
+from gptrs.ir.size_guards import greatest, least
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.machine import NUMBERS, register
+from gptrs_backend_numba.kernels import indexing as indexing_kernels
+from gptrs_backend_numba.kernels import reduction as reduction_kernels
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
+from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
-from gptrs_backend_numba.views import View, merged_axes
+from gptrs_backend_numba.views import View, dense_strides, lines, merged_axes
 
 
-@TABLE.register(ops.Take, dtypes=MOVABLE)
+@TABLE.register(indexing_ops.Take, dtypes=MOVABLE)
 def take(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy rows one by one, after all indices have been checked."""
     x, indices = (builder.view(value) for value in unit.last.operands)
@@ -29,29 +37,29 @@ def take(builder: ScheduleBuilder, unit: Unit) -> None:
     *axes, (length, (stride,)) = _axes(row.shape, row.strides)
     geometry = [indices.size, x.shape[0], x.strides[0]]
     geometry += [math.prod(size for size, _ in axes), len(axes), length, stride, *_flat(axes, 0)]
-    kernel = compiled(kernels.take(x.dtype.itemsize))
+    kernel = compiled(indexing_kernels.take(x.dtype.itemsize))
     reads = (x, positions(builder, indices))
     explain = out_of_range(unit.last, indices, 0, x.shape[0])
     builder.call(kernel, reads, out, geometry, explain)
 
 
-@TABLE.register(ops.Gather, dtypes=MOVABLE)
+@TABLE.register(indexing_ops.Gather, dtypes=MOVABLE)
 def gather(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy elements one by one, after all indices have been checked."""
     op = unit.last.op
-    assert isinstance(op, ops.Gather)
+    assert isinstance(op, indexing_ops.Gather)
     x, indices = (builder.view(value) for value in unit.last.operands)
     out = builder.define(unit.last.result)
     geometry = [indices.size, x.shape[op.axis], x.strides[op.axis], len(x.shape)]
     for axis, (size, stride) in enumerate(zip(indices.shape, x.strides, strict=True)):
         geometry += [size, 0 if axis == op.axis else stride]
-    kernel = compiled(kernels.gather(x.dtype.itemsize))
+    kernel = compiled(indexing_kernels.gather(x.dtype.itemsize))
     reads = (x, positions(builder, indices))
     explain = out_of_range(unit.last, indices, op.axis, x.shape[op.axis])
     builder.call(kernel, reads, out, geometry, explain)
 
 
-@TABLE.register(ops.DynamicSlice, dtypes=MOVABLE)
+@TABLE.register(indexing_ops.DynamicSlice, dtypes=MOVABLE)
 def dynamic_slice(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy a block out of the operand; bind the operand itself if it is the whole block."""
     x, starts = (builder.view(value) for value in unit.last.operands)
@@ -62,7 +70,7 @@ def dynamic_slice(builder: ScheduleBuilder, unit: Unit) -> None:
     _move(builder, x, builder.define(result), starts, into=False)
 
 
-@TABLE.register(ops.DynamicUpdateSlice, dtypes=MOVABLE)
+@TABLE.register(indexing_ops.DynamicUpdateSlice, dtypes=MOVABLE)
 def dynamic_update_slice(builder: ScheduleBuilder, unit: Unit) -> None:
     """Copy a block into the operand if its memory is free after this, else into a copy of it."""
     x, update, starts = (builder.view(value) for value in unit.last.operands)
@@ -94,7 +102,7 @@ def _move(
     for view in (source, target):
         for size, stride in zip(block[:-1], view.strides[:-1], strict=True):
             geometry += [size, stride]
-    kernel = compiled(kernels.move(source.dtype.itemsize, into=into))
+    kernel = compiled(indexing_kernels.move(source.dtype.itemsize, into=into))
     builder.call(kernel, (source, positions(builder, starts)), target, geometry)
 
 
@@ -136,3 +144,173 @@ def out_of_range(instruction: Instruction, indices: View, axis: int, size: int) 
         )
 
     return explain
+
+
+# `scatter_reduce` and `segment_reduce`: rows of updates walked in order, never in parallel.
+#
+# Floats of 8 and 16 bits are combined in f32 and rounded at the end.
+
+
+_KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+"""The reduction that each kind of `scatter_reduce` but `replace` is a part of."""
+
+
+@TABLE.register(indexing_ops.ScatterReduce, dtypes=MOVABLE)
+def scatter_reduce(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Combine into the operand if its memory is free after this, else into a copy of it."""
+    op = unit.last.op
+    assert isinstance(op, indexing_ops.ScatterReduce)
+    x, indices, updates = (builder.view(value) for value in unit.last.operands)
+    result = unit.last.result
+    if updates.size == 0:
+        builder.bind(result, x)
+        return
+    accumulator = x.dtype if op.kind == "replace" else x.dtype.accumulator
+    if accumulator is not x.dtype:
+        total = builder.converted(x, accumulator)
+    elif builder.may_overwrite(x) and not _shared(x, indices, updates):
+        total = x
+    else:
+        total = builder.fresh(x.dtype, x.shape)
+        builder.copy(x, total)
+    _scatter(builder, unit, indices, updates, total)
+    builder.bind(result, builder.converted(total, x.dtype))
+
+
+@TABLE.register(indexing_ops.SegmentReduce, dtypes=NUMBERS)
+def segment_reduce(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Scatter rows into a tensor of identities."""
+    op = unit.last.op
+    assert isinstance(op, indexing_ops.SegmentReduce)
+    x, ids = (builder.view(value) for value in unit.last.operands)
+    accumulator = x.dtype.accumulator
+    total = builder.fresh(accumulator, unit.last.result.type.shape)
+    builder.copy(_filler(builder, op.kind, x.dtype, accumulator).broadcast(total.shape), total)
+    _scatter(builder, unit, ids, x, total)
+    builder.bind(unit.last.result, builder.converted(total, x.dtype))
+
+
+def _shared(x: View, *others: View) -> bool:
+    return any(x.storage.root is other.storage.root for other in others)
+
+
+def _filler(builder: ScheduleBuilder, kind: str, dtype: DType, accumulator: DType) -> View:
+    """Return the result of a segment without rows: a value of `dtype`, held in `accumulator`."""
+    view = builder.constant(np.array(identity(kind, dtype)).astype(accumulator.numpy))
+    return replace(view, dtype=accumulator)
+
+
+def _scatter(
+    builder: ScheduleBuilder, unit: Unit, indices: View, updates: View, total: View
+) -> None:
+    op = unit.last.op
+    if isinstance(op, indexing_ops.SegmentReduce):
+        axis, kind = 0, op.kind
+    else:
+        assert isinstance(op, indexing_ops.ScatterReduce)
+        axis, kind = op.axis, _KINDS.get(op.kind)
+    wide = positions(builder, indices)
+    numbers = [indices.size, total.shape[axis], total.strides[axis]]
+    if kind is None:
+        kernel = indexing_kernels.replace(updates.dtype.itemsize)
+    else:
+        kernel = indexing_kernels.combine(kind, updates.dtype, total.dtype)
+    explain = out_of_range(unit.last, indices, axis, total.shape[axis])
+    walk = _walk(updates, wide, total, axis)
+    builder.call(compiled(kernel), (updates, wide), total, [*numbers, *walk], explain)
+
+
+def _walk(updates: View, indices: View, total: View, axis: int) -> list[int]:
+    """Return the geometry that `kernels.scatter_kernel` reads; each index is for a whole row."""
+    whole_rows = (0,) * (len(updates.shape) - len(indices.shape))
+    strides = [updates.strides, (*indices.strides, *whole_rows)]
+    strides.append(tuple(0 if i == axis else step for i, step in enumerate(total.strides)))
+    if updates.size == 0:
+        return [0, 0, 0, 0, 0, 0]
+    axes = merged_axes(updates.shape, strides) or [(1, (1, 1, 1))]
+    *outer, (length, steps) = axes
+    rows = math.prod(size for size, _ in outer)
+    numbers = [rows, len(outer), length, *steps]
+    for tensor in range(len(strides)):
+        numbers += [number for size, each in outer for number in (size, each[tensor])]
+    return numbers
+
+
+# `sort` and `top_k`: the positions in order first, then the elements at these positions.
+
+
+_ORDERED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
+_PARALLEL_FROM = 8_192
+"""Elements from which it pays to share the work."""
+_LEAST_ROOM = 256
+"""Candidates that are put in order at once, at least, when few elements are wanted."""
+
+
+@TABLE.register(sorting_ops.Sort, dtypes=_ORDERED)
+def sort(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Arrange every operand in the order of the first."""
+    op = unit.last.op
+    assert isinstance(op, sorting_ops.Sort)
+    results = [builder.define(value) for value in unit.last.results]
+    if results[0].size == 0:
+        return
+    operands = [builder.view(value) for value in unit.last.operands]
+    length = operands[0].shape[op.axis]
+    places = _order(builder, operands[0], op.axis, length, descending=op.descending)
+    for operand, result in zip(operands, results, strict=True):
+        _arrange(builder, operand, places, result, op.axis)
+
+
+@TABLE.register(sorting_ops.TopK, dtypes=_ORDERED)
+def top_k(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Find the first positions of a stable order without sorting the rest."""
+    op = unit.last.op
+    assert isinstance(op, sorting_ops.TopK)
+    values, indices = unit.last.results
+    out = builder.define(values)
+    if out.size == 0:
+        builder.define(indices)
+        return
+    x = builder.view(unit.last.operands[0])
+    places = _order(builder, x, op.axis, op.k, descending=op.largest)
+    _arrange(builder, x, places, out, op.axis)
+    builder.bind(indices, builder.converted(_along(places, out, op.axis), op.indices_dtype))
+
+
+def _order(builder: ScheduleBuilder, x: View, axis: int, k: int, *, descending: bool) -> View:
+    """Return the positions of the first `k` elements of each line, as si64[lines, k]."""
+    along = lines(x, axis)
+    places = builder.fresh(dtypes.si64, (along.count, k))
+    room = least(along.length, greatest(2 * k, _LEAST_ROOM))
+    numbers = [along.count, along.block, along.length, along.step, k, room, *along.geometry()]
+    kernel = reduction_kernels.order(x.dtype, descending=descending)
+    builder.call_tasks(
+        compiled_task(kernel),
+        along.tasks,
+        (x, x),
+        places,
+        numbers,
+        builder.threads_from(_PARALLEL_FROM, along.work),
+    )
+    return places
+
+
+def _arrange(builder: ScheduleBuilder, x: View, places: View, out: View, axis: int) -> None:
+    along = lines(x, axis)
+    numbers = [along.count, along.block, out.shape[axis], along.step, along.inner]
+    builder.call_tasks(
+        compiled_task(reduction_kernels.arrange(x.dtype.itemsize)),
+        along.tasks,
+        (x, places),
+        out,
+        [*numbers, *along.geometry()],
+        builder.threads_from(_PARALLEL_FROM, along.work),
+    )
+
+
+def _along(places: View, out: View, axis: int) -> View:
+    """Return positions by line as a tensor like `out`, with the lines laid along `axis`."""
+    others = (*out.shape[:axis], *out.shape[axis + 1 :], out.shape[axis])
+    last = len(others) - 1
+    apart = View(places.storage, places.dtype, others, dense_strides(others))
+    return apart.transposed((*range(axis), last, *range(axis, last)))

@@ -12,9 +12,8 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
-from gptrs_backend_numba.kernels.matmul.dots import table_products
-from gptrs_backend_numba.kernels.matmul.dots_ir import MOST_ROWS
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+from gptrs_backend_numba.kernels.matmul.dots import MOST_ROWS, table_products
+from gptrs_backend_numba.kernels.matmul.gemm import (
     ALONG_K,
     BLOCK_LENGTH,
     BLOCKS,
@@ -44,11 +43,10 @@ from gptrs_backend_numba.lowering.product_calls import (
     geometry,
     run,
 )
-from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
-from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
+from gptrs_backend_numba.views import Matrix, MemorySpace, Product, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """Element types of operands; sums are f32."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.functionals.rounded_vectors import vector_bytes
+from gptrs.functionals.normalization import vector_bytes
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
@@ -24,10 +24,10 @@ from gptrs_backend_numba.kernels.attention.paged_int8 import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.attention import float_bits, with_dense_rows
-from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
+from gptrs_backend_numba.lowering.table import custom_call
+from gptrs_backend_numba.memory import POOL
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.schedule import Explain, KernelCall, Read, ScheduleBuilder
 from gptrs_backend_numba.views import View
 

@@ -9,8 +9,7 @@ from gptrs.ir.size_guards import greatest, least
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
-from gptrs_backend_numba.kernels.matmul.gemm import run_gemm
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+from gptrs_backend_numba.kernels.matmul.gemm import (
     DIRECT,
     FINISH,
     HAS_BIAS,
@@ -33,12 +32,12 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     M,
     N,
     numbers,
+    run_gemm,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, PANELS_OF_ROW
-from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
-from gptrs_backend_numba.views import View
+from gptrs_backend_numba.views import Product, View
 
 PARALLEL_FROM = 32_768
 """Products from which it pays to share the work: waking a worker takes microseconds."""

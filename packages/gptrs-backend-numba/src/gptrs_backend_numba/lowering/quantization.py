@@ -9,10 +9,19 @@ from typing import cast
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import quantization as ops
-from gptrs_backend_numba.codegen import registers
-from gptrs_backend_numba.kernels import quantization as kernels
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels import random as random_kernels
 from gptrs_backend_numba.kernels.elementwise import Operation
-from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.kernels.matmul import quantized as quantized_kernels
+from gptrs_backend_numba.kernels.matmul.gemm import PANELS_A_TASK, K, M, N, numbers
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering import quantized_linear as one
+from gptrs_backend_numba.lowering.linear import wrong_group
+from gptrs_backend_numba.lowering.product_calls import PARALLEL_FROM, enough_panels
+from gptrs_backend_numba.lowering.table import TABLE, custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
@@ -24,7 +33,9 @@ def quantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Quantize", unit.last.op)
     x, scale, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(x, scale)
-    _emit(builder, unit, kernels.quantized(("x0", x), ("x1", scale), "x2", compute, op.dtype))
+    _emit(
+        builder, unit, random_kernels.quantized(("x0", x), ("x1", scale), "x2", compute, op.dtype)
+    )
 
 
 @TABLE.register(ops.Dequantize, dtypes=ops.QUANTIZED)
@@ -33,8 +44,8 @@ def dequantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Dequantize", unit.last.op)
     scale = unit.last.operands[1].type.dtype
     compute = ops.computing_dtype(scale, op.dtype)
-    product = kernels.dequantized("x0", ("x1", scale), "x2", compute)
-    _emit(builder, unit, registers.cast(f"({product})", compute, op.dtype))
+    product = random_kernels.dequantized("x0", ("x1", scale), "x2", compute)
+    _emit(builder, unit, machine.cast(f"({product})", compute, op.dtype))
 
 
 @TABLE.register(ops.DequantizeAffine, dtypes=ops.QUANTIZED)
@@ -43,9 +54,9 @@ def dequantize_affine(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.DequantizeAffine", unit.last.op)
     scale, bias = (value.type.dtype for value in unit.last.operands[1:])
     compute = ops.computing_dtype(scale, bias, op.dtype)
-    product = kernels.scaled("x0", ("x1", scale), compute)
-    total = f"({product}) + {registers.cast('x2', bias, compute)}"
-    _emit(builder, unit, registers.cast(f"({total})", compute, op.dtype))
+    product = random_kernels.scaled("x0", ("x1", scale), compute)
+    total = f"({product}) + {machine.cast('x2', bias, compute)}"
+    _emit(builder, unit, machine.cast(f"({total})", compute, op.dtype))
 
 
 @TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
@@ -60,7 +71,7 @@ def unpack_bits(builder: ScheduleBuilder, unit: Unit) -> None:
         spans = (byte, byte + 1) if shift + op.bits > 8 else (byte,)
         bytes_ = [_every(packed, op.axis, at, period * op.bits // 8, count) for at in spans]
         names = [f"x{number}" for number in range(len(bytes_))]
-        text = kernels.unpacked(names[0], names[1] if names[1:] else None, shift, op.bits)
+        text = random_kernels.unpacked(names[0], names[1] if names[1:] else None, shift, op.bits)
         operands = tuple((name, dtypes.ui8) for name in names)
         step = Operation(op, operands, ("y0", dtypes.ui8), text=text)
         builder.elementwise(bytes_, _every(out, op.axis, place, period, count), [step])
@@ -72,8 +83,8 @@ def requantize(builder: ScheduleBuilder, unit: Unit) -> None:
     op = cast("ops.Requantize", unit.last.op)
     _, scale_in, _, scale_out, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(scale_in, scale_out)
-    value = f"({kernels.dequantized('x0', ('x1', scale_in), 'x2', compute)})"
-    text = kernels.quantized((value, compute), ("x3", scale_out), "x4", compute, op.dtype)
+    value = f"({random_kernels.dequantized('x0', ('x1', scale_in), 'x2', compute)})"
+    text = random_kernels.quantized((value, compute), ("x3", scale_out), "x4", compute, op.dtype)
     _emit(builder, unit, text)
 
 
@@ -124,3 +135,101 @@ def _spread(parameter: View, shape: Sequence[int], op: ops.Quantization) -> View
 
 def _replaced(numbers: tuple[int, ...], position: int, others: tuple[int, ...]) -> tuple[int, ...]:
     return (*numbers[:position], *others, *numbers[position + 1 :])
+
+
+# `gptrs.numba.quantized_grouped.v1`: each row times a quantized matrix of its own choice.
+#
+# Operands: those of `gptrs.numba.quantized_linear.v1` with x [R, K] and parts of G matrices, such
+# as codes [G, N, K * bits / 8], without a bias or residual; then groups si64 [R]. N is a multiple
+# of the columns of a panel. The result is f32 [R, N], of the same bits as the linear layer gives
+# for each row. The attributes are those of the layer. R may be symbolic.
+
+
+QUANTIZED_GROUPED = "gptrs.numba.quantized_grouped.v1"
+_RANKS = 3
+"""The rank of the parts of all matrices."""
+_TASKS_A_THREAD = 4
+_LEFT_BYTES = 7 << 16
+"""Most bytes of the rows that pass by a panel together: they stay in the L2 cache."""
+
+
+def fits(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    """Return whether there is a kernel for a call with operands of these types."""
+    *layer, groups = operands
+    if len(layer) < _RANKS or groups.dtype is not dtypes.si64 or layer[0].rank != len("RK"):
+        return False
+    x, codes = layer[:2]
+    if any(part.rank != _RANKS or not part.is_static for part in layer[1:]):
+        return False
+    matrices, outputs, _ = codes.shape
+    if any(part.shape[:2] != (matrices, outputs) for part in layer[1:]):
+        return False
+    if outputs % PANEL or groups.shape != x.shape[:1]:
+        return False
+    flat = [x, *(part.with_shape(_flat_shape(part.shape)) for part in layer[1:])]
+    whole = CustomCall(
+        op.target, (TensorType(dtypes.f32, (x.shape[0], matrices * outputs)),), op.attrs
+    )
+    return (
+        one.fits(whole, flat)
+        and op.attrs["activation"] == "none"
+        and not (op.attrs["bias"] or op.attrs["residual"])
+        and op.results == (TensorType(dtypes.f32, (x.shape[0], outputs)),)
+    )
+
+
+def _flat_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a part of all matrices, one below another."""
+    return (shape[0] * shape[1], *shape[2:])
+
+
+@custom_call(QUANTIZED_GROUPED, when=fits)
+def quantized_grouped(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add the order of rows, their rounding, and the product."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, *parts, groups = (builder.contiguous(builder.view(each)) for each in unit.last.operands)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    matrices, outputs, _ = parts[0].shape
+    rows, k = x.shape
+    weight = one.PanelWeight.of(op, [x, *map(_flat, parts)], k)
+    form, threads = weight.form, builder.context.threads
+    panels, row_bytes = outputs // PANEL, k // form.block * form.record
+    together = max(1, _LEFT_BYTES // row_bytes)
+    a_task = max(enough_panels(1, PANEL, k), -(-panels // (_TASKS_A_THREAD * threads)))
+    fields = numbers({M: rows, N: outputs, K: k, PANELS_A_TASK: a_task})
+    geometry = [*fields, *weight.numbers, 0, matrices, together]
+    order = builder.fresh(dtypes.si64, (quantized_kernels.order_length(rows, matrices),))
+    builder.call(
+        compiled(quantized_kernels.row_ordering()),
+        (groups,),
+        order,
+        geometry,
+        wrong_group(groups, matrices),
+    )
+    left = builder.fresh(dtypes.ui8, (rows * row_bytes,))
+    builder.call_tasks(
+        compiled_task(quantized_kernels.row_rounding(form)),
+        -(-rows // quantized_kernels.ROUNDED_A_TASK),
+        (x, order),
+        left,
+        geometry,
+        builder.threads_from(PARALLEL_FROM, left.size),
+    )
+    codes, *values = [part and one.panels_of(builder, *part) for part in weight.parts]
+    assert codes is not None, "there are always codes"
+    reads = (left, codes, *(codes if view is None else view for view in values), order)
+    job = (
+        compiled_task(quantized_kernels.grouped_product(form)),
+        -(-panels // a_task),
+        builder.threads_from(PARALLEL_FROM, x.size * outputs),
+    )
+    builder.add_job(compiled(quantized_kernels.run_quantized_grouped), job, reads, out, geometry)
+
+
+def _flat(view: View) -> View:
+    found = view.reshaped(_flat_shape(view.shape))
+    assert found is not None, "a contiguous tensor takes any shape"
+    return found

@@ -24,16 +24,17 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.vector_ir import FEATURES
 from gptrs_backend_numba.kernels.amx.quantized import (
+    AMX_QUANTIZED_ROWS,
     amx_left_rounding,
     amx_quantized_product,
     left_bytes,
 )
-from gptrs_backend_numba.kernels.amx.quantized_ir import AMX_QUANTIZED_ROWS
 from gptrs_backend_numba.kernels.matmul import quantized as kernels
-from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import chunks_together
+from gptrs_backend_numba.kernels.matmul.bf16_ir import chunks_together
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import TILES, TILES_A_TASK, numbers
+from gptrs_backend_numba.kernels.matmul.gemm import TILES, TILES_A_TASK, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.quantized_form import ANY_BYTE, Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import (
@@ -41,8 +42,7 @@ from gptrs_backend_numba.kernels.matmul.quantized_ir import (
     QUANTIZED_ROWS,
     USES_PAIRS,
 )
-from gptrs_backend_numba.lowering import amx_quantized
-from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 from gptrs_backend_numba.lowering.matmul import packed_view
 from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
@@ -51,13 +51,25 @@ from gptrs_backend_numba.lowering.product_calls import (
     column_blocks,
     division,
 )
-from gptrs_backend_numba.matrix_views import Matrix, Product
-from gptrs_backend_numba.packing import Packing
+from gptrs_backend_numba.lowering.table import custom_call
+from gptrs_backend_numba.packing import CodePanels, Packing, Panels, ValuePanels
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.quantized_panels import CodePanels, Panels, ValuePanels
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.size_classes import is_one
-from gptrs_backend_numba.views import MemorySpace, View
+from gptrs_backend_numba.views import Matrix, MemorySpace, Product, View
+
+# Which products with quantized weights are computed on AMX.
+
+
+_LEAST_ROWS = 32
+"""Below these the vector registers are as fast: codes of a panel are made bytes for too few."""
+
+
+def suits(product: Product) -> bool:
+    """Return whether AMX is there, not switched off, and quicker; results are the same bits."""
+    # Sizes are asked last: each question about a symbolic one makes a class of its own.
+    return "amx-int8" in FEATURES and is_wanted() and product.lhs.rows >= _LEAST_ROWS
+
 
 TARGET = "gptrs.numba.quantized_linear.v1"
 _ATTRIBUTES = {
@@ -228,7 +240,7 @@ def _multiply(
     assert isinstance(op, CustomCall)
     weight = PanelWeight.of(op, views, product.k)
     form, rows = weight.form, product.lhs.rows
-    on_amx = weight.fits_bytes and amx_quantized.suits(product)
+    on_amx = weight.fits_bytes and suits(product)
     tall = AMX_QUANTIZED_ROWS if on_amx else QUANTIZED_ROWS
     tiles = -(-rows // tall)
     row_bytes = product.k // form.block * form.record

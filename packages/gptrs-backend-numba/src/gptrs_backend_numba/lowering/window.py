@@ -14,7 +14,7 @@ from gptrs.ir.shapes import Shape
 from gptrs.ir.size_guards import greatest, least
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
-from gptrs_backend_numba.codegen.registers import NUMBERS, constant
+from gptrs_backend_numba.codegen.machine import NUMBERS, constant
 from gptrs_backend_numba.kernels import window as kernels
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE

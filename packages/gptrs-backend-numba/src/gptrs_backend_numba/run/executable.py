@@ -2,35 +2,283 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
 from typing import cast
 
 import numpy as np
 
 from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole, KernelRun
-from gptrs.backend.mapped_files import EVER, MAPPED_FILES
+from gptrs.backend.mapped_files import COUNT, EVER, MAPPED_FILES, NEW, RUNNING
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
-from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.kept_weights.deferred_weight import known_elements
-from gptrs_backend_numba.memory import address_of, fill_byte, kernel_memory_filled
+from gptrs_backend_numba.codegen.compiled import COMPILING, compiled
+from gptrs_backend_numba.codegen.machine_code import Kernel
+from gptrs_backend_numba.codegen.read_faults import handle_read_faults
+from gptrs_backend_numba.kept_weights.weight_store import known_elements
+from gptrs_backend_numba.memory import POOL, address_of, aligned, fill_byte, kernel_memory_filled
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.run.assembly import assemble
-from gptrs_backend_numba.run.bound_arrays import StorageAddress
-from gptrs_backend_numba.run.input_binding import Input, InputBinding
-from gptrs_backend_numba.run.output_binding import OutputBinding
-from gptrs_backend_numba.run.profiling import Profiler
-from gptrs_backend_numba.run.reader import Reader
-from gptrs_backend_numba.run.run_lock import RUN_LOCK
-from gptrs_backend_numba.run.sizes import Sizes
-from gptrs_backend_numba.schedule import Schedule
-from gptrs_backend_numba.views import MemorySpace
+from gptrs_backend_numba.run.assembly import Code, Key, Sizes, assemble, locate
+from gptrs_backend_numba.run.input_binding import Input, InputBinding, OutputBinding, StorageAddress
+from gptrs_backend_numba.schedule import KernelCall, Schedule
+from gptrs_backend_numba.views import MemorySpace, View
+
+# Reads tensors in the middle of a run, for the explanation of a failed call.
+
+
+class Reader:
+    """The memory and the sizes of a run, as `gptrs_backend_numba.schedule.Read` has them."""
+
+    def __init__(
+        self,
+        code: Code,
+        words: memoryview,
+        locations: Mapping[Key, StorageAddress],
+        shape: Callable[[Shape], Shape],
+    ) -> None:
+        self._code = code
+        self._words = words
+        self._locations = locations
+        self._shape = shape
+
+    def shape(self, shape: Shape) -> Shape:
+        """Return the numbers that symbolic sizes stand for."""
+        return self._shape(shape)
+
+    def __call__(self, view: View) -> np.ndarray:
+        """Return a copy of the elements behind a view, as the calls see them now."""
+        found = locate(view)
+        start = self._locations[found.key].address + self.shape((found.offset,))[0]
+        steps = self.shape(tuple(stride for _, stride in found.moves))
+        for (counter, _), step in zip(found.moves, steps, strict=True):
+            start += self._words[self._code.counters[counter]] * step
+        shape, strides = self.shape(view.shape), self.shape(view.strides)
+        last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        count = 0 if 0 in shape else last + 1
+        width = view.dtype.itemsize
+        elements = np.frombuffer(ctypes.string_at(start, count * width), view.dtype.numpy)
+        in_bytes = [stride * width for stride in strides]
+        return np.lib.stride_tricks.as_strided(elements, shape, in_bytes)
+
+
+# The lock under which programs run: one at a time; it takes care of forks, too.
+
+
+_PATIENCE_S = 5.0
+"""The longest that a fork waits for a program that another thread runs."""
+
+
+class RunLock:
+    """Serializes all runs of one process, which share the workers and the scratch memory.
+
+    A fork waits until no program runs and no kernel is compiled: the child then starts workers of
+    its own. One that did not wait long enough has no usable backend: to take the lock there raises
+    ExecutionError.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_quiet = False
+        self._is_lost = False
+        self._files = MAPPED_FILES.table
+        self._scratch = np.empty(0, np.uint8)
+        self._scratch_address = address_of(self._scratch)
+
+    def claim(self) -> None:
+        """Get ready to run programs; ExecutionError in a child forked while one ran."""
+        if self._is_lost:
+            raise ExecutionError(
+                "the `numba` backend cannot work in a process that was forked while a program ran"
+                f" for more than {_PATIENCE_S:g} s",
+                hint='start workers by the "spawn" method, or fork before programs run',
+            )
+        if MAPPED_FILES.table[COUNT]:
+            handle_read_faults()
+
+    def __enter__(self) -> None:
+        if self._is_lost:
+            self.claim()
+        self._lock.acquire()
+        self._files[NEW] = 0
+        self._files[RUNNING] = 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._files[RUNNING] = 0
+        self._lock.release()
+
+    def before_fork(self) -> None:
+        """Wait until nothing runs and nothing is compiled, in the order in which runs compile."""
+        self._is_quiet = self._lock.acquire(timeout=_PATIENCE_S)
+        if self._is_quiet and not COMPILING.acquire(timeout=_PATIENCE_S):
+            self._lock.release()
+            self._is_quiet = False
+
+    def after_fork(self) -> None:
+        """Go on in the parent."""
+        if self._is_quiet:
+            COMPILING.release()
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin without the workers of the parent; refuse all if it was not quiet."""
+        self._is_lost = self._is_lost or not self._is_quiet
+        POOL.forget_workers()
+        self.after_fork()
+
+    def scratch(self, nbytes: int) -> int:
+        """Return the address of at least `nbytes` of memory, valid until more is needed.
+
+        The caller holds the lock.
+        """
+        if self._scratch.nbytes < nbytes:
+            # Half as much again, for programs of many sizes: memory that nobody touches is free.
+            self._scratch = aligned(max(nbytes, self._scratch.nbytes * 3 // 2))
+            self._scratch_address = address_of(self._scratch)
+        return self._scratch_address
+
+    def fill(self, byte: int) -> None:
+        """Overwrite all scratch memory; the caller holds the lock."""
+        self._scratch.fill(byte)
+
+
+RUN_LOCK = RunLock()
+"""The lock of this process, shared by all backends and executables."""
+os.register_at_fork(
+    before=RUN_LOCK.before_fork,
+    after_in_parent=RUN_LOCK.after_fork,
+    after_in_child=RUN_LOCK.after_fork_in_child,
+)
+
+
+# Runs a schedule call by call and measures each; the interpreter otherwise does all at once.
+
+
+_PARTIAL = ("take", "gather", "scatter", "segment", "dynamic_", "attention.", "update_pages")
+"""In the names of what touches a part of its tensors that depends on values."""
+
+
+class Profiler:
+    """Stands in for one run of the interpreter over the words of a schedule.
+
+    `shape` gives symbolic sizes the numbers of the run: other sizes need another profiler.
+    `packed` has the input that each packed copy is made of.
+    """
+
+    def __init__(
+        self,
+        interpret: Kernel,
+        code: Code,
+        words: Sequence[int],
+        start: int,
+        shape: Callable[[Shape], Shape],
+        packed: Sequence[int],
+    ) -> None:
+        self._interpret = interpret
+        self._shape = shape
+        self._code = code
+        self._words = words
+        self._start = start
+        self._packed = packed
+        self._described: dict[int, KernelRun] = {}
+
+    def run(self, tell: Callable[[KernelRun], None]) -> int:
+        """Return the result of the interpreter: 0, or the negative number of a failure."""
+        position = self._code.begin
+        while True:
+            at = self._next(position)
+            started = time.perf_counter()
+            position = self._interpret(self._start, position, 1)
+            seconds = time.perf_counter() - started
+            if position >= 0 and at in self._code.calls:
+                tell(replace(self._description(at), seconds=seconds, started=started))
+            if position <= 0:
+                return position
+
+    def _next(self, at: int) -> int:
+        """Return the position of the instruction with which one step of the interpreter ends."""
+        while True:
+            match self._words[at]:
+                case interpreter.PLACE:
+                    at += 4 + 2 * self._words[at + 3]
+                case interpreter.BEGIN:
+                    at += 3
+                case interpreter.JUMP:
+                    at = self._words[at + 1]
+                case _:
+                    return at
+
+    def _description(self, at: int) -> KernelRun:
+        found = self._described.get(at)
+        if found is None:
+            found = self._described[at] = self._describe(self._code.calls[at])
+        return found
+
+    def _describe(self, call: KernelCall) -> KernelRun:
+        """Return a run without times; a tensor that the call takes twice counts once."""
+        *given, write = (
+            replace(view, shape=self._shape(view.shape), strides=self._shape(view.strides))
+            for view in call.views
+        )
+        reads = [*{(view.storage, view.offset): view for view in given}.values()]
+        partial = any(part in call.origin for part in _PARTIAL)
+        return KernelRun(
+            call.origin,
+            f"{', '.join(map(_type, reads))} -> {_type(write)}",
+            0.0,
+            None if partial else sum(map(_nbytes, (*reads, write))),
+            None if partial else operations(call.origin, reads, write),
+            self._inputs([*reads, write]),
+        )
+
+    def _inputs(self, views: Sequence[View]) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for storage in (view.storage.root for view in views):
+            if storage.space is MemorySpace.INPUT:
+                found[storage.index] = None
+            elif storage.space is MemorySpace.PACKED:
+                found[self._packed[storage.index]] = None
+        return tuple(found)
+
+
+def operations(origin: str, reads: Sequence[View], write: View) -> int | None:
+    """Return the operations of a call, a multiply-add is two; None where shapes do not tell."""
+    if ".linear." in origin:  # without a weight it rearranges rows for the product
+        return 2 * math.prod(write.shape[:-1]) * reads[1].size if len(reads) > 1 else 0
+    if "dot_general" in origin:
+        if not write.dtype.is_float or len(write.shape) != 2 or len(reads) < 2:
+            return None
+        depth = math.isqrt(reads[0].size * reads[1].size // max(write.size, 1))
+        return 2 * write.size * depth
+    if "conv" in origin:
+        return None
+    each = 7 if "norm" in origin else 1
+    return each * max(view.size for view in (*reads, write))
+
+
+def _type(view: View) -> str:
+    return str(TensorType(view.dtype, view.shape))
+
+
+def _nbytes(view: View) -> int:
+    """Of the elements in memory: one that a broadcast repeats is read once."""
+    axes = zip(view.shape, view.strides, strict=True)
+    return math.prod(size for size, stride in axes if stride or not size) * view.dtype.itemsize
+
 
 _CALLS_AT_ONCE = 32
 """Kernel calls after which Python gets a chance to see Ctrl-C, before their time is known."""

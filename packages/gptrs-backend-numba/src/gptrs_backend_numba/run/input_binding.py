@@ -2,24 +2,99 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import compress
+from operator import ne
 from typing import cast
 
 import numpy as np
 
 from gptrs.backend.contract import BoundInputs, Buffer, InputRole
 from gptrs.errors import UsageError
+from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
-from gptrs_backend_numba.kept_weights.deferred_weight import DeferredWeight
+from gptrs_backend_numba.kept_weights.weight_store import DeferredWeight
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
-from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
-from gptrs_backend_numba.run.sizes import Sizes
+from gptrs_backend_numba.run.assembly import Sizes
+from gptrs_backend_numba.schedule import Result
+
+# Memory of an executable between runs: addresses of storages, and identities of inputs.
+
+
+class StorageAddress:
+    """The address of a storage, written to the words of a schedule that depend on it.
+
+    `uses` are positions among `words`, each with the bytes to add to the address. Where these are
+    symbolic, `sizes` writes them too, when they change.
+    """
+
+    __slots__ = ("_base", "_sized", "_sizes", "_uses", "_words", "address")
+
+    def __init__(
+        self, words: memoryview, uses: Sequence[tuple[int, int]], sizes: Sizes | None = None
+    ) -> None:
+        self.address = -1
+        self._words = words
+        symbolic = [use for use in uses if isinstance(use[1], SymbolicDim)]
+        self._uses = [use for use in uses if not isinstance(use[1], SymbolicDim)]
+        self._sizes = sizes if symbolic else None
+        if sizes is not None and symbolic:
+            self._base = sizes.new()
+            self._sized = [(word, sizes.place(word, size, self._base)) for word, size in symbolic]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any word of the schedule depends on the address."""
+        return bool(self._uses) or self._sizes is not None
+
+    def move(self, address: int) -> None:
+        """Set the address, and write it to the words unless it is the same."""
+        if self.address == address:
+            return
+        self.address = address
+        for position, offset in self._uses:
+            self._words[position] = address + offset
+        if self._sizes is not None:
+            slots = self._sizes.slots
+            slots[self._base] = address
+            for position, slot in self._sized:
+                self._words[position] = address + slots[slot]
+
+
+class BoundArrays:
+    """The array that each input was bound to last, without keeping it alive.
+
+    Comparing identities is faster than asking weak references, which takes longer than small
+    kernels. The identity of an array that dies is forgotten before another array can have it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._identities = [0] * count
+        self._watching: list[weakref.ref[np.ndarray] | None] = [None] * count
+
+    def others(self, identities: Sequence[int]) -> list[int]:
+        """Return the inputs whose `id` differs from the one remembered, or that have none."""
+        return list(compress(range(len(identities)), map(ne, identities, self._identities)))
+
+    def remember(self, index: int, array: np.ndarray) -> None:
+        """Note that an input is bound to `array`."""
+        identities = self._identities  # what a reference calls must not keep its holder alive
+        self._watching[index] = weakref.ref(array, lambda _: identities.__setitem__(index, 0))
+        identities[index] = id(array)
+
+    def forget(self, index: int) -> None:
+        """Note that an input is bound to a private copy, which no caller can pass again."""
+        self._watching[index] = None
+        self._identities[index] = 0
+
 
 _STAGED = 256
 """Bytes up to which copying an argument is quicker than asking an array for its address."""
@@ -197,3 +272,99 @@ def _fits(buffer: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -
         return False
     array = cast("np.ndarray", buffer)
     return array.dtype == dtype and array.shape == shape
+
+
+# The arrays that the calls of a program write results to: new ones, or donated inputs.
+
+
+_STAGED_OUTPUTS = 1 << 14
+"""Bytes up to which copying a result is quicker than asking a new array for its address."""
+
+
+class OutputBinding:
+    """Points the results of a run to arrays. The caller holds `RUN_LOCK`."""
+
+    def __init__(
+        self,
+        results: Sequence[Result],
+        locations: Sequence[StorageAddress],
+        inputs: Sequence[TensorType],
+        sizes: Sizes | None = None,
+    ) -> None:
+        placed = enumerate(zip(results, locations, strict=True))
+        self._sources = [
+            _Fresh(index, result, location) if result.donated is None else result.donated
+            for index, (result, location) in placed
+        ]
+        """For each result a fresh array, or the index of the donated input that holds it."""
+        self._results = results
+        self._recast_results = [
+            (index, result.view.dtype.numpy)
+            for index, result in enumerate(results)
+            if result.donated is not None and inputs[result.donated] != _type_of(result)
+        ]
+        """Results of another type than the donated inputs that hold them."""
+        self._sizes = sizes
+        self._changes = 0
+        if sizes is None:
+            self._fit([result.view.shape for result in results])
+
+    def _fit(self, shapes: Sequence[Shape]) -> None:
+        fresh = [each for each in self._sources if isinstance(each, _Fresh)]
+        for each in fresh:
+            each.fit(shapes[each.index])
+        self._staged = [each for each in fresh if each.stage is not None]
+        self._recast = [(index, shapes[index], dtype) for index, dtype in self._recast_results]
+
+    def bind(self, inputs: Sequence[np.ndarray]) -> list[Buffer]:
+        """Return the arrays that the calls of a run on `inputs` write results to."""
+        if self._sizes is not None and self._sizes.changes != self._changes:
+            self._fit([self._sizes.shape(result.view.shape) for result in self._results])
+            self._changes = self._sizes.changes
+        results: list[Buffer] = [
+            inputs[each] if isinstance(each, int) else each.array() for each in self._sources
+        ]
+        for index, shape, dtype in self._recast:
+            results[index] = np.asarray(results[index]).reshape(shape).view(dtype)
+        return results
+
+    def fill(self, results: Sequence[Buffer], byte: int) -> None:
+        """Overwrite those of the arrays that `bind` returned which are new."""
+        for source, result in zip(self._sources, results, strict=True):
+            if isinstance(source, _Fresh):
+                np.asarray(result).reshape(-1).view(np.uint8).fill(byte)
+
+    def finish(self, results: list[Buffer]) -> None:
+        """Replace staged results, once the calls are done, by copies that the caller owns."""
+        for each in self._staged:
+            results[each.index] = np.array(each.stage)
+
+
+class _Fresh:
+    """A result in new memory; a small one is copied out of a stage, whose address stays."""
+
+    def __init__(self, index: int, result: Result, location: StorageAddress) -> None:
+        self.index = index
+        self._shape: Shape = ()
+        self._dtype = result.view.dtype.numpy
+        self._location = location
+        self.stage: np.ndarray | None = None
+
+    def fit(self, shape: Shape) -> None:
+        """Make results of this shape from now on."""
+        self._shape = shape
+        self.stage = None
+        if math.prod(shape) * self._dtype.itemsize <= _STAGED_OUTPUTS:
+            self.stage = self.array()
+
+    def array(self) -> np.ndarray:
+        """Return memory for the result, and make calls write to it."""
+        if self.stage is not None:
+            return self.stage
+        array = np.empty(self._shape, self._dtype)
+        self._location.move(address_of(array))
+        return array
+
+
+def _type_of(result: Result) -> TensorType:
+    return TensorType(result.view.dtype, result.view.shape)

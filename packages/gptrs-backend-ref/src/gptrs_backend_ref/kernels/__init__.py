@@ -2,16 +2,11 @@
 
 from gptrs_backend_ref.kernels import (
     contraction,
-    control_flow,
-    creation,
     elementwise,
     indexing,
     layout,
-    normalization,
     quantization,
-    random,
     reduction,
-    sorting,
     window,
 )
 from gptrs_backend_ref.table import TABLE

@@ -11,7 +11,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_ref.accumulation import from_accumulator, to_accumulator
+from gptrs_backend_ref.numerics import from_accumulator, to_accumulator
 from gptrs_backend_ref.table import TABLE
 
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)

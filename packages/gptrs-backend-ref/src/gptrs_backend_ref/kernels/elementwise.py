@@ -11,8 +11,7 @@ from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs_backend_ref.conversion import convert
-from gptrs_backend_ref.numerics import computing_type, narrow, widen, wrap
+from gptrs_backend_ref.numerics import computing_type, convert, narrow, widen, wrap
 from gptrs_backend_ref.table import TABLE
 
 Function = Callable[..., np.ndarray]

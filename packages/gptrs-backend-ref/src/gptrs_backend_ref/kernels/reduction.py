@@ -8,10 +8,16 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.ops import reduction as ops
+from gptrs.ir.ops import normalization as normalization_ops
+from gptrs.ir.ops import reduction as reduction_ops
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_ref.accumulation import from_accumulator, to_accumulator
-from gptrs_backend_ref.numerics import integer_limits, widen
+from gptrs_backend_ref.numerics import (
+    from_accumulator,
+    integer_limits,
+    narrow,
+    to_accumulator,
+    widen,
+)
 from gptrs_backend_ref.table import TABLE
 
 ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
@@ -30,8 +36,8 @@ COMBINE: dict[str, np.ufunc] = {
 }
 
 
-@TABLE.register(ops.Reduce, dtypes=dtypes.ALL)
-def reduce(op: ops.Reduce, x: np.ndarray) -> np.ndarray:
+@TABLE.register(reduction_ops.Reduce, dtypes=dtypes.ALL)
+def reduce(op: reduction_ops.Reduce, x: np.ndarray) -> np.ndarray:
     """Reduce the axes, merged into one contiguous last axis, where NumPy adds pairwise."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
@@ -67,20 +73,20 @@ def limits(dtype: DType) -> tuple[float, float]:
     return -greatest, greatest
 
 
-@TABLE.register(ops.Argmax, dtypes=ORDERED)
-def argmax(op: ops.Argmax, x: np.ndarray) -> np.ndarray:
+@TABLE.register(reduction_ops.Argmax, dtypes=ORDERED)
+def argmax(op: reduction_ops.Argmax, x: np.ndarray) -> np.ndarray:
     """Return the position of the first NaN, else of the first of the largest."""
     return np.argmax(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
 
 
-@TABLE.register(ops.Argmin, dtypes=ORDERED)
-def argmin(op: ops.Argmin, x: np.ndarray) -> np.ndarray:
+@TABLE.register(reduction_ops.Argmin, dtypes=ORDERED)
+def argmin(op: reduction_ops.Argmin, x: np.ndarray) -> np.ndarray:
     """Return the position of the first NaN, else of the first of the least."""
     return np.argmin(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
 
 
-@TABLE.register(ops.Cumulative, dtypes=NUMBERS)
-def cumulative(op: ops.Cumulative, x: np.ndarray) -> np.ndarray:
+@TABLE.register(reduction_ops.Cumulative, dtypes=NUMBERS)
+def cumulative(op: reduction_ops.Cumulative, x: np.ndarray) -> np.ndarray:
     """Return the totals up to each element along the axis."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
@@ -92,3 +98,28 @@ def cumulative(op: ops.Cumulative, x: np.ndarray) -> np.ndarray:
         total = np.concatenate([start, total[:-1]])
     ordered = total[::-1] if op.reverse else total
     return from_accumulator(np.moveaxis(ordered, 0, op.axis), accum, result.dtype)
+
+
+# Kernels of the ops that shift and scale the elements along an axis by their own statistics.
+
+
+@TABLE.register(normalization_ops.LayerNorm, dtypes=dtypes.FLOATS)
+def layer_norm(
+    op: normalization_ops.LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray
+) -> np.ndarray:
+    """Take out the mean twice, then scale; the axis is last, where NumPy adds pairwise."""
+    apart = np.ascontiguousarray(np.moveaxis(widen(x), op.axis, -1))
+    if apart.size == 0:
+        return np.zeros(x.shape, x.dtype)
+    for _ in range(2):
+        apart = apart - _mean(apart)
+    normal = apart / np.sqrt(_mean(np.square(apart)) + apart.dtype.type(op.epsilon))
+    result = normal * widen(scale) + widen(bias)
+    return narrow(np.moveaxis(result, -1, op.axis), dtypes.from_numpy(x.dtype))
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    """Return the means of rows, scaled by a power of two so that no sum overflows."""
+    share, exponent = math.frexp(rows.shape[-1])
+    scale, count = (rows.dtype.type(number) for number in (math.ldexp(1.0, -exponent), share))
+    return (rows * scale).sum(axis=-1, keepdims=True) / count

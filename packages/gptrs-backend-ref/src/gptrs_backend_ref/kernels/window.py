@@ -9,8 +9,8 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.ir.ops import window as ops
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_ref.accumulation import from_accumulator, to_accumulator
 from gptrs_backend_ref.kernels.reduction import COMBINE, identity
+from gptrs_backend_ref.numerics import from_accumulator, to_accumulator
 from gptrs_backend_ref.table import TABLE
 
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)

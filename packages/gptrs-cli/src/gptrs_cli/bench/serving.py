@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from gptrs.errors import UsageError
+from gptrs.errors import ExecutionError, UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import counted, quoted
-from gptrs_cli.bench.server_process import server
+from gptrs.quoting import clipped, counted, quoted
 from gptrs_cli.generate.options import CacheDtypeOption
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.options.settings import LOAD, ModelOption, Settings
+from gptrs_cli.options.text_input import parse_integers
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.streams import note
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
 from gptrs_observe.measure.bench_cases import require_room
 from gptrs_observe.measure.http_stream import StreamClient
 from gptrs_observe.measure.serving_load import (
@@ -37,9 +39,40 @@ from gptrs_observe.measure.serving_load import (
     run_load,
 )
 from gptrs_observe.results import BenchServe, LoadRatio
-from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
+from gptrs_runtime.generation.step_times import cache_dtype as checked_dtype
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_RUNNING, Engine
+
+# A server of its own, for a measurement.
+
+
+@contextmanager
+def server(model: Path | None, options: Sequence[str]) -> Generator[str]:
+    """Start `gptrs serve` on a free port of this machine, and yield its address; end it after.
+
+    ExecutionError with what it says if it does not start.
+    """
+    named = "demo" if model is None else str(model)
+    command = [sys.executable, "-m", "gptrs_cli", "serve", f"bench={named}", "--port", "0"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield _address(process)
+        finally:
+            process.terminate()
+            if process.stderr is not None:
+                process.stderr.read()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    address = line.split()[-1] if line.startswith("serving ") else ""
+    if address:
+        return address
+    told = clipped((line + process.stderr.read()).strip(), 400)
+    raise ExecutionError(f"`gptrs serve` does not start: {told}", hint="is gptrs-serve installed?")
+
 
 ENGINE, SERVER = "engine", "http"
 _KEY: Final = "GPTRS_SERVE_API_KEY"

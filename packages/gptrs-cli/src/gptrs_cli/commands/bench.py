@@ -16,28 +16,55 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.bench.serving import serve
-from gptrs_cli.doctor import machine
+from gptrs_cli.commands import doctor
 from gptrs_cli.generate.options import CacheDtypeOption
-from gptrs_cli.imported.bench import Work, measured_import
-from gptrs_cli.imported.options import SizeOptions, importer_for
+from gptrs_cli.imported.inspection import SizeOptions, importer_for, loaded_import
 from gptrs_cli.loading import adapter_of, loaded_model
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import AdapterOption, ModelOption
-from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.options.settings import LOAD, AdapterOption, ModelOption, Settings
+from gptrs_cli.options.text_input import parse_integers
 from gptrs_cli.plain_commands import Application
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.streams import note
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
-from gptrs_observe.measure.bench import ModelBench
+from gptrs_observe.measure.bench import ModelBench, imported_rows
 from gptrs_observe.measure.bench_cases import require_room
-from gptrs_observe.measure.machine_limits import MachineLimits, measure_limits
-from gptrs_observe.measure.rows import Row
+from gptrs_observe.measure.step_work import MachineLimits, Row, measure_limits
 from gptrs_observe.results import Bench
-from gptrs_runtime.generation.cache_budget import cache_dtype as checked_dtype
+from gptrs_runtime.generation.step_times import cache_dtype as checked_dtype
+from gptrs_runtime.imported.batch import named_sizes, random_batch
+from gptrs_runtime.imported.loaded_import import LoadedImport
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
+
+# `gptrs bench forward` of a model that an importer reads.
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much one run does, and how often it is measured."""
+
+    batch: int
+    tokens: int
+    rounds: int
+
+
+def measured_import(
+    path: Path, importer: str, work: Work, sizes: SizeOptions, settings: Settings
+) -> tuple[LoadedImport, MachineLimits, list[Row]]:
+    """Measure a model on made-up inputs; return it, what the machine can do, and the figures."""
+    given = named_sizes(sizes.symbols)
+    with Waiting(f"reading `{path}`") as waiting:
+        loaded = loaded_import(path, importer, settings)
+        arrays = random_batch(loaded.model, 0, given, work.batch, work.tokens)
+        waiting.now("measuring the machine")
+        limits = measure_limits(loaded.backend)
+        waiting.now("measuring runs")
+        threads = settings.threads or limits.threads
+        rows = imported_rows(loaded, arrays, work.rounds, limits, threads)
+    return loaded, limits, rows
+
 
 app = Application(
     "Measure a model on a backend, and the machine itself.",
@@ -154,12 +181,12 @@ def _require_generation(model: LoadedModel) -> None:
 
 def machine_fields(limits: MachineLimits) -> dict[str, object]:
     """Return the machine of a result: names, versions, and the limits that were measured."""
-    name, features = machine.processor()
+    name, features = doctor.processor()
     return {
         "processor": name,
         "features": features,
-        "cores": machine.cores(),
-        "memory": machine.memory(),
+        "cores": doctor.cores(),
+        "memory": doctor.memory(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "gptrs": __version__,

@@ -12,13 +12,12 @@ from msgspec import UNSET, Struct, UnsetType
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.options.settings import LOAD, ModelOption, Settings
+from gptrs_cli.options.text_input import parse_integers
 from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import printable
+from gptrs_cli.terminal.streams import printable
 from gptrs_observe.measure.kernel_caches import (
     CacheReport,
     Entries,

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
+import platformdirs
 import typer
 
-from gptrs.errors import UsageError
+from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.errors import GptrsError, ModelError, NoTokenError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import counted, did_you_mean, quoted
+from gptrs.strict_json import parse_object
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import (
     AnswerFields,
     BatchOptions,
@@ -19,12 +29,22 @@ from gptrs_cli.generate.options import (
     OutputOptions,
     PromptOptions,
     TemplateVariables,
+    template_variables,
 )
+from gptrs_cli.generate.page import Page, figures, write_stream
 from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import AdapterOption, ModelOption
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.settings import MODEL, AdapterOption, ModelOption, Settings, model_shown
+from gptrs_cli.terminal.failures import InputFileError, Waiting
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.streams import complain, has_colors, is_terminal, note
+from gptrs_runtime.chat.messages import checked_messages
+from gptrs_runtime.generation.chat_session import ChatSession, answer_reader, conversation
+from gptrs_runtime.generation.outcome import Generation
+from gptrs_runtime.images.decoding import read_image
+from gptrs_runtime.loaded_model import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -93,9 +113,9 @@ def chat(
     )
     request.check(ctx, as_json=False)
     # Late: neither the help nor a usage error needs what runs models.
-    loop = importlib.import_module("gptrs_cli.chat.loop")
+    loop = importlib.import_module("gptrs_cli.commands.chat")
     start = loop.ChatStart(conversation.load, conversation.stats)
-    observed = importlib.import_module("gptrs_cli.observation").observed
+    observed = importlib.import_module("gptrs_cli.loading").observed
     with observed(settings):
         exit_code = loop.converse(request, start, settings)
     if exit_code:
@@ -106,3 +126,311 @@ def _one_model(named: Path | None, model: Path | None) -> Path | None:
     if named is not None and model is not None:
         raise UsageError("`MODEL` and `--model` exclude each other", hint="give one")
     return named or model
+
+
+# Commands of a conversation on a terminal: lines that begin with `/`.
+
+
+_HELP = """\
+/help         show this
+/system TEXT  forget the conversation and begin one with this system message; without TEXT, none
+/reset        forget the conversation, but for the system message
+/save FILE    write the conversation to a new JSON file
+/load FILE    go on with the conversation of such a file
+/image FILE   show an image with the next message
+/stats        show counts and speed of the last answer; `/stats on` after each, `/stats off`
+/exit         end, as Ctrl-D does
+A line that ends in \\ goes on in the next. Lines between two of three quotation marks are one."""
+COMMANDS = tuple(line.split()[0].removeprefix("/") for line in _HELP.splitlines()[:-1])
+"""The names of all commands."""
+
+
+def is_command(text: str) -> bool:
+    """Return whether a line begins with `/` and a word, and not with a path."""
+    word = text.partition(" ")[0]
+    return word.startswith("/") and word[1:].isalpha()
+
+
+class ChatCommands:
+    """The commands of one conversation; `last` is the last answer.
+
+    The next message has `images`. `stats` says whether its figures follow each answer.
+    """
+
+    def __init__(self, session: ChatSession, model: LoadedModel, *, stats: bool) -> None:
+        self.last: Generation | None = None
+        self.stats = stats
+        self._session = session
+        self.model = model
+        self.images: list[str] = []
+        self._commands: dict[str, Callable[[str], None]] = {
+            "help": self._help,
+            "system": self._system,
+            "reset": self._reset,
+            "save": self._save,
+            "load": self.load,
+            "image": self._image,
+            "stats": self._stats,
+        }
+
+    def run(self, line: str) -> bool:
+        """Obey a line and report what is wrong with it; return whether the conversation goes on."""
+        name, _, argument = line[1:].partition(" ")
+        if name in ("exit", "quit"):
+            return False
+        command = self._commands.get(name)
+        try:
+            if command is None:
+                guess = did_you_mean(name, self._commands)
+                raise UsageError(
+                    f"there is no command {quoted('/' + name)}", hint=f"{guess}/help lists them"
+                )
+            command(argument.strip())
+        except GptrsError as error:
+            complain("error", str(error))
+        return True
+
+    def _help(self, _: str) -> None:
+        for line in _HELP.splitlines():
+            note(line)
+
+    def _system(self, text: str) -> None:
+        self._session.messages = conversation(text or None)
+        note("a new conversation" + (" with this system message" if text else ""))
+
+    def _reset(self, _: str) -> None:
+        told = [each for each in self._session.messages[:1] if each["role"] == "system"]
+        self._session.messages = told
+        note("a new conversation")
+
+    def _save(self, name: str) -> None:
+        path = _named(name)
+        if path.exists():
+            raise UsageError(f"{quoted(name, 200)} exists", hint="choose another name")
+        text = json.dumps({"messages": self._session.messages}, ensure_ascii=False, indent=2)
+        with atomic_file(path) as file:
+            file.write(text.encode())
+        note(f"wrote {counted(len(self._session.messages), 'message')} to `{path}`")
+
+    def load(self, name: str) -> None:
+        """Go on with the conversation in a file; raise what is wrong with it."""
+        path = _named(name)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputFileError(f"cannot read {quoted(name, 200)}: {error.strerror}") from error
+        hint = '/save wrote it as {"messages": [...]}'
+        record = parse_object(data, quoted(name, 200), InputFileError, hint=hint)
+        self._session.messages = checked_messages(record.get("messages"))
+        note(f"read {counted(len(self._session.messages), 'message')}")
+
+    def show(self, name: str) -> None:
+        """Show an image with the next message; raise what is wrong with it."""
+        self.model.image_lm()  # or the model reads none
+        path = _named(name)
+        read_image(path)
+        self.images.append(str(path))
+
+    def _image(self, name: str) -> None:
+        self.show(name)
+        note(f"the next message has {counted(len(self.images), 'image')}")
+
+    def _stats(self, setting: str) -> None:
+        if setting in ("on", "off"):
+            self.stats = setting == "on"
+            return
+        if setting:
+            raise UsageError(f"`/stats` is on or off, got {quoted(setting)}")
+        note("nothing was answered yet" if self.last is None else figures(self.last, self.model))
+
+
+def _named(name: str) -> Path:
+    if not name:
+        raise UsageError("a file must be named", hint="/save FILE, /load FILE, /image FILE")
+    return Path(name).expanduser()
+
+
+# Messages that a user types: lines with history and completion, or the lines of a pipe.
+
+
+try:
+    import readline
+except ImportError:  # lines are then neither edited nor remembered
+    readline = None
+
+_PROMPT = "> "
+_MORE = ". "
+_BLOCK = '"""'
+_MOST_LINES = 1000
+_VARIABLE = "GPTRS_CHAT_HISTORY"
+
+
+class Reader:
+    """Reads messages; use it as a context manager, which keeps the history of lines.
+
+    On a terminal a line that ends in a backslash goes on in the next; so do all between two lines
+    of three quotation marks. In a pipe each line is a message.
+    """
+
+    def __init__(self, commands: Iterable[str]) -> None:
+        self._is_terminal = is_terminal(sys.stdin)
+        self._history = history_file() if self._is_terminal and readline is not None else None
+        self._commands = [f"/{name}" for name in commands]
+        self._known = 0
+
+    def __enter__(self) -> Reader:
+        if readline is not None and self._is_terminal:
+            readline.set_completer(self._completion)
+            readline.set_completer_delims("")
+            readline.parse_and_bind("tab: complete")
+            if self._history is not None:
+                with contextlib.suppress(OSError):
+                    readline.read_history_file(self._history)
+            readline.set_history_length(_MOST_LINES)
+            self._known = readline.get_current_history_length()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if readline is not None and self._history is not None:
+            try:
+                _append(self._history, self._known)
+            except OSError as error:
+                shown = quoted(str(self._history), 200)
+                complain("warning", f"the history is not kept in {shown}: {error.strerror}")
+
+    def message(self) -> str | None:
+        """Return the next message, "" after Ctrl-C, None at the end of the input."""
+        if not self._is_terminal:
+            line = sys.stdin.readline()
+            return line.removesuffix("\n") if line else None
+        try:
+            return _typed()
+        except KeyboardInterrupt:
+            print(flush=True)
+            return ""
+        except EOFError:
+            print(flush=True)
+            return None
+
+    def _completion(self, text: str, number: int) -> str | None:
+        found = [command for command in self._commands if text and command.startswith(text)]
+        return found[number] if number < len(found) else None
+
+
+def history_file() -> Path | None:
+    """Return where lines are kept from one conversation to the next, None for nowhere.
+
+    `GPTRS_CHAT_HISTORY` names another file; `off` keeps nothing.
+    """
+    named = os.environ.get(_VARIABLE)
+    if named == "off":
+        return None
+    folder = platformdirs.user_state_path("gptrs")
+    return Path(named).expanduser() if named else folder / "chat_history"
+
+
+def _typed() -> str:
+    line = input(_shown(_PROMPT))
+    if line.strip() == _BLOCK:
+        return "\n".join(iter(lambda: input(_shown(_MORE)), _BLOCK))
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(input(_shown(_MORE)))
+    return "\n".join(lines)
+
+
+def _shown(prompt: str) -> str:
+    """Return the prompt in colour where there is any; the marks tell readline its width."""
+    if not has_colors(sys.stdout):
+        return prompt
+    start, end = typer.style("|", fg="green", bold=True).split("|")
+    left, right = ("\001", "\002") if readline is not None else ("", "")
+    return f"{left}{start}{right}{prompt}{left}{end}{right}"
+
+
+def _append(file: Path, known: int) -> None:
+    """Append what was typed since `known` lines to `file`, which nobody else may read."""
+    assert readline is not None
+    new = readline.get_current_history_length() - known
+    if new > 0:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
+        readline.append_history_file(new, file)
+
+
+# A conversation: a line is a message, Ctrl-C ends an answer, Ctrl-D the program.
+
+
+@dataclass(frozen=True)
+class ChatStart:
+    """A conversation to go on with, and whether figures follow each answer."""
+
+    load: Path | None
+    stats: bool
+
+
+def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> int:
+    """Answer one message after another until the input ends; return the exit code.
+
+    In a pipe the code is that of the first message that cannot be answered.
+    """
+    with Waiting(f"loading {model_shown(request.model)}"):
+        model = loaded_model(request.model, settings, request.adapter)
+        model.template_variables.update(template_variables(request.prompt.template_var))
+        options = generation_options(request, model, settings)
+        session = ChatSession(model, options, request.prompt.system)
+    commands = ChatCommands(session, model, stats=start.stats)
+    for image in request.prompt.image:
+        commands.show(str(image))
+    if start.load is not None:
+        commands.load(str(start.load))
+    on_terminal = is_terminal(sys.stdin)
+    if on_terminal:
+        note(f"{model.name}: Ctrl-C ends an answer, Ctrl-D the conversation; /help lists more")
+    with Reader(COMMANDS) as reader:
+        while (text := reader.message()) is not None:
+            if not text.strip():
+                continue
+            if on_terminal and is_command(text):
+                if not commands.run(text):
+                    break
+                continue
+            answer = _answer(session, commands, text, strict=not on_terminal)
+            commands.last = answer or commands.last
+            if answer is not None and commands.stats:
+                note(figures(answer, model))
+            if on_terminal:
+                print(flush=True)
+    return 0
+
+
+def _answer(
+    session: ChatSession, commands: ChatCommands, text: str, *, strict: bool
+) -> Generation | None:
+    """Show the answer and return it; report what prevents it, or raise that if `strict`."""
+    try:
+        model = commands.model
+        with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):
+            answer = session.ask(text, commands.images)
+            commands.images = []
+            reader = answer_reader(model, answer.generation.prompt_token_ids)
+            interrupted = write_stream(Page(), answer, model, waiting, reader=reader)
+            session.remember(answer)
+            if interrupted and strict:
+                raise KeyboardInterrupt
+            made = answer.generation
+            if made.error is not None:
+                if strict:
+                    raise NoTokenError(made.error)
+                complain("error", made.error)
+            return made
+    except (UsageError, ModelError) as error:
+        if strict:
+            raise
+        complain("error", str(error))
+    except KeyboardInterrupt:  # before the first piece of the answer
+        if strict:
+            raise
+        print(flush=True)
+    return None

@@ -2,34 +2,270 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from msgspec import Struct, convert
 
 from gptrs.api.backends import Backend, granted_cpus, requested_threads
+from gptrs.api.programs import dtypes
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
-from gptrs_cli.conformance.options import KitOptions, LevelChoice
-from gptrs_cli.conformance.printed import print_report, summary
-from gptrs_cli.conformance.report_files import ConformanceReport, keep_report, read_reports, told
-from gptrs_cli.observation import observed
+from gptrs.quoting import quoted
+from gptrs_cli.loading import observed
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import OBSERVED, Settings
 from gptrs_cli.plain_commands import Application
-from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.json_result import as_line, print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import complain, note
+from gptrs_cli.terminal.streams import complain, note, printable
+from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.conformance import conformance_plan, run_isolated, scoreboard
+from gptrs_runtime.results import Result
 
 if TYPE_CHECKING:
+    from gptrs_conformance.kit import Plan
     from gptrs_conformance.report import Report
+
+
+# The options of `gptrs conformance run`.
+
+
+class LevelChoice(StrEnum):
+    """How much of the kit runs."""
+
+    smoke = "smoke"
+    core = "core"
+    full = "full"
+
+
+@dataclass
+class KitOptions:
+    """The part of the kit to run, and how to run it."""
+
+    level: Annotated[
+        LevelChoice,
+        option(
+            "--level",
+            "smoke: a case of each op and type; core: all cases, whole graphs, the runtime"
+            " contract; full: functionals, tiny models and generated programs too.",
+        ),
+    ] = LevelChoice.core
+    op: Annotated[
+        list[str] | None,
+        option("--op", "Run this op alone; can be repeated.", metavar="NAME"),
+    ] = None
+    model: Annotated[
+        str | None,
+        option(
+            "--for",
+            "Run what this model needs instead: the ops of its programs on their types and shapes."
+            " `demo` is the bundled one.",
+            metavar="MODEL",
+        ),
+    ] = None
+    claimed: Annotated[
+        bool | None,
+        option(
+            "--claimed/--all",
+            "Judge what the backend claims, or let refusals fail, too."
+            "  [default: --all for smoke and --for, else --claimed]",
+        ),
+    ] = None
+    jobs: Annotated[
+        int, option("--jobs", "Run in N processes at a time.", metavar="N", min=1, max=256)
+    ] = 1
+    shard: Annotated[
+        str | None,
+        option("--shard", "Run part I of N, from 1, such as 2/4.", metavar="I/N"),
+    ] = None
+    sample: Annotated[
+        int | None,
+        option("--sample", "Run at most N of all cases, spread over ops and types.", metavar="N"),
+    ] = None
+    seed: Annotated[int, option("--seed", "Draw the sample by this number.", metavar="N")] = 0
+    case_seconds: Annotated[
+        float, option("--case-seconds", "Let a case take so long.", metavar="S", min=0.1)
+    ] = 600.0
+    out: Annotated[
+        Path | None,
+        option(
+            "--out",
+            "Keep the report in this file as JSON, every two seconds while it runs.",
+            metavar="FILE",
+        ),
+    ] = None
+
+    def plan(self) -> Plan:
+        """Return what is to be run; UsageError for what makes no sense."""
+        strict = self.model is not None or self.level is LevelChoice.smoke
+        return conformance_plan(
+            level=self.level.value,
+            ops=tuple(self.op or ()),
+            model=self.model,
+            sample=self.sample,
+            seed=self.seed,
+            shard=_shard(self.shard),
+            claimed=not strict if self.claimed is None else self.claimed,
+        )
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 1
+    index, slash, count = text.partition("/")
+    if not slash or not (index.isdecimal() and count.isdecimal()):
+        raise UsageError(f"`--shard` takes I/N such as 2/4, got `{text}`")
+    return int(index), int(count)
+
+
+# A report of the conformance kit as text.
+
+
+_ADVICE = {
+    "refused": "not a pass: some of it is refused; `--claimed` judges only what the backend claims,"
+    " `--for MODEL` what a model needs",
+    "interrupted": "not a pass: it was interrupted; this is what had run until then",
+}
+
+
+def print_report(report: Report) -> None:
+    """Print the coverage, the checks, the failures and the verdict."""
+    rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
+    print_table(["op", "pass", "fail", "refused"], rows)
+    if report.checks:
+        print()
+        print_table(["check", "result"], [[name, found] for name, found in report.checks.items()])
+    if report.failures:
+        print(f"\n{len(report.failures)} failures:")
+        for failure in report.failures:
+            print(printable(f"  {failure}"))
+    print(f"\n{summary(report)}")
+    if report.verdict in _ADVICE:
+        print(_ADVICE[report.verdict])
+
+
+def summary(report: Report) -> str:
+    """Return the line that says how it ended."""
+    what = f"what `{report.model}` needs" if report.model else f"level {report.level}"
+    parts = f", shard {report.shard[0]}/{report.shard[1]}" if report.shard != (1, 1) else ""
+    parts += f", a sample of {report.sample} by seed {report.seed}" if report.sample else ""
+    of = "the ops and types that it needs" if report.model else "all ops on all their types"
+    return (
+        f"backend `{report.backend}`, {what}{parts}: {report.passed} passed,"
+        f" {report.failed} failed, {report.refused} refused in {report.seconds:.1f} s;"
+        f" {report.share_covered():.1%} of {of}"
+    )
+
+
+def _by_status(types: Mapping[str, str]) -> list[str]:
+    """Return the element types that passed, failed and were refused."""
+    columns: list[str] = []
+    for status in ("pass", "fail", "refused"):
+        names = [dtype for dtype, found in types.items() if found == status]
+        whole = len(names) == len(types) and len(names) > 1
+        columns.append("all" if whole else " ".join(_grouped(names)))
+    return columns
+
+
+def _grouped(names: list[str]) -> list[str]:
+    """`names` with one word for all integers and one for all floats, where all are there."""
+    words: list[str] = []
+    for word, members in (("integers", dtypes.INTEGERS), ("floats", dtypes.FLOATS)):
+        group = [dtype.name for dtype in members]
+        if set(group) <= set(names):
+            names = [name for name in names if name not in group]
+            words.append(word)
+    return [*words, *names]
+
+
+# Reports of the conformance kit on disk: kept while a run goes on, read for a scoreboard.
+
+
+_LARGEST_FILE = 1 << 26
+_FIELDS = ("backend", "level", "coverage", "checks", "failures", "verdict", "seconds", "shard")
+
+
+class ConformanceFailure(Struct, frozen=True, kw_only=True):
+    """A case or check that failed; `dtype` is empty for a check."""
+
+    name: str
+    dtype: str
+    case: str
+    reason: str
+
+
+class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
+    """`gptrs conformance run`."""
+
+    backend: str
+    level: str
+    passed: int
+    failed: int
+    refused: int
+    seconds: float
+    coverage: dict[str, dict[str, Literal["pass", "fail", "refused"]]]
+    checks: dict[str, str]
+    failures: list[ConformanceFailure]
+    verdict: str
+    complete: bool
+    claimed: bool
+    model: str | None
+    sample: int | None
+    seed: int
+    shard: list[int]
+
+
+class ConformanceReport(Result, frozen=True, kw_only=True, tag="gptrs.conformance.report/1"):
+    """`gptrs conformance report`: the page that was written, and what is in it."""
+
+    html: str
+    reports: list[dict[str, Any]]
+
+
+def told(report: Report) -> Conformance:
+    """Return what `--json` prints of a report."""
+    return convert(report.as_json(), Conformance)
+
+
+def keep_report(path: Path, report: Report) -> None:
+    """Write a report, whole or not at all."""
+    with atomic_file(path, UsageError) as file:
+        file.write(as_line(told(report)).encode())
+
+
+def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the reports in files of `--out` or `--json`; UsageError for another file."""
+    return [_read(path) for path in paths]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            found: object = json.loads(file.read(_LARGEST_FILE))
+    except OSError as error:
+        raise UsageError(f"{quoted(str(path), 200)} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{quoted(str(path), 200)} is no JSON") from error
+    report = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    missing = [name for name in _FIELDS if name not in report]
+    if missing:
+        raise UsageError(
+            f"{quoted(str(path), 200)} is no report of the kit: it lacks `{missing[0]}`",
+            hint="write one by `gptrs conformance run --out FILE`",
+        )
+    return report
+
 
 _INTERRUPTED = 130
 

@@ -20,12 +20,12 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note, printable
+from gptrs_cli.terminal.streams import note, printable
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.converting.convert import Converted
 from gptrs_runtime.converting.convert import convert as convert_checkpoint
-from gptrs_runtime.converting.shards import parse_size
-from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.converting.model_content import parse_size
+from gptrs_runtime.imported.batch import named_sizes
 from gptrs_runtime.outgoing_model import export
 from gptrs_runtime.results import Convert
 

@@ -2,17 +2,405 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
 
+import platformdirs
 import typer
 
-from gptrs.plugins.manager import manager
-from gptrs_cli.doctor.health import run_checks
+from gptrs.api.backends import (
+    DeviceInfo,
+    affinity_cpus,
+    cpu_quota,
+    granted_cpus,
+    memory_limit,
+    requested_threads,
+)
+from gptrs.errors import GptrsError
+from gptrs.install_hints import install_extra, install_libraries, install_own
+from gptrs.plugins.child_checks import check_plugins
+from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin
+from gptrs.plugins.entry_points import metadata_of
+from gptrs.plugins.manager import PluginManager, manager
+from gptrs.plugins.selection import OWN
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import did_you_mean
+from gptrs.variables import VARIABLES
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.check_lines import BROKEN_CODE, Check, print_check, shortened
-from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.json_result import BROKEN_CODE, Check, print_check, print_result, shortened
+from gptrs_observe.measure.step_work import measure_limits
+from gptrs_runtime.generation.options import all_options
 from gptrs_runtime.results import Result
+from gptrs_runtime.sources.hf_directory import HfDirectory
+
+# Checks of `gptrs doctor` on variables, optional libraries, threads and speed.
+
+
+# A device of a backend in words.
+
+
+_GIB = 1 << 30
+
+
+def shown_device(device: DeviceInfo) -> str:
+    """Return a device as `gpu:1 (NVIDIA H200, 139.7 GiB)*`, with `*` if the backend runs on it."""
+    memory = "" if device.memory is None else f", {device.memory / _GIB:.1f} GiB"
+    kind = "" if not memory and device.name.startswith(device.kind) else f" ({device.kind}{memory})"
+    return f"{device.name}{kind}{'*' if device.used else ''}"
+
+
+class _Optional(NamedTuple):
+    """A library that some work needs, and the extra that brings it."""
+
+    module: str
+    purpose: str
+    distribution: str
+    extra: str
+
+
+_OPTIONAL: Final = (
+    _Optional("jinja2", "chat templates", "gptrs-runtime", "chat"),
+    _Optional("PIL", "images", "gptrs-runtime", "images"),
+    _Optional("huggingface_hub", "models of the Hugging Face hub", "gptrs-runtime", "hub"),
+    _Optional("torch", "`gptrs validate`", "gptrs-cli", "torch"),
+    _Optional("transformers", "`gptrs validate`", "gptrs-cli", "torch"),
+)
+
+
+def variables(environment: Mapping[str, str], plugins: PluginManager) -> Iterator[Check]:
+    """Yield the variables that are set, and a note for each that nothing known reads."""
+    own = tuple(f"GPTRS_{record.name.upper()}_" for record in plugins.installed())
+    found = {name: environment[name] for name in sorted(environment) if name[:6] == "GPTRS_"}
+    detail = ", ".join(f"{name}={value}" for name, value in found.items())
+    yield Check("environment", "ok", detail or "no GPTRS_* variable is set", data=found)
+    known = known_variables()
+    for name in found:
+        if name not in known and not name.startswith(own):
+            guess = did_you_mean(name, known).strip()
+            hint = guess or "gptrs does not read it"
+            yield Check("environment", "note", f"{name} is not known", hint, {"variable": name})
+
+
+def known_variables() -> frozenset[str]:
+    """Return the variables that gptrs reads, without those of plugins."""
+    options = (field.option.variable for field in all_options().values())
+    return VARIABLES.union(name for name in options if name is not None)
+
+
+def optional_libraries() -> Iterator[Check]:
+    """Yield each optional library, and what needs it."""
+    for library in _OPTIONAL:
+        there = importlib.util.find_spec(library.module) is not None
+        state = "is there" if there else "is not installed"
+        detail = f"{library.module} {state}, for {library.purpose}"
+        hint = None if there else install_extra(library.distribution, library.extra)
+        data = {"module": library.module, "installed": there, "purpose": library.purpose}
+        yield Check("optional", "ok" if there else "note", detail, hint, data)
+
+
+def model_kinds(plugins: PluginManager) -> Iterator[Check]:
+    """Yield a note where no kind of model is installed."""
+    if not plugins.descriptions(ModelPlugin):
+        hint = install_own("gptrs-models")
+        yield Check("models", "note", "no kind of model is installed: no model can be loaded", hint)
+
+
+def threads() -> Check:
+    """Return how many threads programs run on, and why."""
+    try:
+        asked = requested_threads(None)
+    except GptrsError as error:
+        return Check("threads", "broken", error.message, error.hint)
+    quota = cpu_quota()
+    granted = granted_cpus()
+    limited = quota is not None and granted <= quota + 1 and granted < (os.cpu_count() or 1)
+    why = "the quota of its control group" if limited else "the CPUs that this process may use"
+    detail = f"{granted}: {why}" if asked is None else f"{asked}: GPTRS_NUM_THREADS"
+    data = {"threads": asked or granted, "requested": asked, "granted": granted, "quota": quota}
+    return Check("threads", "ok", detail, data=data)
+
+
+def precision(plugins: PluginManager) -> Check:
+    """Return what the default backend computes products with; broken for one that it lacks."""
+    try:
+        backend = plugins.get_backend(None, None)
+        if len(backend.precisions) == 1:
+            return Check("precision", "ok", f"f32: all that {backend.name} has")
+        quantized, known = backend.quantized_precision(), list(backend.precisions)
+    except GptrsError as error:
+        return Check("precision", "broken", error.message, error.hint)
+    detail = f"f32; {quantized} with quantized weights ({backend.name} has {', '.join(known)})"
+    return Check("precision", "ok", detail, data={"quantized": quantized, "known": known})
+
+
+def devices(plugins: PluginManager) -> Iterator[Check]:
+    """Yield the devices of each backend that has a choice of them."""
+    for plugin in plugins.descriptions(BackendPlugin):
+        if "device" not in plugin.takes:
+            continue
+        try:
+            found = plugins.get_backend(plugin.name).devices()
+        except GptrsError as error:
+            yield Check("devices", "note", f"{plugin.name}: {error.message}", error.hint)
+            continue
+        detail = ", ".join(shown_device(device) for device in found)
+        data = [dataclasses.asdict(device) for device in found]
+        yield Check("devices", "ok", f"{plugin.name} has {detail}", data={plugin.name: data})
+
+
+def speed(plugins: PluginManager) -> Check:
+    """Return what the machine reads and computes at most, as the default backend measures it."""
+    try:
+        limits = measure_limits(plugins.get_backend(None, None))
+    except GptrsError as error:
+        return Check("speed", "note", f"cannot be measured: {error.message}", error.hint)
+    by = f"by {limits.measured_by}" + (f" on {limits.threads} threads" if limits.threads else "")
+    detail = (
+        f"reads {limits.read_gb_per_s:.1f} GB/s from memory, computes"
+        f" {limits.gflop_per_s:.0f} GFLOP/s (f32), measured {by}"
+    )
+    data = {
+        "read_gb_per_s": limits.read_gb_per_s,
+        "gflop_per_s": limits.gflop_per_s,
+        "measured_by": limits.measured_by,
+        "threads": limits.threads,
+    }
+    return Check("speed", "ok", detail, data=data)
+
+
+# The resources of this process: processor, cores, memory, and its Python.
+
+
+_FEATURES = (
+    *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
+    *("avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
+    *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
+)
+"""Flags of /proc/cpuinfo that decide how fast kernels can be, on x86 and on ARM."""
+
+
+def python_version() -> str:
+    """Return implementation, version and path of the interpreter."""
+    return f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+
+
+def processor() -> tuple[str, list[str]]:
+    """Return the name of the processor, and those of its features that are in `_FEATURES`."""
+    fields: dict[str, str] = {}
+    for line in _lines(Path("/proc/cpuinfo")):
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    flags = set((fields.get("flags") or fields.get("features") or "").split())
+    return name, [feature for feature in _FEATURES if feature in flags]
+
+
+def cores() -> dict[str, float | int | None]:
+    """Return the logical cores of the machine, those of this process, and its quota or None."""
+    return {"machine": os.cpu_count() or 1, "affinity": affinity_cpus(), "quota": cpu_quota()}
+
+
+def memory() -> dict[str, int | None]:
+    """Return bytes of memory: of the machine, available now, the control group's limit or None."""
+    fields: dict[str, int] = {}
+    for line in _lines(Path("/proc/meminfo")):
+        key, _, value = line.partition(":")
+        number = value.split()[:1]
+        if number and number[0].isdigit():
+            fields[key] = int(number[0]) * 1024
+    return {
+        "total": fields.get("MemTotal"),
+        "available": fields.get("MemAvailable"),
+        "limit": memory_limit(),
+    }
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+# The startup of the command line: its time, and the heavy modules that it imports.
+
+
+_PROBE = """
+import sys
+before = set(sys.modules)
+from gptrs_cli.main import main
+code = main(["--help"])
+print(*{name.partition(".")[0] for name in set(sys.modules) - before}, file=sys.stderr)
+sys.exit(code)
+"""
+_OWN = frozenset({"gptrs", "gptrs_cli"})
+_NEEDED = frozenset(
+    {"annotated_doc", "click", "pluggy", "rich", "shellingham", "typer", "typing_extensions"}
+)
+"""Modules that typer and plugin discovery import."""
+
+
+@dataclass(frozen=True)
+class Startup:
+    """Seconds that `gptrs --help` took, and the modules it imported needlessly."""
+
+    seconds: float
+    heavy_modules: tuple[str, ...]
+
+
+def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
+    """Run `gptrs --help` in fresh processes; the fastest run counts."""
+    light = _OWN | _NEEDED | set(sys.stdlib_module_names)
+    # Listing a plugin imports its description, so the package alone does not count as heavy.
+    light |= {record.entry_point.partition(":")[0].partition(".")[0] for record in plugins}
+    fastest = float("inf")
+    imported: set[str] = set()
+    for _ in range(runs):
+        started = time.perf_counter()
+        result = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60
+        )
+        fastest = min(fastest, time.perf_counter() - started)
+        imported |= set(result.stderr.splitlines()[-1].split())
+    return Startup(fastest, tuple(sorted(imported - light)))
+
+
+# The checks of `gptrs doctor`: what is installed, whether it works, how fast it starts.
+
+
+_STARTUP_GOAL_S = 0.25
+
+
+def run_checks(plugins: PluginManager) -> Iterator[Check]:
+    """Yield every check as soon as it is done."""
+    yield from _machine_checks()
+    check_plugins(plugins)
+    yield from _distributions(plugins.installed())
+    yield from _plugin_checks(plugins)
+    yield _demo_model(plugins)
+    yield from model_kinds(plugins)
+    yield from optional_libraries()
+    yield _cache_directory()
+    yield from variables(os.environ, plugins)
+    yield threads()
+    yield precision(plugins)
+    yield from devices(plugins)
+    yield speed(plugins)
+    yield _startup(plugins.installed())
+
+
+def _machine_checks() -> Iterator[Check]:
+    yield Check("python", "ok", python_version(), data={"version": platform.python_version()})
+    yield Check("platform", "ok", platform.platform())
+    name, features = processor()
+    yield Check(
+        "processor",
+        "ok",
+        f"{name}: {' '.join(features) or 'no vector features known'}",
+        data={"name": name, "features": features},
+    )
+    processors = cores()
+    quota = f", quota of {processors['quota']:g}" if processors["quota"] else ""
+    detail = f"{processors['affinity']} of {processors['machine']} usable{quota}"
+    yield Check("cores", "ok", detail, data=processors)
+    available = memory()
+    known = {name: number for name, number in available.items() if number is not None}
+    detail = ", ".join(f"{name} {number / _GIB:.1f} GiB" for name, number in known.items())
+    yield Check("memory", "ok", detail or "unknown", data=available)
+
+
+def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
+    """Yield versions: of gptrs and every distribution with a plugin, then of their requirements."""
+    installed = {name for name in OWN if metadata_of(name) is not None}
+    own = {"gptrs-core", "gptrs-cli", "gptrs-observe", "gptrs-runtime", *installed}
+    own |= {record.distribution for record in records if record.distribution}
+    yield _versions("packages", own)
+    yield _versions("libraries", {name for one in own for name in _requirements(one)} - own)
+
+
+def _versions(title: str, distributions: set[str]) -> Check:
+    found = {name: metadata_of(name) for name in sorted(distributions)}
+    missing = [name for name, metadata in found.items() if metadata is None]
+    versions = {name: metadata and (metadata.version or None) for name, metadata in found.items()}
+    unread = [name for name, version in versions.items() if name not in missing and not version]
+    shown = {name: version or "is missing" for name, version in versions.items()}
+    shown |= dict.fromkeys(unread, "has metadata that cannot be read")
+    detail = ", ".join(f"{name} {words}" for name, words in shown.items())
+    hint = install_libraries(missing) if missing else None
+    if unread and not missing:
+        hint = f"reinstall {' and '.join(f'`{name}`' for name in unread)}"
+    return Check(title, "broken" if missing or unread else "ok", detail, hint, versions)
+
+
+def _requirements(distribution: str) -> list[str]:
+    metadata = metadata_of(distribution)
+    found = metadata.requires if metadata else ()
+    # Requirements with a marker (";") are for extras or other systems.
+    return [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in found if ";" not in text]
+
+
+def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
+    """Yield the state of each plugin; backends were started, as that shows a missing library."""
+    for record in plugins.installed():
+        state = "ok" if record.state.usable else "broken"
+        if record.state in (PluginState.DISABLED, PluginState.DUPLICATE):
+            state = "note"
+        detail = f"{record.name} ({record.distribution} {record.version}) is {record.state}"
+        detail += f": {record.reason}" if record.reason else ""
+        data = {"name": record.name, "kind": record.kind, "state": str(record.state)}
+        yield Check(record.kind.replace("_", " "), state, detail, record.hint, data)
+
+
+def _demo_model(plugins: PluginManager) -> Check:
+    try:
+        directory = HfDirectory.open(plugins.demo_model_path())
+        tensors = len(directory.weights.names())
+    except GptrsError as error:
+        return Check("bundled model", "note", error.message, error.hint)
+    detail = f"{tensors} tensors in {directory.path}"
+    return Check("bundled model", "ok", detail, data={"path": str(directory.path)})
+
+
+def _cache_directory() -> Check:
+    """Check that compiled kernels can be kept: make a file in the directory, and remove it."""
+    folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
+    data: dict[str, object] = {"path": str(folder), "writable": True}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        detail = f"{folder} is not writable: {error.strerror}"
+        hint = "set `GPTRS_CACHE_DIR` to a directory of yours, or every start compiles anew"
+        return Check("cache", "note", detail, hint, {**data, "writable": False})
+    return Check("cache", "ok", f"{folder} is writable", data=data)
+
+
+def _startup(records: list[PluginRecord]) -> Check:
+    try:
+        startup = measure_startup(records)
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return Check("startup", "broken", f"`gptrs --help` failed: {error}")
+    modules = ", ".join(startup.heavy_modules)
+    detail = f"`gptrs --help` takes {startup.seconds:.2f} s and imports"
+    detail += f" {modules}" if modules else " no heavy module"
+    data = {"seconds": startup.seconds, "heavy_modules": list(startup.heavy_modules)}
+    busy = os.getloadavg()[0] > granted_cpus()
+    slow = startup.seconds > _STARTUP_GOAL_S and not busy
+    hint = f"the goal is {_STARTUP_GOAL_S} s, and the machine is not busy" if slow else None
+    return Check("startup", "note" if modules or slow else "ok", detail, hint, data)
 
 
 class Doctor(Result, frozen=True, kw_only=True, tag="gptrs.doctor/1"):

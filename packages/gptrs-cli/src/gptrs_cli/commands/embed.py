@@ -15,23 +15,20 @@ from msgspec import UNSET, UnsetType
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.loading import adapter_of, loaded_model
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.loading import adapter_of, loaded_model, observed, profile_of
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import AdapterOption
-from gptrs_cli.options.settings import MODEL, Settings
-from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.options.settings import MODEL, AdapterOption, Settings
+from gptrs_cli.options.text_input import TextOptions
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note, note_below
+from gptrs_cli.terminal.streams import note, note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.text_progress import text_progress
 from gptrs_cli.text_run import Truncate, truncated
 from gptrs_observe.profile import Profile
-from gptrs_observe.programs.value_text import json_values
+from gptrs_observe.programs.report import json_values
+from gptrs_runtime.embedding.embed import IMAGES, embed_images, recipe_of, similarities
 from gptrs_runtime.embedding.embed import embed as embed_texts
-from gptrs_runtime.embedding.embed import recipe_of, similarities
-from gptrs_runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Embed, RunTimings, Vectors
 from gptrs_runtime.tokenization.encoded_text import TextLength

@@ -11,17 +11,15 @@ from typing import Annotated
 import numpy as np
 
 from gptrs_cli.imported.forward import print_imported, run_imported
-from gptrs_cli.imported.options import ImportOptions, importer_for
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.imported.inspection import ImportOptions, importer_for
+from gptrs_cli.loading import observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.processes import printed_once
-from gptrs_cli.options.settings import MODEL, TOGETHER, Settings
+from gptrs_cli.options.settings import MODEL, TOGETHER, ModelOption, Settings, printed_once
+from gptrs_cli.options.text_input import InputOptions
 from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note_below, printable
+from gptrs_cli.terminal.streams import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.forward import TOP, WITH_CLASSES, Forward, run_forward
 from gptrs_runtime.results import Forward as ForwardResult

@@ -16,9 +16,14 @@ from gptrs_cli.generate.options import (
 )
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import AdapterOption, ModelOption
-from gptrs_cli.options.processes import printed_once
-from gptrs_cli.options.settings import MODEL, TOGETHER, Settings
+from gptrs_cli.options.settings import (
+    MODEL,
+    TOGETHER,
+    AdapterOption,
+    ModelOption,
+    Settings,
+    printed_once,
+)
 
 
 @command_options(*MODEL, *TOGETHER)

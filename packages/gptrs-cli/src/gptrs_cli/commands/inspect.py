@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from gptrs.errors import UsageError
-from gptrs.plugins.importers import importer_of
+from gptrs.plugins.exporters import importer_of
 from gptrs_cli.imported.inspection import inspect_imported
 from gptrs_cli.inspect.checkpoint import print_report, read_report
 from gptrs_cli.inspect.program import ProgramOptions, inspect_program
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_runtime.programs.file import is_program
+from gptrs_runtime.programs import is_program
 
 
 @command_options()

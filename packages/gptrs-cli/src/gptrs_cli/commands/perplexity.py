@@ -7,17 +7,15 @@ import time
 from typing import Annotated
 
 from gptrs.progress import Progress, StepProgress
-from gptrs_cli.loading import adapter_of, loaded_model
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.loading import adapter_of, loaded_model, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import AdapterOption, ModelOption, model_shown
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.settings import MODEL, AdapterOption, ModelOption, Settings, model_shown
 from gptrs_cli.options.text_input import TextInput
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note_below
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.terminal.streams import note_below
 from gptrs_observe.measure.perplexity import Perplexity, measure_perplexity
 from gptrs_observe.results import Perplexity as PerplexityResult
 from gptrs_runtime.loaded_model import LoadedModel

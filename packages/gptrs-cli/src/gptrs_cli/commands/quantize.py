@@ -15,7 +15,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note_below, printable
+from gptrs_cli.terminal.streams import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.quantize import Quantized
 from gptrs_runtime.quantize import quantize as quantize_model

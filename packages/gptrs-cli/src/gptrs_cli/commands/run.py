@@ -13,29 +13,67 @@ import typer
 from msgspec import UNSET
 
 from gptrs import use_backend
+from gptrs.api import UsageError
+from gptrs.api.importers import ImportedModel
 from gptrs.api.models import tensor
 from gptrs.api.programs import Program, run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
-from gptrs.plugins.importers import import_model, importer_of
+from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.imported.inputs import inputs_of
-from gptrs_cli.loading import chosen_backend
-from gptrs_cli.observation import observed, profile_of
+from gptrs.quoting import quoted
+from gptrs_cli.loading import chosen_backend, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import PROGRAM, Settings
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import note, note_below, printable
-from gptrs_cli.terminal.waiting import Waiting
-from gptrs_observe.programs.report import result_types
-from gptrs_observe.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs_cli.terminal.streams import note, note_below, printable
+from gptrs_observe.programs.report import MAX_JSON_ELEMENTS, json_values, result_types, shown_values
 from gptrs_observe.results import ProgramResult, Run
-from gptrs_runtime.imported.sizes import named_sizes
-from gptrs_runtime.programs.file import read_program
-from gptrs_runtime.programs.inputs import InputFiles, random_inputs, require_complete
-from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
+from gptrs_runtime.imported.batch import made_up, named_sizes, sizes_of
+from gptrs_runtime.programs import (
+    InputFiles,
+    parse_sizes,
+    random_inputs,
+    read_program,
+    require_complete,
+    with_sizes,
+)
 from gptrs_runtime.results import Profile
+
+# `gptrs run` of a model in a file that an importer reads: its inputs.
+
+
+def inputs_of(
+    model: ImportedModel, files: InputFiles, sizes: Mapping[str, int], seed: int | None
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a model: from files, or, with a seed, made up.
+
+    UsageError for one that is unknown, missing, or of free sizes that nobody says.
+    """
+    unknown = [name for name in files.types() if name not in model.inputs]
+    if unknown:
+        raise UsageError(
+            f"the model has no input {quoted(unknown[0])}", hint=f"it takes {_listed(model)}"
+        )
+    arrays = files.arrays()
+    known = sizes_of(model.inputs, arrays, sizes)
+    missing = [
+        each for name, each in model.inputs.items() if name not in arrays and not each.optional
+    ]
+    if missing and seed is None:
+        raise UsageError(
+            f"no input is given for `{missing[0]}`, which is needed",
+            hint="name files that have them with --input, or make them up with --random-seed",
+        )
+    for each in missing:
+        arrays[each.name] = made_up(each, known, seed or 0)
+    return arrays
+
+
+def _listed(model: ImportedModel) -> str:
+    return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from gptrs.quoting import counted
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.loading import observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
-from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.options.text_input import TextOptions
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.streams import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
 from gptrs_runtime.loaded_model import LoadedModel

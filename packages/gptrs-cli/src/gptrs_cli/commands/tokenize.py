@@ -10,12 +10,10 @@ from gptrs.errors import UsageError
 from gptrs.quoting import counted
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import Settings
-from gptrs_cli.options.text_input import TextInput
+from gptrs_cli.options.settings import ModelOption, Settings
+from gptrs_cli.options.text_input import TextInput, parse_integers
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import is_terminal, note_below, printable
+from gptrs_cli.terminal.streams import is_terminal, note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.results import Tokenize, TokenPiece

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,28 +13,251 @@ import typer
 from msgspec import UNSET
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
-from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_of
+from gptrs.checkpoint.formats.tensor_archive import open_archive
+from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.settings import MODEL, ModelOption, Settings
+from gptrs_cli.options.text_input import InputOptions
 from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note, note_below, printable
-from gptrs_cli.trace.options import AgainstOptions, ReadOptions
-from gptrs_cli.trace.reference import ReferenceValues, reference_values
-from gptrs_cli.trace.report import Traced, print_traced, told_comparison
+from gptrs_cli.terminal.streams import note, note_below, printable
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.validate.against import require_folder, torch_reference
+from gptrs_observe.attribution import (
+    LensToken,
+    TraceRequest,
+    hidden_states_of,
+    logit_lens,
+    traced_values,
+)
+from gptrs_observe.compare.agreement import StateSummary, summarize
 from gptrs_observe.compare.error_picture import error_picture
-from gptrs_observe.compare.trace_comparison import TraceComparison, compare_traces
+from gptrs_observe.compare.validation import TraceComparison, compare_traces
 from gptrs_observe.hooks import module_names
-from gptrs_observe.results import Trace, TraceModules
-from gptrs_observe.traced_values import hidden_states_of, logit_lens, traced_values
+from gptrs_observe.results import ComparedTrace, ComparedValue, Trace, TraceModules
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
 from gptrs_runtime.results import Profile, RunTimings
+
+# The options of `gptrs trace`: what is read, and what it is compared with.
+
+
+TORCH = "torch"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The values to read."""
+
+    names: Annotated[
+        bool, option("--modules", "Print the names of all modules, and run nothing.")
+    ] = False
+    modules: Annotated[
+        list[str],
+        option(
+            "--module",
+            "Read the inputs and outputs of these modules, too; `h.*.mlp` is a pattern. Can be"
+            " repeated.",
+            metavar="NAME",
+        ),
+    ] = field(default_factory=list[str])
+    attention: Annotated[
+        bool, option("--attention", "Read the weights of attention, [B, H, T, T] a layer, too.")
+    ] = False
+    lens: Annotated[
+        int | None,
+        option(
+            "--logit-lens",
+            "Print the N likeliest next tokens by each hidden state.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None
+
+    @property
+    def request(self) -> TraceRequest:
+        """The same for the runtime."""
+        return TraceRequest(tuple(self.modules), self.attention)
+
+
+@dataclass(frozen=True)
+class AgainstOptions:
+    """The comparison with another run."""
+
+    against: Annotated[
+        str | None,
+        option(
+            "--against",
+            "Compare with a file that an earlier `--out` wrote, or with `torch`, which runs the"
+            " model in transformers. Exits with 1 where values differ.",
+            metavar="FILE|torch",
+        ),
+    ] = None
+    tolerance: Annotated[
+        float,
+        option(
+            "--tolerance",
+            "Largest error that is right, as a share of the range of the numbers.",
+            metavar="X",
+            min=0,
+        ),
+    ] = 1e-4
+    stop: Annotated[
+        bool,
+        option("--stop-on-first-mismatch", "Report up to the first value that differs."),
+    ] = False
+    svg: Annotated[
+        Path | None, option("--svg", "Draw the errors by depth in an SVG file.", metavar="FILE")
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError for options that need `--against`."""
+        if self.against is None and (self.stop or self.svg is not None):
+            raise UsageError(
+                "`--stop-on-first-mismatch` and `--svg` are for a comparison",
+                hint="add `--against FILE` or `--against torch`",
+            )
+
+
+# The values that a trace is compared with: of a file, or of the model in transformers.
+
+
+Values = Mapping[str, np.ndarray]
+ReferenceValues = Callable[[LoadedModel, np.ndarray, Values], Values]
+"""Takes the model, its inputs and our values; returns those that there are of the same names."""
+
+
+def reference_values(against: str) -> ReferenceValues:
+    """Return a reader of the values of the reference, which was checked to be there.
+
+    Errors as those of an archive; MissingLibraryError for `torch` without it.
+    """
+    if against == TORCH:
+        make = torch_reference("gptrs trace --against torch")
+
+        def of_torch(model: LoadedModel, inputs: np.ndarray, ours: Values) -> Values:
+            require_folder(model)
+            reference = make(model)
+            states = reference.hidden_states(inputs)
+            names = list(hidden_states_of(ours))
+            if len(names) != len(states):
+                raise ModelError(
+                    f"`{model.name}` has {len(names)} hidden states here, {len(states)} in torch"
+                )
+            modules = dict.fromkeys(name.rpartition(".")[0] for name in ours if name not in names)
+            found = dict(zip(names, states, strict=True))
+            return found | reference.modules(inputs, modules)
+
+        return of_torch
+    archive = open_archive(Path(against))
+
+    def of_file(_: LoadedModel, __: np.ndarray, ours: Values) -> Values:
+        known = set(archive.names())
+        return {name: archive.read(name) for name in ours if name in known}
+
+    return of_file
+
+
+# The reports of `gptrs trace`: values, the logit lens, and a comparison, as tables or JSON.
+
+
+_SUMMARY = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
+_COMPARISON = ("state", "largest error", "mean error", "", "type")
+_SHOWN = 4
+"""Tokens of a state in a table."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The values of a run by name, and what was made of them."""
+
+    values: Mapping[str, np.ndarray]
+    seconds: float
+    lens: Mapping[str, Sequence[LensToken]]
+    comparison: TraceComparison | None
+
+    def summaries(self) -> list[StateSummary]:
+        """Return the statistics of each value."""
+        return [summarize(name, value) for name, value in self.values.items()]
+
+
+def print_traced(traced: Traced) -> None:
+    """Print tables: the comparison if there is one, else the statistics; then the logit lens."""
+    if traced.comparison is None:
+        print_table(_SUMMARY, [_cells(summary) for summary in traced.summaries()])
+    else:
+        _print_comparison(traced.comparison)
+    if traced.lens:
+        print()
+        most = min(_SHOWN, max(map(len, traced.lens.values())))
+        columns = ("state", *(f"token {number}" for number in range(1, most + 1)))
+        rows = [
+            [name, *(_token(token) for token in tokens[:most])]
+            for name, tokens in traced.lens.items()
+        ]
+        print_table(columns, rows)
+
+
+def _print_comparison(comparison: TraceComparison) -> None:
+    rows = [
+        [
+            value.name,
+            f"{value.relative_max_error:.2e}",
+            f"{value.relative_mean_error:.2e}",
+            "" if comparison.holds(value) else "differs",
+            value.type,
+        ]
+        for value in comparison.values
+    ]
+    print_table(_COMPARISON, rows)
+    first = comparison.first_mismatch
+    if first is None:
+        print(f"\nall {len(comparison.values)} agree to {comparison.tolerance:g} of their range")
+    else:
+        print(f"\nthe first that differs by more than {comparison.tolerance:g}: {first.name}")
+    if comparison.alone:
+        print(f"{len(comparison.alone)} have no counterpart, such as {comparison.alone[0]}")
+
+
+def _token(token: LensToken) -> str:
+    shown = str(token.token) if token.text is None else printable(repr(token.text))
+    return f"{shown} {token.probability:.0%}"
+
+
+def _cells(summary: StateSummary) -> list[str]:
+    numbers = (summary.mean, summary.std, summary.min, summary.max)
+    return [
+        summary.name,
+        *(f"{number:.4g}" for number in numbers),
+        f"{summary.non_finite:.2%}" if summary.non_finite else "0",
+        f"{summary.norm:.4g}",
+        summary.type,
+    ]
+
+
+def told_comparison(comparison: TraceComparison) -> ComparedTrace:
+    """Return a comparison as results tell it."""
+    first = comparison.first_mismatch
+    return ComparedTrace(
+        tolerance=comparison.tolerance,
+        agrees=first is None,
+        first_mismatch=None if first is None else first.name,
+        without_counterpart=list(comparison.alone),
+        values=[
+            ComparedValue(
+                name=value.name,
+                type=value.type,
+                max_error=value.relative_max_error,
+                mean_error=value.relative_mean_error,
+                agrees=comparison.holds(value),
+            )
+            for value in comparison.values
+        ],
+    )
 
 
 @command_options(*MODEL)

@@ -14,20 +14,19 @@ from msgspec import structs
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
-from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.terminal.streams import note
 from gptrs_cli.text_run import HeadModel
 from gptrs_observe.profile import Profile
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import RunTimings, Transcribe, Transcription
 from gptrs_runtime.speech.fallback import Fallback
-from gptrs_runtime.speech.subtitles import srt, vtt
+from gptrs_runtime.speech.timestamps import srt, vtt
 from gptrs_runtime.speech.transcribe import transcribe as transcribe_sound
 
 

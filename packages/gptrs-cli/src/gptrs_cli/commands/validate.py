@@ -11,24 +11,22 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.imported.options import ImportOptions, importer_for
-from gptrs_cli.imported.validation import validate_import
-from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_of
+from gptrs_cli.imported.inspection import ImportOptions, importer_for, validate_import
+from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption, model_shown
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.settings import MODEL, ModelOption, Settings, model_shown
+from gptrs_cli.options.text_input import InputOptions
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.validate.against import (
     AgainstOptions,
     compare,
     print_comparison,
+    require_folder,
     told_comparison,
+    torch_reference,
 )
-from gptrs_cli.validate.reference import require_folder, torch_reference
 from gptrs_cli.validate.report import Outcome, print_outcome, told_outcome
 from gptrs_observe.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs_observe.compare.validation import validate as validate_model

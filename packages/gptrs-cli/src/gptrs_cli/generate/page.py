@@ -11,10 +11,10 @@ from msgspec import UNSET
 from gptrs.quoting import counted
 from gptrs.spans import span
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.terminal.failures import Waiting
+from gptrs_cli.terminal.streams import has_colors, is_terminal, printable
 from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerReader, TextDelta, ThoughtsDelta
-from gptrs_runtime.generation.chat_answers import Answer, read_answer
+from gptrs_runtime.generation.chat_session import Answer, read_answer
 from gptrs_runtime.generation.generate import Generation, TextStream
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import GeneratedText, Guesses

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, structs
 from msgspec.structs import replace
 
-from gptrs.errors import NoTokenError
+from gptrs.errors import NoTokenError, UsageError
 from gptrs.lazy_module import lazy_module
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.generate.generation_options import generation_options
-from gptrs_cli.generate.options import template_variables
+from gptrs_cli.generate.options import PromptOptions, template_variables
 from gptrs_cli.generate.page import (
     Page,
     answer_of,
@@ -22,17 +23,14 @@ from gptrs_cli.generate.page import (
     shown_text,
     write_stream,
 )
-from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.loading import loaded_model
-from gptrs_cli.observation import observed, profile_of
-from gptrs_cli.options.model import model_shown
-from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.failures import INTERRUPTED
+from gptrs_cli.loading import loaded_model, observed, profile_of
+from gptrs_cli.options.settings import Settings, model_shown
+from gptrs_cli.options.text_input import is_piped, parse_integers, piped_text, read_text
+from gptrs_cli.terminal.failures import INTERRUPTED, Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import complain, note
-from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.terminal.streams import complain, note
 from gptrs_observe.profile import Profile
 from gptrs_runtime.chat.answer_reader import (
     AnswerEvent,
@@ -41,12 +39,52 @@ from gptrs_runtime.chat.answer_reader import (
     ThoughtsDelta,
 )
 from gptrs_runtime.generation.batch import Several
-from gptrs_runtime.generation.chat_answers import Answer, answer_form, opens_thoughts
-from gptrs_runtime.generation.chat_session import conversation
+from gptrs_runtime.generation.chat_session import Answer, answer_form, conversation, opens_thoughts
 from gptrs_runtime.generation.generate import Generation, GenerationOptions, TextStream
-from gptrs_runtime.images.picture_tokens import shown_tokens
+from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Generate, GenerateEvent, GenerationTimings
+
+# The prompt of a generation: text, a file, tokens, or what suits the demo model.
+
+
+DEMO_PROMPT = "def read_file(path):\n"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text or tokens to continue; `is_default` when the user named neither."""
+
+    content: str | list[int]
+    is_default: bool = False
+
+
+def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
+    """Return the one prompt that is given, else what is piped in, else DEMO_PROMPT if it may be.
+
+    A piped text loses its last line break, which `echo` adds. UsageError without a prompt, for two
+    of them, and for malformed tokens; InputFileError for a file that cannot be read as UTF-8.
+    """
+    given = list(options.given)
+    if len(given) > 1:
+        raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
+    text = options.prompt if options.text is None else options.text
+    if text is not None:
+        return Prompt(text)
+    if options.prompt_ids is not None:
+        return Prompt(parse_integers(options.prompt_ids, "--prompt-ids"))
+    if options.prompt_file is not None:
+        return Prompt(read_text(options.prompt_file, "the prompt"))
+    if is_piped() and (piped := piped_text("the prompt")):
+        return Prompt(piped)
+    if has_default:
+        return Prompt(DEMO_PROMPT, is_default=True)
+    raise UsageError(
+        "there is no prompt",
+        hint='give it as an argument, `gptrs generate "Once upon a time"`, pipe it in,'
+        " or name --prompt-file or --prompt-ids",
+    )
+
 
 if TYPE_CHECKING:
     from gptrs_cli.generate import batch

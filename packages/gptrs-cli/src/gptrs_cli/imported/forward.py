@@ -9,17 +9,15 @@ import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.imported.options import ImportOptions, loaded_import
+from gptrs_cli.imported.inspection import ImportOptions, loaded_import
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import note_below, printable
+from gptrs_cli.terminal.streams import note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
-from gptrs_runtime.imported.batch import ImportedBatch, imported_batch
-from gptrs_runtime.imported.images import ImageFiles
+from gptrs_runtime.imported.batch import ImportedBatch, imported_batch, named_sizes
 from gptrs_runtime.imported.loaded_import import LoadedImport
-from gptrs_runtime.imported.scores import ImportedScores, run_scores
-from gptrs_runtime.imported.sizes import named_sizes
+from gptrs_runtime.imported.scores import ImageFiles, ImportedScores, run_scores
 from gptrs_runtime.model_inputs import InputChoice
 from gptrs_runtime.results import Forward, Profile, RunTimings, Score
 

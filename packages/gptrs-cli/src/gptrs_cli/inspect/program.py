@@ -13,22 +13,57 @@ from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.inspect.checkpoint import byte_size, count
-from gptrs_cli.inspect.passes import print_pass
 from gptrs_cli.options.completion import pass_names
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note, printable
+from gptrs_cli.terminal.streams import note, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.programs.diagram import Diagram, diagrams_of
-from gptrs_observe.programs.kernel_times import read_times
-from gptrs_observe.programs.pass_report import explain
-from gptrs_observe.programs.picture.dot import to_dot
-from gptrs_observe.programs.picture.svg import MAX_DRAWN, to_svg
-from gptrs_observe.programs.report import NamedType, ProgramReport, ProgramWork, report_program
-from gptrs_observe.results import InspectProgram
-from gptrs_runtime.programs.file import read_program
-from gptrs_runtime.programs.sizes import parse_sizes, with_sizes
+from gptrs_observe.programs.op_work import read_times
+from gptrs_observe.programs.picture.svg import MAX_DRAWN, to_dot, to_svg
+from gptrs_observe.programs.report import (
+    NamedType,
+    PassReport,
+    ProgramReport,
+    ProgramWork,
+    explain,
+    report_program,
+)
+from gptrs_observe.results import InspectPass, InspectProgram
+from gptrs_runtime.programs import parse_sizes, read_program, with_sizes
+
+# The effect of a pass on a program, for `gptrs inspect --why`.
+
+
+def print_pass(report: PassReport, *, as_json: bool) -> None:
+    """Print the report, as JSON or for people."""
+    if as_json:
+        result = InspectPass(
+            name=report.name,
+            instructions={"before": report.before, "after": report.after},
+            fired=report.fired,
+            declined=list(report.declined),
+        )
+        return print_result(result)
+    print(f"pass        {report.name}")
+    print(f"program     {report.before} instructions before it, {report.after} after it")
+    if not report.equations:
+        print("\nThe pass has no rewrites of its own that could decline.")
+        return
+    if report.fired:
+        print()
+        rows = [[name, str(n), report.equations.get(name, "")] for name, n in report.fired.items()]
+        print_table(["applied", "times", "what it does"], rows)
+    if report.declined:
+        print()
+        rows = [
+            [each.rewrite, str(each.times), each.instruction, each.reason]
+            for each in report.declined
+        ]
+        print_table(["declined", "times", "at", "because"], rows)
+    if not report.fired and not report.declined:
+        print(printable(f"\nNone of its rewrites fits: {', '.join(report.equations)}."))
 
 
 class ProgramForm(StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, cast
 
+from gptrs_runtime.sources.model_folder import MODULES
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_runtime.sources.sentence_transformers import MODULES
 
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ForCausalLM": ("generate", "chat"),

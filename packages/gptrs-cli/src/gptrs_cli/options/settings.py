@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Generator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gptrs.api.backends import ProcessGroup
 from gptrs.plugins.manager import configure
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.help_pages import FURTHER
@@ -17,6 +20,7 @@ from gptrs_cli.options.completion import (
     backend_names,
     excluded_names,
     functional_policies,
+    model_names,
     trace_sink_names,
 )
 from gptrs_cli.options.declare import option
@@ -270,3 +274,47 @@ TOGETHER = ("coordinator", "processes", "process_id")
 """Settings of commands that several processes may run together."""
 LOAD = ("backend", "threads", *PLACE, "weight_budget", "weights", "precision")
 """Settings of commands that load a model to measure it."""
+
+
+# The option that names a model, the same for all commands that run one.
+
+
+ModelOption = Annotated[
+    Path | None,
+    option(
+        "--model",
+        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[@REVISION] of the Hugging Face hub."
+        "  [default: demo]",
+        metavar="MODEL",
+        names=model_names,
+    ),
+]
+
+AdapterOption = Annotated[
+    Path | None,
+    option("--adapter", "Change the model by the LoRA adapter in a folder.", metavar="DIR"),
+]
+
+
+def model_shown(path: Path | None) -> str:
+    """Return what messages call the model at `path`."""
+    return f"`{path}`" if path else "the demo model"
+
+
+# Commands that several processes run together, each on devices of its own.
+
+
+def group_of(settings: Settings) -> ProcessGroup | None:
+    """Return the processes, None for this one alone; UsageError for a part of the options."""
+    return ProcessGroup.stated(settings.coordinator, settings.processes, settings.process_id)
+
+
+@contextlib.contextmanager
+def printed_once(settings: Settings) -> Generator[None]:
+    """Scope in which the first of several processes alone writes to standard output."""
+    group = group_of(settings)
+    if group is None or group.number == 0:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield

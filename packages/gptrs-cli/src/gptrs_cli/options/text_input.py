@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import quoted
+from gptrs.quoting import quoted, shown_value
+from gptrs.strict_json import parse_object
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import InputFileError
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.streams import note
+from gptrs_runtime.model_inputs import InputChoice
 
 LARGEST_TEXT = 256 << 20
 """Bytes: a file without an end, such as a device, must not fill the memory."""
@@ -111,3 +117,128 @@ def read_bytes(file: str, what: str) -> tuple[bytes, str]:
             f"cannot read {what} from {shown}: it has more than {LARGEST_TEXT} bytes"
         )
     return data, shown
+
+
+# Texts in a file: lines, or an object with `text` on each line.
+
+
+_JSON_LINES: Final = ".jsonl"
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Texts on the command line, or in a file."""
+
+    text: Annotated[
+        list[str],
+        typer.Option("--text", metavar="TEXT", help="A text; can be repeated."),
+    ] = field(default_factory=list[str])
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help='Texts in a file, one a line; in a .jsonl file lines such as {"text": "..."}.'
+            " `-` is standard input, one a line.",
+        ),
+    ] = None
+
+    def read(self) -> list[str]:
+        """Return the texts; lines of white space alone are skipped.
+
+        UsageError unless one of the options is given; InputFileError for a file that cannot be
+        read, has no texts, or has a malformed line, which it names.
+        """
+        if bool(self.text) == (self.file is not None):
+            found = "both" if self.text else "neither"
+            raise UsageError(
+                f"`--text` or `--input` is needed, got {found}", hint="give one of them"
+            )
+        return self.text if self.file is None else _read_file(self.file)
+
+
+def _read_file(file: Path) -> list[str]:
+    data, shown = read_bytes(str(file), "the texts")
+    texts = list(_texts(data, shown, as_json=file.suffix.lower() == _JSON_LINES))
+    if not texts:
+        raise InputFileError(f"{shown} has no texts", hint="each line is one")
+    return texts
+
+
+def _texts(data: bytes, shown: str, *, as_json: bool) -> Iterator[str]:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            where = f"line {number} of {shown}"
+            yield _of_object(line, where) if as_json else _of_line(line, where)
+
+
+def _of_line(line: bytes, where: str) -> str:
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputFileError(
+            f"{where} is not UTF-8: byte {error.start}", hint="convert the file to UTF-8"
+        ) from error
+
+
+def _of_object(line: bytes, where: str) -> str:
+    record = parse_object(line, where, InputFileError, hint='a line is {"text": "..."}')
+    text = record.get("text")
+    if not isinstance(text, str):
+        found = "nothing" if text is None else shown_value(text)
+        raise InputFileError(f"{where} needs a string `text`, found {found}")
+    return text
+
+
+# The options that say what a model is run on once, shared by the commands that do so.
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Files, tokens or a text as the input of a model, else made-up ones."""
+
+    inputs: Annotated[
+        list[Path],
+        option(
+            "--input",
+            "An image, or a tensor as .npy, .npz, .safetensors or .gptrsten; several of one size"
+            " make a batch.",
+            metavar="FILE",
+        ),
+    ] = field(default_factory=list[Path])
+    input_key: Annotated[
+        str | None,
+        option("--input-key", "Which tensor of a file that has several.", metavar="NAME"),
+    ] = None
+    tokens: Annotated[
+        str | None, option("--tokens", "Tokens, for a model of text.", metavar="1,2,3")
+    ] = None
+    prompt: Annotated[
+        str | None, option("--prompt", "Text, for a model of text.", metavar="TEXT")
+    ] = None
+    seed: Annotated[
+        int,
+        option(
+            "--seed",
+            "Where no input is given, make one up, the same for the same N.",
+            metavar="N",
+        ),
+    ] = 0
+
+    def choice(self, *made_up: int) -> InputChoice:
+        """Return the choice for `batch_of`; `made_up`: its count and length of made-up inputs.
+
+        UsageError for malformed tokens.
+        """
+        ids = None if self.tokens is None else tuple(parse_integers(self.tokens, "--tokens"))
+        return InputChoice(
+            tuple(self.inputs), self.input_key, ids, self.prompt, self.seed, *made_up
+        )
+
+
+def parse_integers(text: str, option: str, what: str = "tokens") -> list[int]:
+    """Return the numbers in a list such as 1,2,3; else UsageError: `option` needs `what`."""
+    parts = re.split(r"[,\s]+", text.strip())
+    if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
+        raise UsageError(f"`{option}` needs {what} such as 1,2,3, got `{text:.60}`")
+    return [int(part) for part in parts]

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gptrs.progress import StepProgress
 from gptrs.quoting import clipped
-from gptrs_cli.terminal.stderr import has_colors
+from gptrs_cli.terminal.streams import has_colors
 
 _NARROWEST = 24
 """Least width of the last column of a table; with less, its cells go below their rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from gptrs_cli.terminal.stderr import is_terminal, printable, rich_output
+from gptrs_cli.terminal.streams import is_terminal, printable, rich_output
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from gptrs.errors import UsageError
+from gptrs.errors import MissingLibraryError, ModelError, UsageError
+from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import counted
+from gptrs.quoting import counted, quoted
 from gptrs_cli.loading import chosen_backend, loaded_model
 from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option
-from gptrs_cli.options.model import model_shown
-from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.settings import Settings, model_shown
 from gptrs_cli.options.text_input import read_text
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note_below
-from gptrs_cli.terminal.waiting import Waiting
-from gptrs_observe.compare.divergence import (
+from gptrs_cli.terminal.streams import note_below
+from gptrs_observe.compare.agreement import (
     TextDivergence,
     VectorDivergence,
     compare_text,
@@ -30,6 +31,10 @@ from gptrs_observe.results import ValidateAgainst
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Profile, RunTimings
+from gptrs_runtime.sources.hf_directory import HfDirectory
+
+if TYPE_CHECKING:
+    from gptrs_cli.validate.torch_reference import TorchReference
 
 
 @dataclass(frozen=True)
@@ -188,3 +193,36 @@ def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> Sequence[i
             " their predictions cannot be compared"
         )
     return ours
+
+
+# transformers as the reference of a comparison, imported where one is asked for.
+
+
+def torch_reference(command: str) -> type[TorchReference]:
+    """Return the class; MissingLibraryError, which names `command`, without torch."""
+    try:
+        module = importlib.import_module("gptrs_cli.validate.torch_reference")
+    except ImportError as missing:
+        raise MissingLibraryError(
+            f"`{command}` needs torch and transformers: {missing}",
+            hint=_install_hint(missing),
+        ) from missing
+    return cast("type[TorchReference]", module.TorchReference)
+
+
+def require_folder(model: LoadedModel) -> None:
+    """Raise ModelError for a model that is no folder."""
+    if not isinstance(model.files, HfDirectory):
+        raise ModelError(
+            f"{quoted(str(model.files.path), 200)} is a file that transformers does not read",
+            hint="compare the folder it was made of, or make one with `gptrs convert`",
+        )
+
+
+def _install_hint(missing: ImportError) -> str:
+    """Return what to install: transformers imports Pillow even for models of text."""
+    if (missing.name or "").partition(".")[0] == "PIL":
+        return (
+            "Pillow alone is missing: `pip install pillow`; transformers imports it for any model"
+        )
+    return install_extra("gptrs-cli", "torch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.streams import note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.compare.agreement import Agreement
 from gptrs_observe.compare.validation import Validation

@@ -11,11 +11,9 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs_conformance.allowances import COMPLEX_RTOL, elementwise_tolerance
-from gptrs_conformance.numerics import decode
+from gptrs_conformance.numerics import COMPLEX_RTOL, Tolerance, decode, elementwise_tolerance
 from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import edge_floats, next_seed, sample
-from gptrs_conformance.tolerance import Tolerance
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (3, 0, 2), (2, 1, 3, 5), (37,))
 """Rank 0, no elements, one, rank 4, and more than the lanes of a vector."""

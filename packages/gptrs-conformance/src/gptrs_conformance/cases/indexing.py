@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain, cycle
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -11,10 +13,22 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import indexing as ops
-from gptrs_conformance.exact_values import Index, collected, edge_operand, plain, wide
+from gptrs.ir.ops.indexing import ScatterReduce, SegmentReduce
+from gptrs_conformance.exact_values import (
+    Index,
+    absorbing_values,
+    collected,
+    combined,
+    edge_operand,
+    exact_but_complex,
+    exact_operand,
+    kinds_of,
+    plain,
+    wide,
+)
 from gptrs_conformance.numerics import integer_range
 from gptrs_conformance.op_case import OpCase, rows
-from gptrs_conformance.samples import integers
+from gptrs_conformance.samples import as_float, integers
 
 TAKES: tuple[tuple[str, Index, Index], ...] = (
     ("rows", (5, 3), (4,)),
@@ -173,3 +187,146 @@ def dynamic_update_slice(
             expected[target] = values[place]
         inputs = (x, update, array)
         yield OpCase(ops.DynamicUpdateSlice(), inputs, (wide(expected, dtype),), label=label)
+
+
+# Cases of the ops that combine elements where another tensor says, all of one place at a time.
+
+
+ScatterKind: TypeAlias = Literal["add", "mul", "max", "min", "replace"]
+
+SCATTERS: tuple[tuple[str, Index, Index, int], ...] = (
+    ("last axis", (3, 5), (3, 4), 1),
+    ("first axis, part of the other", (5, 4), (9, 2), 0),
+    ("vector", (3,), (6,), 0),
+    ("middle of rank 4", (2, 3, 1, 2), (1, 5, 1, 2), 1),
+    ("no updates", (3, 4), (0, 4), 0),
+    ("of nothing", (3, 0), (2, 0), 0),
+    ("all to one", (1, 2), (4, 2), 0),
+)
+SEGMENTS: tuple[tuple[str, Index, int], ...] = (
+    ("rows", (8, 3), 4),
+    ("elements", (9,), 5),
+    ("one segment", (4, 2), 1),
+    ("no rows", (0, 3), 2),
+    ("no segments", (0, 3), 0),
+    ("empty rows", (3, 0), 2),
+    ("rank 4", (5, 2, 1, 2), 3),
+)
+REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def scattered(x: np.ndarray, at: np.ndarray, updates: np.ndarray, op: ScatterReduce) -> np.ndarray:
+    """Return what `scatter_reduce` must give, before floats are rounded to the result type."""
+    dtype = dtypes.from_numpy(x.dtype)
+    values, new, numbers = plain(x), plain(updates), plain(at)
+    met: dict[Index, list[complex]] = {}
+    for place in np.ndindex(*updates.shape):
+        to = (*place[: op.axis], int(numbers[place]), *place[op.axis + 1 :])
+        met.setdefault(to, [values.item(to)]).append(new.item(place))
+    for to, listed in met.items():
+        replaces = op.kind == "replace"
+        values[to] = listed[-1] if replaces else combined(REDUCTIONS[op.kind], listed, dtype)
+    return wide(values, dtype)
+
+
+def _scatter(
+    op: ScatterReduce, x: np.ndarray, at: np.ndarray, updates: np.ndarray, label: str
+) -> OpCase:
+    tolerance = exact_but_complex(dtypes.from_numpy(x.dtype))
+    expected = scattered(x, at, updates, op)
+    return OpCase(op, (x, at, updates), (expected,), tolerance, f"{label}, {op.kind}")
+
+
+@rows(ScatterReduce, dtypes=dtypes.ALL)
+def scatter_reduce(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every kind with indices that repeat, the edge shapes, accumulation, indices outside."""
+    del op_class
+    kinds: tuple[ScatterKind, ...] = ("replace",)
+    if not dtype.is_bool:
+        kinds = (*kinds, "add", "mul")
+    if dtype.is_integer or dtype.is_float:
+        kinds = (*kinds, "max", "min")
+    label, shape, written, axis = SCATTERS[0]
+    for kind, index_type in zip(kinds, index_types(dtype), strict=False):
+        x, updates = exact_operand(dtype, shape, rng), exact_operand(dtype, written, rng)
+        at = positions(rng, written, 2, index_type)
+        yield _scatter(ScatterReduce(axis, kind), x, at, updates, label)
+    for number, (label, shape, written, axis) in enumerate(SCATTERS[1:]):
+        kind = kinds[number % len(kinds)]
+        x, updates = exact_operand(dtype, shape, rng), exact_operand(dtype, written, rng)
+        at = positions(rng, written, shape[axis], dtypes.si64)
+        yield _scatter(ScatterReduce(axis, kind), x, at, updates, label)
+    x, updates = edge_operand(dtype, (7,), rng), edge_operand(dtype, (9,), rng)
+    at = positions(rng, (9,), 7, dtypes.si32)
+    yield _scatter(ScatterReduce(0, "replace"), x, at, updates, "edge values")
+    if dtype.is_float:
+        yield from _scattered_floats(dtype)
+    x = exact_operand(dtype, (2, 5), rng)
+    for index_type, index in OUTSIDE:
+        at = integers([0, 4, index, 1], index_type).reshape(2, 2)
+        inputs = (x, at, x[:, :2])
+        op = ScatterReduce(1, kinds[-1])
+        yield OpCase(op, inputs, (), label=f"index {index}", error=f"index {index}")
+
+
+def _scattered_floats(dtype: DType) -> Iterator[OpCase]:
+    x = as_float(np.array([1.0, math.nan, -math.inf, 2.0, math.inf]), dtype)
+    updates = as_float(np.array([math.nan, 3.0, 4.0, 5.0, math.nan]), dtype)
+    at = integers([0, 1, 2, 3, 4], dtypes.si32)
+    for kind in ("max", "min", "add"):
+        yield _scatter(ScatterReduce(0, kind), x, at, updates, "not finite")
+    values = absorbing_values(dtype)
+    if dtype.bits <= 16:
+        at = integers([0] * (len(values) - 1), dtypes.si32)
+        yield _scatter(ScatterReduce(0, "add"), values[:1], at, values[1:], "accumulated in f32")
+
+
+@rows(SegmentReduce, dtypes=tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool))
+def segment_reduce(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every kind, ids in any order and of every type, empty segments, ids outside."""
+    del op_class
+    kinds = kinds_of(dtype)
+    types = index_types(dtype)
+    for kind in kinds:
+        x = exact_operand(dtype, (8, 3), rng)
+        ids = integers([3, 0, 3, 1, 0, 0, 3, 1], next(types))
+        yield _segments(SegmentReduce(kind, 5), x, ids, "unsorted, two of them empty")
+    for number, (label, shape, count) in enumerate(SEGMENTS):
+        x = exact_operand(dtype, shape, rng)
+        ids = positions(rng, shape[:1], count, next(types))
+        yield _segments(SegmentReduce(kinds[number % len(kinds)], count), x, ids, label)
+    if dtype.is_float:
+        yield from _float_segments(dtype)
+    x = exact_operand(dtype, (4, 2), rng)
+    for index_type, index in OUTSIDE:
+        ids = integers([0, 4, index, 1], index_type)
+        op = SegmentReduce(kinds[-1], 5)
+        yield OpCase(op, (x, ids), (), label=f"id {index}", error=f"index {index}")
+    ids = integers([0], dtypes.si64)
+    yield OpCase(
+        SegmentReduce("sum", 0), (x[:1], ids), (), label="id of no segment", error="index 0"
+    )
+
+
+def _segments(op: SegmentReduce, x: np.ndarray, ids: np.ndarray, label: str) -> OpCase:
+    dtype = dtypes.from_numpy(x.dtype)
+    values, numbers = plain(x), plain(ids)
+
+    def total(place: Index) -> complex:
+        column = values[(slice(None), *place[1:])]
+        return combined(op.kind, column[numbers == place[0]], dtype)
+
+    expected = wide(collected((op.num_segments, *x.shape[1:]), total), dtype)
+    tolerance = exact_but_complex(dtype)
+    return OpCase(op, (x, ids), (expected,), tolerance, f"{label}, {op.kind}")
+
+
+def _float_segments(dtype: DType) -> Iterator[OpCase]:
+    x = as_float(np.array([1.0, math.nan, -math.inf, 2.0, 4.0, math.inf]), dtype)
+    ids = integers([0, 0, 1, 1, 2, 2], dtypes.si32)
+    for kind in ("max", "min", "sum"):
+        yield _segments(SegmentReduce(kind, 3), x, ids, "not finite")
+    if dtype.bits <= 16:
+        values = absorbing_values(dtype)
+        ids = integers([0] * len(values), dtypes.ui8)
+        yield _segments(SegmentReduce("sum", 1), values, ids, "accumulated in f32")

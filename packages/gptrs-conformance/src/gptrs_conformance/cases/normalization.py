@@ -11,10 +11,9 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.normalization import LayerNorm
-from gptrs_conformance.numerics import decode
+from gptrs_conformance.numerics import Tolerance, decode, norm_tolerance
 from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import as_float, sample
-from gptrs_conformance.tolerance import Tolerance, norm_tolerance
 
 SHAPES: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("last axis", (3, 7), 1),

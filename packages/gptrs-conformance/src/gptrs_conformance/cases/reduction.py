@@ -26,10 +26,9 @@ from gptrs_conformance.exact_values import (
     plain,
     wide,
 )
-from gptrs_conformance.numerics import PRECISION, integer_range
+from gptrs_conformance.numerics import PRECISION, Tolerance, integer_range
 from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import as_float, integers, sample
-from gptrs_conformance.tolerance import Tolerance
 
 ReduceKind: TypeAlias = Literal["sum", "prod", "max", "min", "and", "or"]
 

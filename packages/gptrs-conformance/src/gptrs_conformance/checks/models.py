@@ -12,7 +12,7 @@ from typing_extensions import override
 from gptrs import functionals as F
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import steps_at_once
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
 from gptrs.ir import dtypes
@@ -33,7 +33,7 @@ from gptrs.nn import (
 from gptrs.nn.greedy_steps import greedy_steps
 from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs_conformance.check import Check, CheckFailure
-from gptrs_conformance.tolerance import Tolerance
+from gptrs_conformance.numerics import Tolerance
 
 VOCABULARY, WIDTH, HEADS, LAYERS, CONTEXT = 23, 16, 2, 2, 96
 PROMPT = np.array([[5, 11, 2, 19, 7, 3]])

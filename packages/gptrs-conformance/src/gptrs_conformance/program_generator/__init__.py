@@ -6,26 +6,15 @@ emitter, a function in the module of its family, is written with the operands of
 cases in the kit.
 """
 
-from gptrs_conformance.program_generator import (
-    contraction,
-    control_flow,
-    creation,
-    custom_call,
-    elementwise,
-    indexing,
-    layout,
-    normalization,
-    quantization,
-    random,
-    reduction,
-    sorting,
-    window,
-)
-from gptrs_conformance.program_generator.agreement import disagreement
+from gptrs_conformance.program_generator import contraction, control_flow, elementwise, layout
+from gptrs_conformance.program_generator.elements import error_limit
 from gptrs_conformance.program_generator.emitters import EMITTERS
-from gptrs_conformance.program_generator.facts import error_limit
-from gptrs_conformance.program_generator.inputs import random_inputs
-from gptrs_conformance.program_generator.programs import programs_covering, random_program
+from gptrs_conformance.program_generator.programs import (
+    disagreement,
+    programs_covering,
+    random_inputs,
+    random_program,
+)
 
 __all__ = [
     "EMITTERS",

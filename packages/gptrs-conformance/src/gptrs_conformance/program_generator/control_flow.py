@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gptrs.ir import dtypes
-from gptrs.ir.attributes import FunctionName
+from gptrs.ir.attributes import Dictionary, DictionaryValue, FunctionName
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
-from gptrs.ir.ops import control_flow as ops
+from gptrs.ir.ops import control_flow as control_flow_ops
+from gptrs.ir.ops import custom_call as custom_call_ops
 from gptrs.ir.ops.elementwise import Add, And, Compare, Sub
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.elements import NOTHING_KNOWN, Facts, joined
 from gptrs_conformance.program_generator.emitters import emits
-from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, joined
 from gptrs_conformance.program_generator.steps import inner_draft
 
 MAX_NESTING = 2
@@ -23,7 +26,7 @@ MAX_NESTING = 2
 PREDICATE = TensorType(dtypes.i1, ())
 
 
-@emits(ops.Cond, dtypes=[dtypes.i1], weight=3)
+@emits(control_flow_ops.Cond, dtypes=[dtypes.i1], weight=3)
 def conds(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Two regions that give the same types out of the same operands."""
     _require_room(draft)
@@ -37,10 +40,10 @@ def conds(draft: Draft, op: type[Op], dtype: DType) -> None:
     ]
     regions = (then.region(results), otherwise.region(others))
     predicate = draft.like(PREDICATE)
-    draft.emit_many(ops.Cond(), (predicate, *operands), facts, regions)
+    draft.emit_many(control_flow_ops.Cond(), (predicate, *operands), facts, regions)
 
 
-@emits(ops.While, dtypes=[dtypes.i1], weight=2)
+@emits(control_flow_ops.While, dtypes=[dtypes.i1], weight=2)
 def whiles(draft: Draft, op: type[Op], dtype: DType) -> None:
     """A loop that counts to at most 3, up or down, whatever else it does; its state is exact."""
     _require_room(draft)
@@ -53,7 +56,7 @@ def whiles(draft: Draft, op: type[Op], dtype: DType) -> None:
     place = draft.dice.between(0, len(state))
     state.insert(place, draft.splat(trips if down else 0, counter))
     regions = (_condition(draft, state, place, trips, down), _loop_body(draft, state, place, down))
-    draft.emit_many(ops.While(), state, [NOTHING_KNOWN] * len(state), regions)
+    draft.emit_many(control_flow_ops.While(), state, [NOTHING_KNOWN] * len(state), regions)
 
 
 def _condition(draft: Draft, state: Sequence[Value], place: int, trips: int, down: bool) -> Region:
@@ -75,7 +78,7 @@ def _loop_body(draft: Draft, state: Sequence[Value], place: int, down: bool) -> 
     return inner.region(results)
 
 
-@emits(ops.Scan, dtypes=[dtypes.i1], weight=3)
+@emits(control_flow_ops.Scan, dtypes=[dtypes.i1], weight=3)
 def scans(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Over none to two tensors, with none to two exact values carried along."""
     _require_room(draft)
@@ -90,7 +93,7 @@ def scans(draft: Draft, op: type[Op], dtype: DType) -> None:
     kept = [inner.like(value.type, exact=True) for value in carried]
     stacked = _picked(inner, draft.dice.between(0 if carried else 1, 2))
     facts = [*(NOTHING_KNOWN for _ in carried), *(inner.facts[value] for value in stacked)]
-    scan = ops.Scan(len(carried), length, draft.dice.chance(0.4))
+    scan = control_flow_ops.Scan(len(carried), length, draft.dice.chance(0.4))
     region = inner.region([*kept, *stacked])
     draft.emit_many(scan, (*carried, *scanned), facts, [region])
 
@@ -104,12 +107,12 @@ def _scanned(draft: Draft) -> list[Value]:
     return [first, other] if other is not None and draft.dice.chance(0.4) else [first]
 
 
-@emits(ops.Call, dtypes=[dtypes.i1], weight=3)
+@emits(control_flow_ops.Call, dtypes=[dtypes.i1], weight=3)
 def calls(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Of a function written before, or for this call."""
     function = some_function(draft)
     draft.emit_many(
-        ops.Call(FunctionName(function.name)),
+        control_flow_ops.Call(FunctionName(function.name)),
         arguments(draft, function),
         draft.library.facts[function.name],
     )
@@ -160,3 +163,31 @@ def _picked(inner: Draft, count: int) -> list[Value]:
     if count and not inner.values:
         inner.fresh(TensorType(_any_dtype(inner), inner.shape()))
     return [inner.dice.pick(inner.values) for _ in range(count)]
+
+
+# Emitters of composites, which any backend can run.
+
+
+KINDS = ("vendor.thing.v1", "a.b.v0", "vendor.fused_2.f32.x.v12/fast", "softmax.v1/other")
+"""Kinds that nobody claims: that of a functional promises its decomposition."""
+VALUES: tuple[DictionaryValue, ...] = (
+    True, 0, -(2**63), 1.5, -0.0, math.inf, math.nan, "", "a // (b) {é}", dtypes.bf16, (), (1, -2),
+)  # fmt: skip
+
+
+@emits(custom_call_ops.Composite, dtypes=[dtypes.i1], weight=2)
+def composites(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """With a function as decomposition; what the attributes say means nothing."""
+    function = some_function(draft)
+    names = " ".join(f"x{number}" for number in range(len(function.body.params)))
+    name = FunctionName(function.name)
+    composite = custom_call_ops.Composite(
+        draft.dice.pick(KINDS), name, names, _attributes(draft.dice)
+    )
+    facts = draft.library.facts[function.name]
+    draft.emit_many(composite, arguments(draft, function), facts)
+
+
+def _attributes(dice: Dice) -> Dictionary:
+    names = dice.some(("k", "b.c", "_", "k2"))
+    return Dictionary.of({name: dice.pick(VALUES) for name in names})

@@ -16,8 +16,15 @@ from gptrs.ir.program import Function, Instruction, Region, Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.elements import Style, magnitude, random_literal, splat
-from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, error_limit
+from gptrs_conformance.program_generator.elements import (
+    NOTHING_KNOWN,
+    Facts,
+    Style,
+    error_limit,
+    magnitude,
+    random_literal,
+    splat,
+)
 
 MAX_SIZE = 256
 """Most elements of a value."""

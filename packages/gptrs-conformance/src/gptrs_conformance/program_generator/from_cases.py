@@ -14,8 +14,8 @@ from gptrs.ir.op import Op
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import ROWS, OpCase, cases
 from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.elements import NOTHING_KNOWN, Facts, error_limit
 from gptrs_conformance.program_generator.emitters import OpEmitter
-from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, error_limit
 
 
 def case_emitter(op: type[Op]) -> OpEmitter:

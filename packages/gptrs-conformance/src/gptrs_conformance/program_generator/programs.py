@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from gptrs.ir import dtypes as all_dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.numerics import Tolerance, decode
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Accepts, Draft, ExtraStep, Library, Rules
+from gptrs_conformance.program_generator.elements import Style, error_limit, random_literal
 from gptrs_conformance.program_generator.emitters import OpEmitter
 from gptrs_conformance.program_generator.steps import random_palette, take_steps, usable_emitters
 
@@ -106,3 +110,40 @@ def _results(draft: Draft) -> list[Value]:
 def _finished(draft: Draft, results: Sequence[Value]) -> Program:
     functions = draft.library.functions
     return Program((*functions, Function("main", draft.region(results))))
+
+
+# Random inputs for a program, special values among them.
+
+
+STYLES: tuple[Style, ...] = ("ordinary", "special", "special", "mild")
+
+
+def random_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
+    """Return an array for each parameter of `@main` by the names of `program.inputs`.
+
+    Floats include NaN, infinities, -0.0 and the largest and smallest numbers, integers their
+    extremes. The same for the same seed on every platform.
+    """
+    dice = Dice(seed)
+    return {
+        name: random_literal(dice, param.type, dice.pick(STYLES)).array.copy()
+        for name, param in program.inputs.items()
+    }
+
+
+# Whether two results of a generated program are what right backends may both give.
+
+
+def disagreement(found: np.ndarray, expected: np.ndarray, type_: TensorType) -> str | None:
+    """Say how `found`, declared as `type_`, differs from `expected`; None if it may be so.
+
+    Integers and `i1` must be equal, floats close within `error_limit`, and any NaN is any other.
+    """
+    if TensorType.of(found) != type_:
+        return f"is `{TensorType.of(found)}`, expected `{type_}`"
+    limit = error_limit(type_.dtype)
+    if type_.dtype.is_complex:
+        wide = expected.astype(np.complex128)
+    else:
+        wide = decode(expected) if type_.dtype.is_float else expected
+    return Tolerance.close(limit, limit).mismatch(found, wide, type_.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs.ir import dtypes
-from gptrs.ir.copying import copy_region
+from gptrs.ir.builder import copy_region
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Value
@@ -15,8 +15,8 @@ from gptrs_conformance.op_case import ROWS
 from gptrs_conformance.program_generator import layout
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Draft, Rules, StepDeclined
+from gptrs_conformance.program_generator.elements import Facts
 from gptrs_conformance.program_generator.emitters import EMITTERS, OpEmitter
-from gptrs_conformance.program_generator.facts import Facts
 from gptrs_conformance.program_generator.from_cases import case_emitter
 
 _ATTEMPTS = 8

@@ -9,7 +9,7 @@ import numpy as np
 
 from gptrs import functionals as F
 from gptrs.ir import dtypes
-from gptrs_conformance.cases.random import uniform, words
+from gptrs_conformance.cases.quantization import uniform, words
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.capture.primitives.indexing import ScatterKind
+from gptrs.capture.primitives.structure import ScatterKind
 from gptrs_conformance.functional_use import Use
 from gptrs_conformance.running import normal
 

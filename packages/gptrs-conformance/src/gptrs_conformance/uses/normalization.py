@@ -13,8 +13,8 @@ import numpy as np
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs_conformance.functional_use import Use
+from gptrs_conformance.numerics import norm_tolerance
 from gptrs_conformance.running import normal
-from gptrs_conformance.tolerance import norm_tolerance
 
 
 def standardize(x: np.ndarray, axes: Sequence[int], epsilon: float = 1e-5) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 from gptrs import functionals as F
 from gptrs.ir import dtypes
 from gptrs_conformance.functional_use import Use
+from gptrs_conformance.numerics import EXACT
 from gptrs_conformance.running import normal
-from gptrs_conformance.tolerance import EXACT
 
 X = normal(1, 2, 3, 4)
 COUNTS = np.array([[3, -1, 4], [1, -5, 9]])

@@ -15,7 +15,7 @@ from gptrs.nn.attention import LayerCache as LayerCache
 from gptrs.nn.cache_spec import CacheSpec as CacheSpec
 from gptrs.nn.causal_lm import CausalLMModule as CausalLMModule
 from gptrs.nn.image_classifier import ImageClassifierModule as ImageClassifierModule
-from gptrs.nn.module import Module as Module
+from gptrs.nn.layers import Module as Module
 from gptrs.nn.page_buffers import PageBuffers as PageBuffers
 from gptrs.nn.ragged_step import RaggedStep as RaggedStep
 from gptrs.nn.seq2seq import Seq2SeqModule as Seq2SeqModule

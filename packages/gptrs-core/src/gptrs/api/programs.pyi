@@ -1,13 +1,13 @@
 """Where each name of `gptrs.api.programs` is; read by type checkers and by `gptrs.lazy_names`."""
 
-from gptrs.capture.events.trace import CompileEnd as CompileEnd
-from gptrs.capture.events.trace import CompileStart as CompileStart
-from gptrs.capture.events.trace import ExecutionTraceSink as ExecutionTraceSink
-from gptrs.capture.events.trace import ImplementationChoice as ImplementationChoice
-from gptrs.capture.events.trace import KernelEvent as KernelEvent
-from gptrs.capture.events.trace import PassEvent as PassEvent
-from gptrs.capture.events.trace import RunEnd as RunEnd
-from gptrs.capture.events.trace import RunStart as RunStart
+from gptrs.capture.events import CompileEnd as CompileEnd
+from gptrs.capture.events import CompileStart as CompileStart
+from gptrs.capture.events import ExecutionTraceSink as ExecutionTraceSink
+from gptrs.capture.events import ImplementationChoice as ImplementationChoice
+from gptrs.capture.events import KernelEvent as KernelEvent
+from gptrs.capture.events import PassEvent as PassEvent
+from gptrs.capture.events import RunEnd as RunEnd
+from gptrs.capture.events import RunStart as RunStart
 from gptrs.ir import dtypes as dtypes
 from gptrs.ir import ops as ops
 from gptrs.ir import parse_json as parse_json
@@ -16,9 +16,9 @@ from gptrs.ir import print_json as print_json
 from gptrs.ir import print_program as print_program
 from gptrs.ir import random_constants as random_constants
 from gptrs.ir import verify as verify
+from gptrs.ir.attributes import Dictionary as Dictionary
 from gptrs.ir.attributes import FunctionName as FunctionName
 from gptrs.ir.builder import Builder as Builder
-from gptrs.ir.dictionary import Dictionary as Dictionary
 from gptrs.ir.dtypes import DType as DType
 from gptrs.ir.literal import Literal as Literal
 from gptrs.ir.literal import Scalar as Scalar
@@ -34,4 +34,4 @@ from gptrs.ir.specialize import specialize as specialize
 from gptrs.ir.specialize import symbols as symbols
 from gptrs.ir.symbolic_dim import SymbolicDim as SymbolicDim
 from gptrs.ir.tensor_type import TensorType as TensorType
-from gptrs_runtime.programs.run import run_program as run_program
+from gptrs_runtime.programs import run_program as run_program

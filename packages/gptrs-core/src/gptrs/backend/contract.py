@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gptrs.ir.size_guards import SizeGuards
     from gptrs.ir.tensor_type import TensorType
     from gptrs.optimizer.pass_base import Pass
-    from gptrs.optimizer.passes.inlining import Claimed
+    from gptrs.optimizer.passes.cleanup import Claimed
 
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
-both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.product_rounding` says in
+both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
 PTIR; `int8` rounds the activations that meet quantized weights to 8 bits, by groups of at most 32.
 Sums are exact or f32 in all of them, and so is all that is no such product."""
 Compiling = Callable[[int, int | None], None]

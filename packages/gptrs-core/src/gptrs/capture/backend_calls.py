@@ -29,7 +29,7 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import lone_symbol
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.environment import Variables
+from gptrs.optimizer.pipeline import Variables
 from gptrs.quoting import one_line
 
 _CHECK = Variables("GPTRS_CHECK_RESULTS")

@@ -23,7 +23,7 @@ from gptrs.backend.memory import MemoryNeed
 from gptrs.backend.op_table import require_static
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.weight_identity import identity_of_computed
-from gptrs.capture import ports
+from gptrs.capture import events, ports
 from gptrs.capture.backend_calls import (
     compiled,
     compiled_symbolic,
@@ -32,8 +32,7 @@ from gptrs.capture.backend_calls import (
 )
 from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
-from gptrs.capture.events import pass_statistics, trace
-from gptrs.capture.events.traced_run import run_traced
+from gptrs.capture.events import run_traced
 from gptrs.capture.graph import Leaf
 from gptrs.capture.outcome import Outcome, outcome_after
 from gptrs.capture.parameter import Parameter, Streaming
@@ -41,13 +40,12 @@ from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
-from gptrs.optimizer.rounds import pipeline_settings
-from gptrs.optimizer.split import Recipe, Split
+from gptrs.optimizer.pipeline import Recipe, Split, pipeline_settings
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
 if TYPE_CHECKING:
-    from gptrs.optimizer.stage import PassRun
+    from gptrs.optimizer.pipeline import PassRun
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Prepared:
 
         Notify the trace sinks; `cached`: an earlier call compiled it.
         """
-        if trace.sinks():
+        if events.sinks():
             return self._run_traced(_joined(buffers, bound), cached)
         if bound is not None:
             return self.executable.run_bound(buffers, bound)
@@ -187,7 +185,7 @@ class Prepared:
         The outcome, None for a good one, is to be asked before a result is read: it tells of this
         run and of those that `leaves`, which are passed as `buffers`, come from.
         """
-        if trace.sinks():
+        if events.sinks():
             results, run = self._run_traced(_joined(buffers, bound), cached), None
         else:
             results, run = self.executable.submit(buffers, bound)
@@ -266,19 +264,19 @@ class _CompileRequest:
     fold: bool
     streaming: Streaming | None = None
     guards: SizeGuards | None = None
-    number: int = field(default_factory=trace.next_number)
+    number: int = field(default_factory=events.next_number)
 
 
 def _compile(
     program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _CompileRequest
 ) -> Prepared:
-    pass_statistics.install_if_asked()
+    events.install_if_asked()
     ports.load_trace_sinks()
-    sinks = trace.sinks()
+    sinks = events.sinks()
     if not sinks:
         with without_exit(backend):
             return _Compiler(backend, roles, request).compile(program)
-    start = trace.CompileStart(
+    start = events.CompileStart(
         request.number, request.origin, program, roles, backend.name, request.reason
     )
     compiler = _Compiler(backend, roles, request, _teller(request.number, sinks))
@@ -289,8 +287,8 @@ def _compile(
 
 @contextmanager
 def _told(
-    sinks: Sequence[trace.ExecutionTraceSink],
-    start: trace.CompileStart,
+    sinks: Sequence[events.ExecutionTraceSink],
+    start: events.CompileStart,
     made: Callable[[], tuple[Program | None, bool]],
 ) -> Generator[None]:
     """Tell sinks that a program is compiled in this scope, and afterwards what it has become.
@@ -308,22 +306,22 @@ def _told(
     finally:
         seconds = time.perf_counter() - started
         optimized, found = made()
-        end = trace.CompileEnd(start.number, optimized, seconds, failure, found)
+        end = events.CompileEnd(start.number, optimized, seconds, failure, found)
         for sink in sinks:
             sink.after_program(end)
 
 
 def _teller(
-    number: int, sinks: Sequence[trace.ExecutionTraceSink]
+    number: int, sinks: Sequence[events.ExecutionTraceSink]
 ) -> Callable[[PassRun], None] | None:
     """Return what tells sinks about passes; None if none of them listens."""
-    ignored = trace.ExecutionTraceSink.after_pass
+    ignored = events.ExecutionTraceSink.after_pass
     listeners = [sink for sink in sinks if type(sink).after_pass is not ignored]
     if not listeners:
         return None
 
     def tell(run: PassRun) -> None:
-        event = trace.PassEvent(
+        event = events.PassEvent(
             number, run.stage, run.name, run.round, run.changed, run.before, run.after, run.seconds
         )
         for sink in listeners:
@@ -439,15 +437,15 @@ class _Compiler:
         self, special: Program, roles: Sequence[InputRole]
     ) -> tuple[int, Executable]:
         """Compile what a run with new sizes needs, a program of its own for trace sinks."""
-        start = trace.CompileStart(
-            trace.next_number(),
+        start = events.CompileStart(
+            events.next_number(),
             self.request.origin,
             special,
             tuple(roles),
             self.backend.name,
             "new sizes",
         )
-        with _told(trace.sinks(), start, lambda: (special, False)):
+        with _told(events.sinks(), start, lambda: (special, False)):
             return start.number, self._for_sizes(special, roles)
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:

@@ -9,9 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.backend.contract import Backend, Buffer, InputRole
+from gptrs.backend.contract import Backend, Buffer, InputRole, required_backend
 from gptrs.capture.backend_calls import placed, to_device, to_host
-from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.caching.program_cache import ProgramCache
 from gptrs.capture.compilation import Prepared, prepare, settings_for
 from gptrs.capture.graph import (
@@ -25,12 +24,44 @@ from gptrs.capture.graph import (
     role_of,
 )
 from gptrs.capture.parameter import Parameter, Streaming
+from gptrs.capture.ports import get_backend
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
 from gptrs.ir.program import Program, Value
 from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.environment import Variables
+from gptrs.optimizer.pipeline import Variables
+
+# Which backend runs a graph whose leaves do not say: the innermost scope's, else the default.
+
+
+_scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
+
+
+@contextmanager
+def use_backend(backend: Backend | str) -> Generator[Backend]:
+    """Open a scope in which graphs without a backend of their own run on `backend`, or on its name.
+
+    PluginError for a name that no usable backend has, UsageError for what is no backend.
+    """
+    made = get_backend(backend) if isinstance(backend, str) else required_backend(backend)
+    token = _scope.set(made)
+    try:
+        yield made
+    finally:
+        _scope.reset(token)
+
+
+def scoped_backend() -> Backend | None:
+    """Return the backend of the innermost scope, None outside of any."""
+    return _scope.get()
+
+
+def chosen_backend() -> Backend:
+    """Return the backend of the innermost scope, else the default one."""
+    backend = _scope.get()
+    return get_backend(None) if backend is None else backend
+
 
 _EAGER = Variables("GPTRS_EAGER")
 _capturing: ContextVar[bool] = ContextVar("gptrs_capturing", default=False)

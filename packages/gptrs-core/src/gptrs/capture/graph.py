@@ -14,8 +14,7 @@ from gptrs.capture.caching.program_key import KeyBuilder, ProgramKey
 from gptrs.capture.outcome import Outcome
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import UsageError
-from gptrs.ir.builder import Builder
-from gptrs.ir.copying import copy_region
+from gptrs.ir.builder import Builder, copy_region
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType

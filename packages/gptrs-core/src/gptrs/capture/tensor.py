@@ -13,16 +13,78 @@ import numpy.typing as npt
 from gptrs.backend.contract import Backend
 from gptrs.backend.sharding import Axes
 from gptrs.capture import execute
-from gptrs.capture.graph import Argument, Captured, Leaf, Source, Stored, make_node, resolve
-from gptrs.capture.methods import Methods
-from gptrs.capture.operators import Operators
+from gptrs.capture.graph import (
+    Argument,
+    Captured,
+    GraphSlice,
+    Leaf,
+    Source,
+    Stored,
+    make_node,
+    resolve,
+)
+from gptrs.capture.methods import Methods, Operators
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.placeholder import require_known
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, from_numpy
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+
+# Placeholders for the arguments of captured functions: errors where a value would be needed.
+
+
+@dataclass(eq=False, slots=True)
+class Placeholder(Argument):
+    """An argument of a function that `gptrs.jit` captures."""
+
+    function: str
+    """The name of the function."""
+    ended: bool = False
+    """Whether the capture is over: a tensor that still depends on it has leaked."""
+
+
+def require_known(what: str, source: Source, hint: str) -> None:
+    """Raise UsageError if `what` needs the value of a `source` that depends on a placeholder."""
+    if source.abstract:
+        raise _unknown(what, source, hint)
+
+
+def _unknown(what: str, source: Source, hint: str) -> UsageError:
+    below = GraphSlice([source]).leaves
+    placeholders = [leaf for leaf in below if isinstance(leaf, Placeholder)]
+    asked = f"{what} needs the value of a `{source.type}`"
+    for leaf in placeholders:
+        if leaf.ended:
+            return _leaked(asked, leaf)
+    if placeholders:
+        when = f"`gptrs.jit` captures `{placeholders[0].function}`"
+    else:
+        when = "the body of a loop or branch is captured"
+    return UsageError(f"{asked}, which is not known while {when}", hint=hint)
+
+
+def _leaked(asked: str, leaf: Placeholder) -> UsageError:
+    """Return the error for a tensor that is used after the capture that it belongs to."""
+    return UsageError(
+        f"{asked} that only stood for an argument of `{leaf.function}` while it was captured",
+        hint=f"let `{leaf.function}` return the tensor, and use what its calls return",
+    )
+
+
+def require_own(bound: Sequence[Leaf], name: str) -> None:
+    """Raise UsageError if the function `name` closes over a placeholder of another function."""
+    for leaf in bound:
+        if isinstance(leaf, Placeholder):
+            raise _leaked(f"`{name}` uses a `{leaf.type}`", leaf)
+        if isinstance(leaf, Argument):
+            raise UsageError(
+                f"`{name}` uses a `{leaf.type}` that stands for an argument of the body of a loop"
+                " or branch",
+                hint="pass it as an argument",
+            )
+
 
 _DLPACK_CPU = 1
 """The device type `kDLCPU` of DLPack."""
@@ -301,3 +363,32 @@ def from_dlpack(value: object) -> Tensor:
         kind = type(value).__name__
         raise UsageError(f"`from_dlpack` cannot take this `{kind}`: {error}") from error
     return Tensor.of_array(array)
+
+
+# Tensors and arrays of other libraries that exchange memory without a copy.
+
+
+def share_array(array: np.ndarray) -> Tensor:
+    """Return a tensor over the memory of `array`, which is read when a program runs.
+
+    The caller does not change the array while something that depends on the tensor is still to be
+    computed. A backend copies what it cannot work on, such as arrays that are not in row-major
+    order. ProgramError for foreign dtypes.
+    """
+    return Tensor(Stored(array_type(array.dtype, array.shape), array, None))
+
+
+def take_array(tensor: Tensor) -> np.ndarray:
+    """Return the value of `tensor` as an array of the caller's own, computed first if need be.
+
+    Without a copy where nobody else holds the memory: a result of a program that was not read
+    before. The tensor is consumed then: reading it raises ConsumedTensorError.
+    """
+    source = tensor.source
+    if not isinstance(source, Stored) or source.viewed or source.consumed or not source.backend:
+        return tensor.numpy().copy()
+    found = execute.host_value(source)
+    if not found.flags.writeable:
+        return found.copy()
+    source.consumed = True
+    return found

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Mapping
-from typing import Final, cast
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal, cast
 
-from gptrs.errors import ModelError
-from gptrs.quoting import quoted, shown_value
+import numpy as np
+
+from gptrs.checkpoint.files.open_file import read_whole
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import parse_object
 
 _REFUSED: Final[Mapping[str, str]] = {
     "use_dora": "DoRA scales the columns of each weight",
@@ -100,3 +109,129 @@ def _matches(pattern: str, module: str) -> bool:
     if plain.startswith("^"):
         return module == plain[1:]
     return module == plain or module.endswith(f".{plain}")
+
+
+# LoRA adapters (Hu et al. 2021) in the layout of PEFT: a product of two factors for each layer.
+
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+_PREFIX: Final = "base_model.model."
+_MOST_CONFIG_BYTES: Final = 1_000_000
+
+Factor = Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class LowRankProduct:
+    """The sum that a layer gets: `x A^T B^T factor`, for A [rank, inputs] and B [outputs, rank]."""
+
+    a: np.ndarray
+    b: np.ndarray
+    factor: float
+
+    def scaled_b(self) -> np.ndarray:
+        """Return B times the factor, f32."""
+        return self.b * np.float32(self.factor)
+
+    def merged(self, weight: np.ndarray, *, turned: bool) -> np.ndarray:
+        """Return the weight f32 [outputs, inputs], [inputs, outputs] if `turned`, with the sum."""
+        change = self.scaled_b() @ self.a
+        return weight + (change.T if turned else change)
+
+
+class LowRankAdapter:
+    """The adapter in the folder `path`: products by the names of layers.
+
+    `digest` is one of all that it adds. ModelError for files that are missing and settings that are
+    not supported, CheckpointError for damaged tensors and those that are no factors.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._products = self._read()
+        digest = hashlib.blake2b(digest_size=16)
+        for module, product in sorted(self._products.items()):
+            told = (module, product.a.shape, product.b.shape, product.factor)
+            digest.update(repr(told).encode())
+            digest.update(product.a.tobytes())
+            digest.update(product.b.tobytes())
+        self.digest = digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<LowRankAdapter {self.path}: {len(self._products)} layers>"
+
+    @property
+    def modules(self) -> Sequence[str]:
+        """The names of the layers that it changes, as transformers calls them."""
+        return tuple(self._products)
+
+    def module_of(self, layer: str) -> str | None:
+        """Return the module that a checkpoint calls `layer`; None for one that is not changed.
+
+        Checkpoints may leave out the first part of a name, such as `transformer`, or add one.
+        """
+        if layer in self._products:
+            return layer
+        shorter = layer.partition(".")[2]
+        if shorter in self._products:
+            return shorter
+        return self._without_first.get(layer)
+
+    @cached_property
+    def _without_first(self) -> Mapping[str, str]:
+        return {module.partition(".")[2]: module for module in self._products}
+
+    def product(self, module: str) -> LowRankProduct:
+        """Return what is added to a module."""
+        return self._products[module]
+
+    def _read(self) -> dict[str, LowRankProduct]:
+        shown = quoted(str(self.path), 200)
+        if not (self.path / CONFIG).is_file() or not (self.path / WEIGHTS).is_file():
+            missing = CONFIG if not (self.path / CONFIG).is_file() else WEIGHTS
+            raise ModelError(
+                f"there is no adapter in {shown}: it has no {missing}",
+                hint="name a folder that `save_pretrained` of PEFT has written, with safetensors",
+            )
+        where = str(self.path / CONFIG)
+        settings = parse_object(read_whole(self.path / CONFIG, _MOST_CONFIG_BYTES), where)
+        config = AdapterConfig(settings, where)
+        with SafetensorsFile.open(self.path / WEIGHTS) as file:
+            factors = self._factors(file)
+        return {
+            module: LowRankProduct(pair["A"], pair["B"], config.factor(module, len(pair["A"])))
+            for module, pair in factors.items()
+        }
+
+    def _factors(self, file: SafetensorsFile) -> dict[str, dict[Factor, np.ndarray]]:
+        factors: dict[str, dict[Factor, np.ndarray]] = {}
+        odd: list[str] = []
+        for name in file.entries:
+            for factor in ("A", "B"):
+                end = f".lora_{factor}.weight"
+                if name.startswith(_PREFIX) and name.endswith(end):
+                    module = name[len(_PREFIX) : -len(end)]
+                    values = file.read(name).astype(np.float32)
+                    factors.setdefault(module, {})["A" if factor == "A" else "B"] = values
+                    break
+            else:
+                odd.append(name)
+        where = quoted(str(self.path / WEIGHTS), 200)
+        if odd:
+            raise ModelError(
+                f"{where} has tensors that are no factors of linear layers: {listed(odd, 3)}",
+                hint="merge the adapter with PEFT, and load the merged model",
+            )
+        if not factors:
+            raise CheckpointError(f"{where} has no tensors")
+        for module, pair in factors.items():
+            whole = len(pair) == len(("A", "B")) and pair["A"].ndim == pair["B"].ndim == 2
+            if not whole or len(pair["A"]) != pair["B"].shape[1] or not len(pair["A"]):
+                shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in pair.items())
+                raise CheckpointError(
+                    f"{where} needs factors A [rank, inputs] and B [outputs, rank] of"
+                    f" {quoted(module)}, found {shapes}",
+                    hint="save the adapter again",
+                )
+        return factors

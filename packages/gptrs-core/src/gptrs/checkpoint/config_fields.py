@@ -2,12 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard, cast
 
-from gptrs.checkpoint.read_settings import ReadSettings
+import numpy as np
+from typing_extensions import override
+
+from gptrs.backend.contract import Backend
+from gptrs.checkpoint.param_source import MappedSource, ParamSource, PartialSource
 from gptrs.errors import ModelError
+from gptrs.ir import dtypes
+from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import listed, quoted, shown_value
+
+# Settings that know which of them were looked at, so that the others can be told.
+
+
+class ReadSettings(dict[str, object]):
+    """A copy of JSON settings that knows which of them were looked at, in tables within, too.
+
+    Whoever walks over all of them, `{**settings}` for example, has looked at all.
+    """
+
+    def __init__(self, settings: Mapping[str, object], seen: set[str] | None = None) -> None:
+        super().__init__()
+        self._seen = set[str]() if seen is None else seen
+        for name, value in settings.items():
+            if isinstance(value, dict) and not isinstance(value, ReadSettings):
+                value = ReadSettings(cast("dict[str, object]", value))
+            super().__setitem__(name, value)
+
+    def overlaid(self, over: Mapping[str, object], under: Mapping[str, object]) -> ReadSettings:
+        """Return a copy with `over` in place of its own, and `under` where it has none.
+
+        Of its own settings, those that are looked at in either are looked at in both.
+        """
+        own = {name: super(ReadSettings, self).__getitem__(name) for name in super().__iter__()}
+        return ReadSettings({**under, **own, **over}, self._seen)
+
+    def unseen(self) -> list[str]:
+        """Return the settings that nobody looked at, as `NAME`, or `TABLE.NAME` within one.
+
+        A table without a part that was looked at counts as looked at whole.
+        """
+        found: list[str] = []
+        for name in super().__iter__():
+            value = super().__getitem__(name)
+            if name not in self._seen:
+                found.append(name)
+            elif isinstance(value, ReadSettings) and value._seen:
+                found += (f"{name}.{each}" for each in value.unseen())
+        return found
+
+    @override
+    def __getitem__(self, name: str) -> object:
+        self._seen.add(name)
+        return super().__getitem__(name)
+
+    @override
+    def __contains__(self, name: object) -> bool:
+        self._seen.add(str(name))
+        return super().__contains__(name)
+
+    @override
+    def get(self, name: str, default: object = None) -> object:
+        self._seen.add(name)
+        return super().get(name, default)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        self._seen.update(super().keys())
+        return super().__iter__()
+
+    @override
+    def keys(self):
+        self._seen.update(super().keys())
+        return super().keys()
+
+    @override
+    def values(self):
+        self._seen.update(super().keys())
+        return super().values()
+
+    @override
+    def items(self):
+        self._seen.update(super().keys())
+        return super().items()
+
 
 _MOST_LAYERS = 10_000
 
@@ -161,3 +243,41 @@ def is_integer(value: object) -> TypeGuard[int]:
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a JSON value is a number, integer or not, but no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# Stored tensors in the type that a model wants: when they keep theirs, and how they are read.
+
+
+def stays_narrow(
+    stored: TensorType, wanted: TensorType, backend: Backend, ranks: Sequence[int]
+) -> bool:
+    """Return whether a weight keeps its stored type: one of `ranks` that `backend` can convert.
+
+    Convolutions and stacks of matrices, but those of experts, are better off with one conversion
+    ahead: what is computed of their weights, such as a folded batch norm, is computed once then.
+    """
+    halves = stored.dtype in (dtypes.bf16, dtypes.f16) and wanted.dtype is dtypes.f32
+    if not halves or stored.rank not in ranks:
+        return False
+    return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
+
+
+def load_slice(
+    source: PartialSource, name: str, type: TensorType, index: tuple[slice, ...]
+) -> np.ndarray:
+    """Return a part of the stored array in the dtype of `type`; see `PartialSource.read_slice`."""
+    with np.errstate(over="ignore", invalid="ignore"):  # as `load_as` does
+        return source.read_slice(name, index).astype(type.dtype.numpy, copy=False)
+
+
+def load_as(source: ParamSource, name: str, type: TensorType) -> np.ndarray:
+    """Return the stored array if it has the dtype already, else a copy rounded to even."""
+    dtype = type.dtype.numpy
+    with np.errstate(over="ignore", invalid="ignore"):  # to inf and NaN, as `cast` of PTIR says
+        if not isinstance(source, MappedSource) or source.type_of(name) == type:
+            return source.load(name).astype(dtype, copy=False)
+        array, start = np.empty(type.size, dtype), 0
+        for part in source.parts(name):  # so that no more of the file is in memory
+            array[start : start + part.size] = part.astype(dtype, copy=False)
+            start += part.size
+    return array.reshape(type.shape)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from gptrs.backend.sharding import Axes
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs.errors import CheckpointError
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quoting import counted, quoted
+from gptrs.quoting import counted, listed, quoted, shown_value
 
 
 class ParamSource(Protocol):
@@ -186,3 +192,124 @@ class FileSource:
             f" but {problem}",
             hint="the index and the shards are not of one model, download all of them again",
         )
+
+
+# A tensor of a checkpoint as users see it: its type now, its value when they ask for it.
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor by its name in the checkpoint, as it is stored there."""
+
+    name: str
+    type: TensorType
+    source: ParamSource = field(repr=False, compare=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the sizes of its axes."""
+        return tuple(int(size) for size in self.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Return its element type."""
+        return self.type.dtype
+
+    def numpy(self) -> np.ndarray:
+        """Read the value, a view of mapped memory where the file allows it; do not write to it."""
+        return self.source.load(self.name)
+
+
+# Plans of transformers for parallel weights, `base_model_tp_plan`, as names of axes.
+
+
+PLAN: Final = "base_model_tp_plan"
+"""The key in config.json."""
+_OUTPUTS: Final = ("colwise", "colwise_rep", "colwise_gather_output", "embedding_rowwise")
+_INPUTS: Final = ("rowwise", "rowwise_rep", "rowwise_split_input")
+
+
+class TensorPlan:
+    """A plan: patterns of module names, `layers.*.mlp.up_proj`, and how their weights are split.
+
+    ModelError for a plan that is no mapping of texts, and for a style that is not known of a module
+    with weights.
+    """
+
+    def __init__(self, plan: object, origin: str) -> None:
+        given = cast("Mapping[object, object]", plan) if isinstance(plan, Mapping) else None
+        entries: Mapping[object, object] = {"": None} if given is None else given
+        self._styles: list[tuple[re.Pattern[str], str]] = []
+        self._origin = origin
+        for pattern, style in entries.items():
+            if not isinstance(pattern, str) or not isinstance(style, str):
+                found = shown_value(cast("object", plan))
+                raise ModelError(f"`{PLAN}` in {origin} must map modules to styles, got {found}")
+            form = re.escape(pattern).replace(r"\*", r"[^.]+")
+            self._styles.append((re.compile(rf"(?:.+\.)?{form}"), style))
+
+    def axes(self, name: str, rank: int, use: str | None) -> Axes:
+        """Return the axes of the weight or bias `name`, all whole if the plan is silent."""
+        module = name.rpartition(".")[0]
+        style = next((style for form, style in self._styles if form.fullmatch(module)), None)
+        whole: Axes = (None,) * rank
+        if style is None or style == "replicated_with_grad_allreduce" or rank == 0:
+            return whole
+        if style not in _OUTPUTS and style not in _INPUTS:
+            raise ModelError(
+                f"`{PLAN}` in {self._origin} splits {quoted(module)} by `{style}`, which is not"
+                " supported",
+                hint=f"supported are {', '.join((*_OUTPUTS, *_INPUTS))}",
+            )
+        outputs = style in _OUTPUTS
+        if rank == 1:
+            return ("tensor",) if outputs else whole
+        first = outputs != (use == "turned")
+        return ("tensor", *whole[1:]) if first else (None, "tensor", *whole[2:])
+
+
+# The hint for a tensor that a checkpoint lacks: the names that come closest.
+
+
+_MOST_COMPARED = 2000
+_LONGEST_COMPARED = 200
+
+
+def suggest(name: str, names: Sequence[str]) -> str:
+    """Return a line on the names closest to the missing `name`, in time linear in `names`."""
+    if not names:
+        return "it has no tensors at all"
+    moved = [other for other in names if _differ_by_prefix(name, other)]
+    close = moved or _similar(name, names)
+    if close:
+        return f"did you mean {listed(close, 3)}?"
+    prefix, below = _deepest_prefix(name, names)
+    if below:
+        return f"below {quoted(prefix)} it has {listed(below)}"
+    return f"it has {listed(names)}"
+
+
+def _differ_by_prefix(name: str, other: str) -> bool:
+    return name.endswith(f".{other}") or other.endswith(f".{name}")
+
+
+def _similar(name: str, names: Sequence[str]) -> list[str]:
+    if len(name) > _LONGEST_COMPARED:
+        return []
+    short = (other for other in names if len(other) <= _LONGEST_COMPARED)
+    compared = list(itertools.islice(short, _MOST_COMPARED))
+    return difflib.get_close_matches(name, compared, n=3, cutoff=0.85)
+
+
+def _deepest_prefix(name: str, names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the longest dotted prefix of `name` that other names share, and those names."""
+    parts = name.split(".")
+    depths = [_shared(parts, other.split(".")) for other in names]
+    deepest = max(depths)
+    below = [other for other, depth in zip(names, depths, strict=True) if depth == deepest]
+    return (".".join(parts[:deepest]), below) if deepest else ("", [])
+
+
+def _shared(parts: list[str], others: list[str]) -> int:
+    equal = (part == other for part, other in zip(parts, others, strict=False))
+    return sum(itertools.takewhile(bool, equal))

@@ -17,13 +17,15 @@ from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
-from gptrs.checkpoint.low_rank import LowRankAdapter, LowRankProduct
-from gptrs.checkpoint.missing_tensor import suggest
+from gptrs.checkpoint.adapter_config import LowRankAdapter, LowRankProduct
+from gptrs.checkpoint.config_fields import load_as, load_slice, stays_narrow
 from gptrs.checkpoint.param_source import (
     IdentifyingSource,
     MappedSource,
     ParamSource,
     PartialSource,
+    TensorPlan,
+    suggest,
 )
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.checkpoint.quantized_tensor import (
@@ -34,8 +36,6 @@ from gptrs.checkpoint.quantized_tensor import (
     reads_quantized,
     stack_of,
 )
-from gptrs.checkpoint.tensor_plans import TensorPlan
-from gptrs.checkpoint.typed_reading import load_as, load_slice, stays_narrow
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

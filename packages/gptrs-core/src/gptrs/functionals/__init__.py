@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from gptrs.functionals import compositions as compositions
 from gptrs.functionals.activation import *  # noqa: F403
-from gptrs.functionals.arithmetic import *  # noqa: F403
-from gptrs.functionals.attention import *  # noqa: F403
-from gptrs.functionals.comparison import *  # noqa: F403
+from gptrs.functionals.arithmetic import *  # noqa: F403  # noqa: F403
+from gptrs.functionals.attention import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.convolution import *  # noqa: F403
 from gptrs.functionals.creation import *  # noqa: F403
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
@@ -14,25 +13,17 @@ from gptrs.functionals.dispatch.registry import functional as functional
 from gptrs.functionals.dispatch.registry import functional_names
 from gptrs.functionals.dispatch.registry import implement as implement
 from gptrs.functionals.dispatch.registry import implementations as implementations
-from gptrs.functionals.dropout import *  # noqa: F403
 from gptrs.functionals.elementwise import *  # noqa: F403
-from gptrs.functionals.embedding import *  # noqa: F403
-from gptrs.functionals.grouped_linear import *  # noqa: F403
-from gptrs.functionals.indexing import *  # noqa: F403
-from gptrs.functionals.joining import *  # noqa: F403
-from gptrs.functionals.layout import *  # noqa: F403
-from gptrs.functionals.linear import *  # noqa: F403
-from gptrs.functionals.masks import *  # noqa: F403
+from gptrs.functionals.indexing import *  # noqa: F403  # noqa: F403
+from gptrs.functionals.layout import *  # noqa: F403  # noqa: F403  # noqa: F403
+from gptrs.functionals.linear import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
-from gptrs.functionals.ordering import *  # noqa: F403
-from gptrs.functionals.padding import *  # noqa: F403
 from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
-from gptrs.functionals.reduction import *  # noqa: F403
+from gptrs.functionals.reduction import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.resizing import *  # noqa: F403
-from gptrs.functionals.rotary import *  # noqa: F403
-from gptrs.functionals.rotary_scaling import *  # noqa: F403
-from gptrs.functionals.sampling import *  # noqa: F403
+from gptrs.functionals.rotary import *  # noqa: F403  # noqa: F403
+from gptrs.functionals.sampling import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.trigonometry import *  # noqa: F403
 from gptrs.quoting import did_you_mean
 

@@ -14,7 +14,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching.examples import pattern_example
+from gptrs.functionals.matching import pattern_example
 from gptrs.functionals.operands import (
     REALS,
     axis_of,

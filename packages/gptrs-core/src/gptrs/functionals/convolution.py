@@ -9,8 +9,8 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.layout import flip
-from gptrs.functionals.matching.examples import pattern_examples
+from gptrs.functionals.layout import flip, pad
+from gptrs.functionals.matching import pattern_examples
 from gptrs.functionals.operands import (
     NUMBERS,
     expand,
@@ -20,8 +20,7 @@ from gptrs.functionals.operands import (
     require_same_dtype,
     require_shape,
 )
-from gptrs.functionals.padding import pad
-from gptrs.functionals.windows import (
+from gptrs.functionals.pooling import (
     Extents,
     Padding,
     Windows,

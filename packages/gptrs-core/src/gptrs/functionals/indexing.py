@@ -8,7 +8,7 @@ from types import EllipsisType
 from typing import SupportsIndex, cast
 
 from gptrs.capture import primitives
-from gptrs.capture.primitives.indexing import ScatterKind
+from gptrs.capture.primitives.structure import ScatterKind
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
@@ -200,3 +200,18 @@ def _updates(x: Tensor, updates: Operand, shape: tuple[int, ...]) -> Tensor:
             f"`scatter` needs updates that broadcast to {list(shape)}, got `{updates.type}`"
         )
     return expand(updates, shape)
+
+
+# Lookup of rows by number.
+
+
+@functional
+def embedding(indices: Tensor, weight: Tensor) -> Tensor:
+    """Row `indices[i..]` of `weight` at each position: int [i..], [V, C] -> [i.., C].
+
+    An index outside [0, V) raises ExecutionError when it runs.
+    """
+    require_integer("embedding", indices=indices)
+    if weight.rank != 2:
+        raise UsageError(f"`embedding` needs a weight of rank 2, got `{weight.type}`")
+    return primitives.take(weight, indices)

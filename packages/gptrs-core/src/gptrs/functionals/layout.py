@@ -6,12 +6,23 @@ They take every element type. Axes may be negative and then count from the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.operands import Axes, axes_of, axis_of, converted, expand
+from gptrs.functionals.operands import (
+    Axes,
+    Number,
+    axes_of,
+    axis_of,
+    converted,
+    expand,
+    require_held,
+    require_one_of,
+    require_same_dtype,
+)
 from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.shapes import broadcastable_to
 from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError
@@ -151,3 +162,181 @@ def flip(x: Tensor, axis: Axes = None) -> Tensor:
 def _walk(dim: int, start: int | None, stop: int | None, step: int | None) -> range:
     """Return the positions that `start:stop:step` names on an axis of size `dim`."""
     return range(dim)[start:stop:step]
+
+
+# Functionals that cut tensors into parts, put them together, and repeat them.
+#
+# They take every element type. Axes may be negative and then count from the end.
+
+
+@functional
+def split(x: Tensor, parts: int | Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
+    """Pieces along `axis`: `parts` equal ones, or one of each size listed.
+
+    UsageError when the size of the axis is not divisible, or not the sum of the sizes.
+    """
+    along = axis_of("split", axis, x)
+    dim = x.shape[along]
+    if isinstance(parts, int):
+        if parts < 1 or dim % parts:
+            raise UsageError(
+                f"`split` cannot cut axis {along} of `{x.type}` into {parts} equal parts"
+            )
+        sizes = [dim // parts] * parts
+    else:
+        sizes = list(parts)
+        if sum(sizes) != dim or min(sizes, default=0) < 0:
+            raise UsageError(f"`split` cannot cut axis {along} of `{x.type}` into parts of {sizes}")
+    starts = [sum(sizes[:part]) for part in range(len(sizes))]
+    return tuple(
+        slice_axis(x, along, start, size) for start, size in zip(starts, sizes, strict=True)
+    )
+
+
+@functional
+def concat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The parts one after another along `axis`; other dims and element types must be equal.
+
+    UsageError for no parts, or parts of rank 0.
+    """
+    along = _joined_axis("concat", parts, axis, 0)
+    rest = {part.shape[:along] + part.shape[along + 1 :] for part in parts}
+    if len({part.rank for part in parts}) > 1 or len(rest) > 1:
+        raise UsageError(
+            f"`concat` needs equal dims on every axis but {along}, got {_listed(parts)}"
+        )
+    return primitives.concat(parts, along) if len(parts) > 1 else parts[0]
+
+
+@functional
+def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The parts, of one type, along a new `axis` of the result (`np.stack`)."""
+    along = _joined_axis("stack", parts, axis, 1)
+    shape = parts[0].shape
+    if any(part.shape != shape for part in parts):
+        raise UsageError(f"`stack` needs tensors of one shape, got {_listed(parts)}")
+    layers = [primitives.reshape(part, (*shape[:along], 1, *shape[along:])) for part in parts]
+    return primitives.concat(layers, along) if len(layers) > 1 else layers[0]
+
+
+@functional
+def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """x side by side with itself, `repeats[i]` times along axis i (`np.tile`).
+
+    The shorter of the shape and `repeats` is filled up with 1 in front.
+    """
+    if min(repeats, default=0) < 0:
+        raise UsageError(f"`tile` of `{x.type}` needs repeats >= 0, got {list(repeats)}")
+    rank = max(x.rank, len(repeats))
+    shape = (1,) * (rank - x.rank) + x.shape
+    times = (1,) * (rank - len(repeats)) + tuple(repeats)
+    whole = x if shape == x.shape else primitives.reshape(x, shape)
+    return primitives.tile(whole, times)
+
+
+@functional
+def repeat_interleave(x: Tensor, repeats: int, axis: int) -> Tensor:
+    """Each element along `axis` `repeats` times, next to each other (`np.repeat`).
+
+    With [B, H, S, D] and axis 1, each key or value head next to the copies for its query heads.
+    """
+    along = axis_of("repeat_interleave", axis, x)
+    if repeats < 0:
+        raise UsageError(f"`repeat_interleave` of `{x.type}` needs repeats >= 0, got {repeats}")
+    before, dim, after = x.shape[:along], x.shape[along], x.shape[along + 1 :]
+    apart = primitives.reshape(x, (*before, dim, 1, *after))
+    copies = primitives.broadcast_to(apart, (*before, dim, repeats, *after))
+    return primitives.reshape(copies, (*before, dim * repeats, *after))
+
+
+@functional
+def roll(x: Tensor, shift: int, axis: int) -> Tensor:
+    """Moved by `shift` along `axis`; what leaves at one end enters at the other (`np.roll`)."""
+    along = axis_of("roll", axis, x)
+    dim = x.shape[along]
+    start = -shift % dim if dim else 0
+    if start == 0:
+        return x
+    tail, head = slice_axis(x, along, start, dim - start), slice_axis(x, along, 0, start)
+    return primitives.concat([tail, head], along)
+
+
+def _joined_axis(name: str, parts: Sequence[Tensor], axis: int, more: int) -> int:
+    """`axis` of a result with `more` axes than the parts have, after what all joining needs."""
+    if not parts:
+        raise UsageError(f"`{name}` needs at least one tensor")
+    require_same_dtype(name, *parts)
+    rank = parts[0].rank + more
+    if not -rank <= axis < rank:
+        raise UsageError(f"`{name}` got axis {axis} for {_listed(parts)}, result of {rank} axes")
+    return axis % rank
+
+
+def _listed(parts: Sequence[Tensor]) -> str:
+    return ", ".join(f"`{part.type}`" for part in parts)
+
+
+# Padding at the ends of axes: with a number, with the edge, or with a reflection.
+
+
+@functional
+def pad(
+    x: Tensor,
+    widths: Sequence[tuple[int, int]],
+    mode: Literal["constant", "edge", "reflect"] = "constant",
+    value: Number = 0,
+) -> Tensor:
+    """x with `(low, high)` more elements at the ends of each axis, of any element type (`np.pad`).
+
+    "constant" puts `value` there, and a negative width takes elements away; "edge" repeats the
+    first and last element; "reflect" mirrors at them, so that a width stays below the dim.
+    UsageError for widths that the axis does not allow.
+    """
+    require_one_of("pad", "mode", mode, ("constant", "edge", "reflect"))
+    if len(widths) != x.rank:
+        reason = f"needs {x.rank} pairs of widths, got {list(widths)}"
+        raise UsageError(f"`pad` of `{x.type}` {reason}")
+    if mode == "constant":
+        return _constant(x, widths, value)
+    for axis, (low, high) in enumerate(widths):
+        _require_room(x, axis, low, high, mode)
+        if low or high:
+            x = _edge(x, axis, low, high) if mode == "edge" else _reflect(x, axis, low, high)
+    return x
+
+
+def _constant(x: Tensor, widths: Sequence[tuple[int, int]], value: Number) -> Tensor:
+    for axis, (low, high) in enumerate(widths):
+        if low + x.shape[axis] + high < 0:
+            raise UsageError(f"`pad` of `{x.type}` trims axis {axis} by {-low - high}")
+    # An i1 holds no numbers, but the default stands for False there.
+    fill = bool(value) if x.dtype.is_bool and value == 0 else value
+    require_held(x.dtype, fill)
+    return primitives.pad(x, [low for low, _ in widths], [high for _, high in widths], value=fill)
+
+
+def _require_room(x: Tensor, axis: int, low: int, high: int, mode: str) -> None:
+    dim = x.shape[axis]
+    most = max(dim - 1, 0) if mode == "reflect" else max(low, high) if dim else 0
+    if not 0 <= min(low, high) <= max(low, high) <= most:
+        raise UsageError(f"`pad` of `{x.type}` cannot {mode} axis {axis} by ({low}, {high})")
+
+
+def _edge(x: Tensor, axis: int, low: int, high: int) -> Tensor:
+    first, last = slice_axis(x, axis, 0, 1), slice_axis(x, axis, x.shape[axis] - 1, 1)
+    before, after = (
+        expand(end, (*x.shape[:axis], width, *x.shape[axis + 1 :]))
+        for end, width in ((first, low), (last, high))
+    )
+    return _surrounded(before, x, after, axis)
+
+
+def _reflect(x: Tensor, axis: int, low: int, high: int) -> Tensor:
+    before = flip(slice_axis(x, axis, 1, low), axis) if low else None
+    after = flip(slice_axis(x, axis, x.shape[axis] - 1 - high, high), axis) if high else None
+    return _surrounded(before, x, after, axis)
+
+
+def _surrounded(before: Tensor | None, x: Tensor, after: Tensor | None, axis: int) -> Tensor:
+    parts = [part for part in (before, x, after) if part is not None and part.shape[axis]]
+    return primitives.concat(parts, axis)

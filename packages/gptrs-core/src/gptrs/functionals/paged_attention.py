@@ -15,6 +15,12 @@ from gptrs.errors import UsageError
 from gptrs.functionals.activation import finite_peak, positive_total, safe_softmax
 from gptrs.functionals.attention import require_settings
 from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.normalization import (
+    SCALE_BYTES,
+    read_vectors,
+    rounded_vectors,
+    vector_bytes,
+)
 from gptrs.functionals.operands import (
     converted,
     expand,
@@ -23,12 +29,6 @@ from gptrs.functionals.operands import (
     require_same_dtype,
     require_shape,
     splat,
-)
-from gptrs.functionals.rounded_vectors import (
-    SCALE_BYTES,
-    read_vectors,
-    rounded_vectors,
-    vector_bytes,
 )
 from gptrs.ir import dtypes
 from gptrs.ir.symbolic_dim import exceeds

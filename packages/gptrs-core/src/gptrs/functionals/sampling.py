@@ -21,8 +21,26 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
-from gptrs.functionals.seed import require_seed
 from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+
+# The seed of functionals with random numbers.
+
+
+SEED = TensorType(dtypes.ui64, (2,))
+"""Return the key and the counter of `rng_uniform`."""
+
+
+def require_seed(name: str, seed: Tensor | None) -> Tensor:
+    """`seed` if it is one, else UsageError."""
+    if seed is None or seed.type != SEED:
+        found = "none" if seed is None else f"`{seed.type}`"
+        raise UsageError(
+            f"`{name}` needs a seed of `{SEED}`, got {found}",
+            hint="`gptrs.tensor([key, counter], dtypes.ui64)` makes one",
+        )
+    return seed
+
 
 LEAST_FRACTION = 2.0**-25
 """Replaces a drawn 0, whose logarithm is infinite: half of the next number in f32."""
@@ -233,3 +251,29 @@ def _require_counts(name: str, logits: Tensor, counts: Tensor) -> None:
     _require_logits(name, logits)
     require_integer(name, counts=counts)
     require_shape(name, "counts", counts, logits.shape)
+
+
+# Dropout: elements set to zero at random while a model is trained.
+
+
+@functional
+def dropout(
+    x: Tensor, probability: float, seed: Tensor | None = None, training: bool = False
+) -> Tensor:
+    """x itself, or while `training` 0 with `probability`, else `x / (1 - probability)`.
+
+    Srivastava et al. 2014, in the inverted form, which keeps the mean. x is of a float type and any
+    shape. `seed` is ui64[2], the key and the counter of `rng_uniform`: element i is kept where
+    number i, drawn in f32, is at least `probability`, so that one seed gives the same choice on
+    every backend and each call needs a seed of its own. What is dropped is 0 even where x is NaN
+    or infinite. UsageError for a probability outside [0, 1), and for training without a seed.
+    """
+    require_float("dropout", x=x)
+    if not 0 <= probability < 1:
+        raise UsageError(f"`dropout` needs a probability in [0, 1), got {probability}")
+    if not training:
+        return x
+    drawn = primitives.rng_uniform(require_seed("dropout", seed), x.shape)
+    kept = primitives.compare(drawn, splat(probability, dtypes.f32, x.shape), "ge")
+    scaled = primitives.mul(x, splat(1 / (1 - probability), x.dtype, x.shape))
+    return primitives.select(kept, scaled, splat(0, x.dtype, x.shape))

@@ -12,7 +12,7 @@ from typing import Final
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals import elementwise
-from gptrs.functionals.comparison import equal, is_nan, logical_or, where
+from gptrs.functionals.arithmetic import equal, is_nan, logical_or, where
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.elementwise import maximum, minimum
 from gptrs.functionals.operands import Operand, broadcast_pair, converted, require_float

@@ -10,21 +10,18 @@ Importing this package registers every op of `gptrs.ir.ops`; a new op is a class
 """
 
 from gptrs.ir import dtypes, ops
-from gptrs.ir.attributes import FunctionName
+from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.builder import Builder
-from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
-from gptrs.ir.json_form import parse_json, print_json
-from gptrs.ir.json_writer import program_to_json
+from gptrs.ir.json_form import parse_json, print_json, program_to_json
 from gptrs.ir.literal import Literal, Scalar
 from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
-from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
+from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value, verify
 from gptrs.ir.specialize import bind, specialize, symbols
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.verifier import verify
 
 __all__ = [
     "dtypes",

@@ -4,19 +4,269 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import NewType
 
+from typing_extensions import override
+
 from gptrs.errors import ProgramError
-from gptrs.ir import choice_attributes as choice
 from gptrs.ir import plain_attributes as plain
-from gptrs.ir import structured_attributes as structured
-from gptrs.ir.attribute_kind import AttributeKind
-from gptrs.ir.dictionary import Dictionary
-from gptrs.ir.dictionary_attribute import Entries
+from gptrs.ir import plain_attributes as structured
+from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, SameInJson, misfit
 from gptrs.ir.dtypes import DType
+from gptrs.ir.json_node import JsonNode
+from gptrs.ir.lexer import IDENTIFIER, Token
 from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Float, Integers, Text
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.value_tree import SyntaxNames, SyntaxNode
+from gptrs.quick_dataclass import dataclass
+
+# The kinds of attributes that choose: one of some words, or another kind or nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerated(SameInJson):
+    """One of some words."""
+
+    words: tuple[str, ...]
+    wanted: str = field(init=False)
+    written: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("wanted", "written"):
+            object.__setattr__(self, name, f"one of {', '.join(self.words)}")
+
+    @override
+    def accepts(self, value: object) -> bool:
+        return type(value) is str and value in self.words
+
+    @override
+    def print(self, value: str) -> str:
+        return value
+
+    @override
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
+        if not isinstance(node, Token) or node.text not in self.words:
+            raise misfit(self, node)
+        return node.text
+
+    @property
+    @override
+    def schema(self) -> dict[str, object]:
+        return {"enum": list(self.words)}
+
+
+@dataclass(frozen=True, slots=True)
+class Optional(AttributeKind):
+    """A value of another kind, or None."""
+
+    inner: AttributeKind
+    wanted: str = field(init=False)
+    written: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wanted", f"{self.inner.wanted}, or None")
+        object.__setattr__(self, "written", f"{self.inner.written}, or `none`")
+
+    @override
+    def accepts(self, value: object) -> bool:
+        return value is None or self.inner.accepts(value)
+
+    @override
+    def print(self, value: object) -> str:
+        return "none" if value is None else self.inner.print(value)
+
+    @override
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
+        if isinstance(node, Token) and node.text == "none":
+            return None
+        return self.inner.parse(node, result)
+
+    @property
+    @override
+    def schema(self) -> dict[str, object]:
+        return {"anyOf": [self.inner.schema, {"type": "null"}]}
+
+    @override
+    def to_json(self, value: object) -> object:
+        return None if value is None else self.inner.to_json(value)
+
+    @override
+    def from_json(self, node: JsonNode) -> object:
+        return None if node.value is None else self.inner.from_json(node)
+
+
+# Free-form attributes of composites and custom calls: plain values, compared exactly.
+
+
+DictionaryValue = bool | int | float | str | DType | tuple[int, ...]
+"""The types of attributes that need no context to be read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dictionary:
+    """Names and values in the order of the names; `{k = 1, name = "x"}` in text.
+
+    >>> Dictionary.of(k=1, name="x")["k"]
+    1
+    """
+
+    items: tuple[tuple[str, DictionaryValue], ...] = ()
+
+    @classmethod
+    def of(
+        cls, mapping: Mapping[str, DictionaryValue] | None = None, /, **values: DictionaryValue
+    ) -> Dictionary:
+        """Return the dictionary of these names and values."""
+        return cls(tuple(sorted({**(mapping or {}), **values}.items(), key=lambda item: item[0])))
+
+    def __getitem__(self, name: str) -> DictionaryValue:
+        for key, value in self.items:
+            if key == name:
+                return value
+        listed = ", ".join(self) or "none"
+        raise ProgramError(f"there is no attribute `{name}`; there are {listed}")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both have the same names with indistinguishable values: 1 is not True."""
+        return isinstance(other, Dictionary) and self._exact() == other._exact()
+
+    def __hash__(self) -> int:
+        return hash(self._exact())
+
+    def _exact(self) -> tuple[object, ...]:
+        """Values with their types; floats as text, so that -0.0 is not 0.0, but NaN is NaN."""
+        return tuple(
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in self.items
+        )
+
+
+# The kind of attribute that holds a Dictionary: names with values of the plain kinds.
+
+
+_TAGGED: dict[str, AttributeKind] = {"float": Float(), "dtype": ElementType()}
+"""The kinds that JSON would mix up with others: a float with an integer, a dtype with a string."""
+_BARE: dict[type, AttributeKind] = {
+    bool: Flag(),
+    int: INTEGER,
+    str: Text(),
+    list: Integers(),
+}
+"""The others, by the Python type of their JSON value."""
+_PLAIN_KINDS = (Flag(), INTEGER, Float(), Text(), ElementType(), Integers())
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(AttributeKind):
+    """A Dictionary: names with values of the plain kinds."""
+
+    wanted: str = "a gptrs.ir.Dictionary of distinct identifiers in order, with plain values"
+    written: str = 'names and values in braces such as `{k = 1, name = "x"}`'
+
+    @override
+    def accepts(self, value: object) -> bool:
+        if type(value) is not Dictionary or len(value) > MAX_LENGTH:
+            return False
+        names = list(value)
+        return names == sorted(set(names)) and all(
+            IDENTIFIER.fullmatch(name) and _plain_kind(entry) for name, entry in value.items
+        )
+
+    @override
+    def print(self, value: Dictionary) -> str:
+        texts = [f"{name} = {_required_kind(entry).print(entry)}" for name, entry in value.items]
+        return f"{{{', '.join(texts)}}}"
+
+    @override
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
+        if not isinstance(node, SyntaxNames):
+            raise misfit(self, node)
+        return Dictionary.of(
+            {name: _parse_plain(entry, result) for name, (_, entry) in node.items.items()}
+        )
+
+    @property
+    @override
+    def schema(self) -> dict[str, object]:
+        tagged = [
+            {
+                "type": "object",
+                "properties": {tag: kind.schema},
+                "required": [tag],
+                "additionalProperties": False,
+            }
+            for tag, kind in _TAGGED.items()
+        ]
+        return {
+            "type": "object",
+            "maxProperties": MAX_LENGTH,
+            "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
+            "additionalProperties": {
+                "anyOf": [*(kind.schema for kind in _BARE.values()), *tagged],
+            },
+        }
+
+    @override
+    def to_json(self, value: Dictionary) -> object:
+        """A float or a dtype is `{"float": 1.0}`, `{"dtype": "f32"}`."""
+        return {name: _to_json(entry) for name, entry in value.items}
+
+    @override
+    def from_json(self, node: JsonNode) -> object:
+        value = Dictionary.of({name: _from_json(item) for name, item in node.entries().items()})
+        if not self.accepts(value):
+            raise node.error(f"needs at most {MAX_LENGTH} names, each an identifier")
+        return value
+
+
+def _plain_kind(value: object) -> AttributeKind | None:
+    return next((kind for kind in _PLAIN_KINDS if kind.accepts(value)), None)
+
+
+def _required_kind(value: object) -> AttributeKind:
+    kind = _plain_kind(value)
+    if kind is None:
+        raise ProgramError(f"a dictionary cannot hold `{value!r}`")
+    return kind
+
+
+def _parse_plain(node: SyntaxNode, result: TensorType) -> DictionaryValue:
+    for kind in _PLAIN_KINDS:
+        try:
+            return typing.cast("DictionaryValue", kind.parse(node, result))
+        except ProgramError:
+            continue
+    raise node.error(f"expected a flag, number, string, dtype or list of integers, found {node}")
+
+
+def _to_json(value: DictionaryValue) -> object:
+    kind = _required_kind(value)
+    written = kind.to_json(value)
+    tag = next((tag for tag, tagged in _TAGGED.items() if tagged == kind), None)
+    return written if tag is None else {tag: written}
+
+
+def _from_json(node: JsonNode) -> DictionaryValue:
+    if isinstance(node.value, dict):
+        tagged = node.entries()
+        if len(tagged) == 1 and (tag := next(iter(tagged))) in _TAGGED:
+            return typing.cast("DictionaryValue", _TAGGED[tag].from_json(tagged[tag]))
+    elif type(node.value) in _BARE:
+        return typing.cast("DictionaryValue", _BARE[type(node.value)].from_json(node))
+    wanted = (
+        'a flag, an integer, a string, a list of integers, `{"float": ...}` or `{"dtype": ...}`'
+    )
+    raise node.expected(wanted)
+
 
 FunctionName = NewType("FunctionName", str)
 FunctionName.__doc__ = (
@@ -47,11 +297,11 @@ def attribute_kind(hint: object) -> AttributeKind:
     """
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
-        return choice.Enumerated(typing.get_args(hint))
+        return Enumerated(typing.get_args(hint))
     if origin in (typing.Union, types.UnionType):
         members = [member for member in typing.get_args(hint) if member is not types.NoneType]
         if len(members) == 1:
-            return choice.Optional(attribute_kind(members[0]))
+            return Optional(attribute_kind(members[0]))
     for known, kind in _KINDS:
         if hint == known:
             return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Literal, cast
@@ -9,7 +10,8 @@ from typing import Any, Literal, cast
 import ml_dtypes
 import numpy as np
 
-from gptrs.errors import ProgramError
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir.shapes import Shape
 from gptrs.quick_dataclass import dataclass
 
 Kind = Literal["bool", "signed", "unsigned", "float", "complex"]
@@ -144,3 +146,42 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
             f"NumPy dtype `{dtype}` has no PTIR counterpart",
             hint=f"convert the array to one of: {' '.join(str(d.numpy) for d in ALL)}",
         ) from None
+
+
+# The storage form of 4-bit integers, two a byte; in memory each of them takes a byte.
+
+
+def pack_int4(array: np.ndarray) -> np.ndarray:
+    """Return the elements of an `si4` or `ui4` array in row-major order as ui8[(size + 1) // 2].
+
+    Element 2i is the low half of byte i and element 2i + 1 the high half, in two's complement for
+    `si4`; an odd last one has 0 beside it. UsageError for other element types.
+    """
+    _require_4_bits(from_numpy(array.dtype))
+    halves = np.zeros(array.size + array.size % 2, np.uint8)
+    # NumPy keeps the sign, or anything, in the upper half of the byte of an element.
+    halves[: array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & 0xF
+    return halves[0::2] | halves[1::2] << 4
+
+
+def unpack_int4(packed: np.ndarray, dtype: DType, shape: Shape) -> np.ndarray:
+    """Return the array of `shape` and of `si4` or `ui4` that `pack_int4` made `packed` of.
+
+    UsageError for other element types, another number of bytes, and a last half that is not 0
+    though no element is stored in it.
+    """
+    _require_4_bits(dtype)
+    size = math.prod(shape)
+    if packed.dtype != np.uint8 or packed.shape != ((size + 1) // 2,):
+        wanted = f"`{dtype}{list(shape)}` packed is ui8[{(size + 1) // 2}]"
+        raise UsageError(f"{wanted}, got `{packed.dtype}{list(packed.shape)}`")
+    halves = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(-1)
+    if halves[size:].any():
+        raise UsageError(f"the unused half of the last byte must be 0, got {halves[-1]}")
+    values = halves[:size].reshape(shape).astype(np.int8)
+    return (values if dtype is ui4 else (values ^ 8) - 8).astype(dtype.numpy)
+
+
+def _require_4_bits(dtype: DType) -> None:
+    if dtype not in (si4, ui4):
+        raise UsageError(f"two elements a byte are for si4 and ui4, got {dtype}")

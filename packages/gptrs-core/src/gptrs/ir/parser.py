@@ -9,17 +9,25 @@ from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.bounds import MAX_NESTING
+from gptrs.ir.builder import WrittenOp
 from gptrs.ir.lexer import Lexer, Token
 from gptrs.ir.literal_text import parse_literal
 from gptrs.ir.op import Signature
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value, unknown_version
+from gptrs.ir.program import (
+    VERSION,
+    Function,
+    Instruction,
+    Program,
+    Region,
+    Value,
+    unknown_version,
+    verify,
+)
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import Annotation, read_type, read_types
 from gptrs.ir.value_tree import SyntaxCall, SyntaxNode, read_names, read_value
-from gptrs.ir.verifier import verify
 from gptrs.ir.versions import VERSIONS
-from gptrs.ir.written_op import WrittenOp
 from gptrs.quick_dataclass import dataclass
 
 MAX_SPLAT_BYTES = 2**28

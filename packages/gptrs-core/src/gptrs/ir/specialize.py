@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from gptrs.errors import ProgramError, UsageError
-from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
-from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.ir.program import Function, Instruction, Program, Region, Value, verify
 from gptrs.ir.symbolic_dim import SymbolicDim, substituted, symbols_of
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.verifier import verify
 
 
 def symbols(program: Program) -> list[int]:

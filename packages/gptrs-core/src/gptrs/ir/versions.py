@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from gptrs.ir.program import VERSION, VERSION_04
-from gptrs.ir.v04.op_change import UNCHANGED, OpChange
-from gptrs.ir.v04.upgrade import DTYPE_NAMES_04, change_since_v04
+from gptrs.ir.v04.upgrade import DTYPE_NAMES_04, UNCHANGED, OpChange, change_since_v04
 from gptrs.quick_dataclass import dataclass
 
 

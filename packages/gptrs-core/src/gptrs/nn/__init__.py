@@ -1,27 +1,28 @@
 """Layers, the paged cache and base classes of models: weights of a checkpoint plus functionals."""
 
 from gptrs.backend.sharding import Axis
-from gptrs.nn.activations import ACTIVATIONS
 from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
-from gptrs.nn.batch_norm import BatchNorm2d
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache, state_cache
 from gptrs.nn.captured_once import captured_once
-from gptrs.nn.causal_lm import CausalLMModule
-from gptrs.nn.computation import Computation
-from gptrs.nn.convolution import Conv2d
+from gptrs.nn.causal_lm import CausalLMModule, MixedCausalLMModule
 from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
-from gptrs.nn.embedding import Embedding
 from gptrs.nn.expert_matrices import ExpertMatrices
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
-from gptrs.nn.linear import Linear
-from gptrs.nn.mixed_causal_lm import MixedCausalLMModule
-from gptrs.nn.module import Module
-from gptrs.nn.norm import LayerNorm, RMSNorm
+from gptrs.nn.layers import (
+    ACTIVATIONS,
+    BatchNorm2d,
+    Computation,
+    Conv2d,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    RMSNorm,
+)
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, pages_for, ragged_step
-from gptrs.nn.rope import Rope
-from gptrs.nn.rope_settings import RopeSettings
+from gptrs.nn.rope import Rope, RopeSettings
 from gptrs.nn.seq2seq import DecoderModule, Seq2SeqModule
 from gptrs.nn.text_encoder import (
     MaskedLMModule,

@@ -3,16 +3,83 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from gptrs import functionals as F
+from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
-from gptrs.nn.module import WATCHER
+from gptrs.ir import dtypes
+from gptrs.nn.cache_spec import CacheSpec
+from gptrs.nn.decoder_cache import kept_rows, row_texts
+from gptrs.nn.layers import WATCHER
 from gptrs.nn.page_buffers import LayerPools
-from gptrs.nn.ragged_step import RaggedStep
-from gptrs.nn.recent_rows import kept_rows
-from gptrs.nn.text_states import Advance, kept_states
+from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
+
+# States of texts beside their pages: for layers that read a text token by token, as Mamba does.
+#
+# A page has the state after the last position that was written in it. So texts that begin with the
+# same whole pages begin with the state after them; within a page they cannot part.
+
+
+Advance = Callable[..., tuple[Tensor, Tensor]]
+"""`(state, *rows) -> (next state, vector)`, for one token."""
+
+
+def kept_states(
+    pools: LayerPools,
+    advance: Advance,
+    rows: Sequence[Tensor],
+    shape: Sequence[int],
+    step: RaggedStep[Tensor],
+    group: int,
+) -> tuple[Tensor, LayerPools]:
+    """Return the vectors of all rows, and pools with the new states; see `LayerCache.recurrent`.
+
+    The halves of a state lie in the two pools, [P, 1, 1, D / 2].
+    """
+    count = step.tokens.shape[0]
+    texts = row_texts(step)
+    is_first = F.equal(F.arange(count, dtype=dtypes.si32), F.take(step.row_starts, texts))
+    begun = step.positions > 0
+    last = F.where(begun, step.positions - 1, 0) // PAGE_SIZE
+    table = F.take(step.page_tables[group], texts)  # (N, W)
+    pages = F.squeeze(F.gather(table, F.expand_dims(F.cast(last, dtypes.si32), 1), axis=1), 1)
+
+    def held(page: Tensor, is_begun: Tensor) -> Tensor:
+        halves = [F.reshape(primitives.take(pool, page), (pool.shape[3],)) for pool in pools]
+        whole = F.reshape(F.concat(halves, axis=0), tuple(shape))
+        return F.where(is_begun, whole, 0.0)
+
+    def body(
+        state: Tensor, first: Tensor, is_begun: Tensor, page: Tensor, *row: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        after, told = advance(F.where(first, held(page, is_begun), state), *row)
+        return after, told, F.reshape(after, (after.size,))
+
+    nothing = F.zeros(tuple(shape), dtypes.f32)
+    _, (found, states) = primitives.scan(body, [nothing], [is_first, begun, pages, *rows])
+    places = step.slots[group] // PAGE_SIZE
+    first, second = (
+        F.update_pages(pool, F.expand_dims(half, 1), places)
+        for pool, half in zip(pools, F.split(states, 2), strict=True)
+    )
+    return found, (first, second)
+
+
+def whole_states(
+    advance: Advance, rows: Sequence[Tensor], shape: Sequence[int], positions: Tensor
+) -> Tensor:
+    """Return the vectors of rows of whole texts, and keep nothing."""
+
+    def body(state: Tensor, first: Tensor, *row: Tensor) -> tuple[Tensor, Tensor]:
+        return advance(F.where(first, 0.0, state), *row)
+
+    nothing = F.zeros(tuple(shape), dtypes.f32)
+    _, (found,) = primitives.scan(body, [nothing], [F.equal(positions, 0), *rows])
+    return found
 
 
 class LayerCache:
@@ -162,3 +229,86 @@ def merge_heads(x: Tensor) -> Tensor:
     """[..., H, D] -> [..., H * D]."""
     *rows, n_heads, head_dim = x.shape
     return F.reshape(x, (*rows, n_heads * head_dim))
+
+
+# Whole texts of one length as a step without a cache: what other formats get of a language model.
+#
+# A step over pages has tables that only gptrs fills; without them, attention is that of a batch.
+
+
+def whole_texts(
+    tokens: Tensor, specs: Sequence[CacheSpec]
+) -> tuple[RaggedStep[Tensor], list[LayerCache]]:
+    """Return the step that reads texts si64 [B, T] from their start, and what attends in it."""
+    batch, length = tokens.shape
+    rows = batch * length
+    positions = F.broadcast_to(F.reshape(F.arange(length), (1, length)), (batch, length))
+    step = RaggedStep(
+        tokens=F.reshape(tokens, (rows,)),
+        positions=F.reshape(positions, (rows,)),
+        row_starts=F.cast(F.arange(batch + 1) * F.sum(F.ones((length,), dtypes.si64)), dtypes.si32),
+        lengths=F.cast(F.sum(F.ones((batch, length), dtypes.si64), 1), dtypes.si32),
+        page_tables=(),
+        slots=(),
+    )
+    return step, [_WholeTexts(step, spec.window, batch, length) for spec in specs]
+
+
+class _WholeTexts(LayerCache):
+    """Attention of a batch of texts to themselves; nothing is kept."""
+
+    def __init__(
+        self, step: RaggedStep[Tensor], window: int | None, batch: int, length: int
+    ) -> None:
+        self._step = step
+        self._window = window
+        self._sizes = batch, length
+
+    @override
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Attend to the tokens before each one in its text, [N, H, D] -> the same."""
+        rows = [
+            F.transpose(F.reshape(x, (*self._sizes, *x.shape[1:])), (0, 2, 1, 3))
+            for x in (query, key, value)
+        ]
+        window = self._window
+        if sinks is None:
+            mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
+        else:
+            mixed = attention_with_sinks(
+                rows, sinks, _causal(self._sizes[1], window), scale=scale, softcap=softcap
+            )
+        heads_last = F.transpose(mixed, (0, 2, 1, 3))
+        return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))
+
+    @override
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Return the last `count` states of each text up to each token, [N, C] -> [N, count, C]."""
+        batch, length = self._sizes
+        width = x.shape[1]
+        texts = F.pad(F.reshape(x, (batch, length, width)), [(0, 0), (count - 1, 0), (0, 0)])
+        places = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
+        found = F.take(texts, F.reshape(places, (length * count,)), axis=1)
+        return F.reshape(found, (batch * length, count, width))
+
+    @override
+    def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """Return the vector of each token; the state of each text starts at 0."""
+        return whole_states(advance, rows, shape, self._step.positions)
+
+
+def _causal(length: int, window: int | None) -> Tensor:
+    """Return which of T keys each of T queries sees, i1 [T, T]."""
+    to = F.arange(length)
+    of = F.reshape(to, (length, 1))
+    visible = to <= of
+    return visible if window is None else F.logical_and(visible, to > of - window)

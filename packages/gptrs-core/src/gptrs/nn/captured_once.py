@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 from collections.abc import Callable, Hashable, Iterator
+from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from gptrs.capture.jitting.captured_function import signature_context
+from gptrs.capture.caching.source_identity import package_of
+from gptrs.capture.graph import Captured, GraphNode, Leaf, Stored
+from gptrs.capture.jitting.captured_function import Closure, signature_context
+from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.jitting.pytree import Static
-from gptrs.capture.jitting.repeated_calls import repeated_calls
+from gptrs.capture.jitting.replay import repeated_calls
+from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
-from gptrs.nn.module import WATCHER, Module, parts_of
+from gptrs.nn.layers import WATCHER, Module, parts_of
 
 Layer = TypeVar("Layer", bound=Module)
 Parameters = ParamSpec("Parameters")
@@ -134,3 +140,147 @@ def _join(structure: Hashable, tensors: Iterator[Tensor]) -> object:
     for name, part in zip(names, parts, strict=True):
         object.__setattr__(made, cast("str", name), part)
     return made
+
+
+# Closures of the methods of a module, in words that mean the same in all processes.
+
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def closure_of(method: Callable[..., object]) -> Closure | None:
+    """Return the closure of a bound method of a module; None if a part of it has no identity.
+
+    Attributes may be plain values, enum members, element types, tensors that are weights, computed
+    of weights, or values in memory, modules, dataclasses, lists, tuples and dicts, and functions
+    and classes that are found in their modules or close over nothing.
+    """
+    owner = cast("object", getattr(method, "__self__", None))
+    if not isinstance(owner, Module):
+        return None
+    description = _Description(owner)
+    try:
+        description.function(cast("FunctionType", getattr(method, "__func__", None)))
+        description.add(owner)
+    except (_UnknownError, RecursionError):
+        return None
+    return Closure(
+        "\n".join(description.parts), frozenset(description.packages), tuple(description.leaves)
+    )
+
+
+class _UnknownError(ValueError):
+    """A value that nothing identifies in another process."""
+
+
+class _Description:
+    def __init__(self, owner: Module) -> None:
+        self.parts: list[str] = []
+        self.packages: set[str] = set()
+        self.leaves: dict[Leaf, int] = {}
+        self._owner = owner
+        self._names: dict[object, str] = {}
+        self._nodes: dict[GraphNode, int] = {}
+
+    def add(self, value: object) -> None:
+        """Describe a value and all of its parts."""
+        kind = type(value)
+        if kind in _PLAIN:
+            self.parts.append(repr(value))
+        elif kind is Tensor:
+            self._tensor(cast("Tensor", value))
+        elif isinstance(value, DType):
+            self.parts.append(f"dtype {value}")
+        elif isinstance(value, enum.Enum):
+            self.parts.append(f"{self._name(kind)} {value.name}")
+        elif isinstance(value, FunctionType):
+            self.function(value)
+        elif isinstance(value, BuiltinFunctionType | type):
+            self.parts.append(self._name(cast("Hashable", value)))
+        elif isinstance(value, Jitted):
+            self._compiled(cast("Jitted[..., object]", value))
+        else:
+            self._container(value)
+
+    def _container(self, value: object) -> None:
+        parts = parts_of(value)
+        if parts is None:
+            raise _UnknownError
+        self.parts.append(f"{self._name(type(value))} {len(parts)}")
+        for name, part in parts.items():
+            self.add(name)
+            self.add(part)
+
+    def _compiled(self, value: Jitted[..., object]) -> None:
+        """Describe a compiled method of the owner: it holds nothing but what it was made of."""
+        method = cast("object", getattr(value, "__wrapped__", None))
+        if getattr(method, "__self__", None) is not self._owner:
+            raise _UnknownError
+        self.parts.append("jit")
+        self.function(cast("FunctionType", getattr(method, "__func__", None)))
+
+    def _tensor(self, tensor: Tensor) -> None:
+        source = tensor.source
+        if isinstance(source, Captured):
+            self._computed(source)
+            return
+        place = self.leaves.setdefault(source, len(self.leaves))
+        if isinstance(source, Parameter):
+            what = f"weight {source.name!r} {source.streamer is not None}"
+        elif isinstance(source, Stored) and not source.consumed:
+            what = "value"
+        else:
+            raise _UnknownError
+        home = None if source.backend is None else source.backend.name
+        self.parts.append(f"{place} {what} {source.type} {home}")
+
+    def _computed(self, source: Captured) -> None:
+        """Describe what is computed of weights, such as those of experts joined."""
+        node = source.node
+        number = self._nodes.get(node)
+        if number is None:
+            if node.abstract or node.regions:  # the names of functions end in their digests
+                raise _UnknownError
+            number = self._nodes[node] = len(self._nodes)
+            self.parts.append(f"{node.op!r} {len(node.operands)} {list(map(str, node.types))}")
+            for operand in node.operands:
+                self._tensor(Tensor(operand))
+        self.parts.append(f"result {source.index} of {number}")
+
+    def function(self, value: FunctionType) -> None:
+        """Describe a function that is found under its name, or closes over nothing."""
+        self.packages.add(package_of(value.__module__))
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _found(value) is not value:
+            module = sys.modules.get(value.__module__)
+            code = value.__code__
+            if value.__closure__ or getattr(module, "__file__", None) != code.co_filename:
+                raise _UnknownError
+            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+            if any(type(default) not in _PLAIN for default in defaults):
+                raise _UnknownError
+            name += f" {code.co_firstlineno} {code.co_code.hex()} {code.co_consts!r} {defaults}"
+        self.parts.append(name)
+
+    def _name(self, value: Hashable) -> str:
+        """Return the full name of a class or of a function of C; each must be found under it."""
+        known = self._names.get(value)
+        if known is None:
+            known = self._names[value] = f"{_module_of(value)}.{getattr(value, '__qualname__', '')}"
+            if _found(value) is not value:
+                raise _UnknownError
+            for kind in value.__mro__ if isinstance(value, type) else ():
+                if kind.__module__ != "builtins":
+                    self.packages.add(package_of(kind.__module__))
+        return known
+
+
+def _module_of(value: object) -> str:
+    return str(getattr(value, "__module__", None))
+
+
+def _found(value: object) -> object:
+    """Return what a module has under the full name of a function or class, None for nothing."""
+    names = str(getattr(value, "__qualname__", "")).split(".")
+    module = cast("object", sys.modules.get(_module_of(value)))
+    return reduce(lambda found, name: cast("object", getattr(found, name, None)), names, module)

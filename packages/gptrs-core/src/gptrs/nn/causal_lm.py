@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
@@ -11,23 +12,19 @@ import numpy as np
 
 from gptrs import functionals as F
 from gptrs.backend.contract import Backend
-from gptrs.capture.backend_choice import use_backend
-from gptrs.capture.execute import eager
+from gptrs.capture.execute import eager, use_backend
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.nn.attention import LayerCache
+from gptrs.nn.attention import LayerCache, whole_texts
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
-from gptrs.nn.closure import closure_of
-from gptrs.nn.computation import Computation
+from gptrs.nn.captured_once import closure_of
 from gptrs.nn.greedy_steps import STEPS_AXES, Chosen, GreedySteps, run_greedy_steps
-from gptrs.nn.linear import adapter_rows
-from gptrs.nn.module import WATCHER, Module
+from gptrs.nn.layers import WATCHER, Computation, Module, adapter_rows
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
-from gptrs.nn.uncached_attention import whole_texts
 
 Result = TypeVar("Result")
 _Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
@@ -304,3 +301,57 @@ class CausalLMModule(Module):
 def _first_adapter(step: RaggedStep[Tensor]) -> Tensor:
     """Return 1 for each row, si32 [N], which is not known before the step runs."""
     return F.cast(step.tokens >= 0, dtypes.si32)
+
+
+# Language models whose steps have vectors of images among the tokens.
+
+
+_Mixed = Jitted[
+    [RaggedStep[Tensor], list[LayerPools], Tensor, Tensor], tuple[Tensor, list[LayerPools]]
+]
+_GIVEN: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("gptrs_given_vectors", default=None)
+"""The vectors [N, C] of the step that is captured, and which rows have one, i1 [N]."""
+
+
+class MixedCausalLMModule(CausalLMModule):
+    """Base class of language models with the capability `image_lm`, too.
+
+    A model passes its embeddings through `merged`.
+    """
+
+    capabilities = CausalLMModule.capabilities | {"image_lm"}
+
+    def mixed_step(
+        self, step: RaggedStep, vectors: np.ndarray, given: np.ndarray, buffers: PageBuffers
+    ) -> np.ndarray:
+        """Run `step` where row n is `vectors[n]`, f32 [N, C], if `given[n]`, i1 [N], says so.
+
+        The other rows are those of their tokens. Errors as of `step`.
+        """
+        self._require_context(int(step.lengths.max()))
+        rows, which = Tensor.of_array(vectors), Tensor.of_array(given)
+        with self._on_backend():
+            logits, buffers.pools = self._mixed(as_tensors(step), buffers.pools, rows, which)
+        return logits.numpy()
+
+    def merged(self, x: Tensor) -> Tensor:
+        """Return the embeddings of a step, [N, C], with given vectors in their rows."""
+        found = _GIVEN.get()
+        if found is None:
+            return x
+        vectors, given = found
+        return F.where(F.expand_dims(given, 1), F.cast(vectors, x.dtype), x)
+
+    @cached_property
+    def _mixed(self) -> _Mixed:
+        dynamic = {**self._axes(), "vectors": ("N", None), "given": ("N",)}
+        return Jitted(self._mixed_logits, donate=["pools"], dynamic=dynamic)
+
+    def _mixed_logits(
+        self, step: RaggedStep[Tensor], pools: list[LayerPools], vectors: Tensor, given: Tensor
+    ) -> tuple[Tensor, list[LayerPools]]:
+        token = _GIVEN.set((vectors, given))
+        try:
+            return self._next_logits(step, pools)
+        finally:
+            _GIVEN.reset(token)

@@ -12,7 +12,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor, dequantized
 from gptrs.ir import dtypes
-from gptrs.nn.module import Module
+from gptrs.nn.layers import Module
 
 
 class ExpertMatrices(Module):

@@ -12,13 +12,9 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ModelError
-from gptrs.functionals.windows import Padding
+from gptrs.functionals.pooling import Padding
 from gptrs.ir import dtypes
-from gptrs.nn.batch_norm import BatchNorm2d
-from gptrs.nn.computation import Computation
-from gptrs.nn.convolution import Conv2d
-from gptrs.nn.linear import Linear
-from gptrs.nn.module import Module
+from gptrs.nn.layers import BatchNorm2d, Computation, Conv2d, Linear, Module
 
 Activation = Callable[[Tensor], Tensor]
 """A function of each element."""

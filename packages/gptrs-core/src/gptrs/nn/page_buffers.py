@@ -19,7 +19,7 @@ from gptrs.capture.graph import Source, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.functionals.rounded_vectors import vector_bytes
+from gptrs.functionals.normalization import vector_bytes
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape

@@ -11,7 +11,7 @@ from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
-from gptrs.nn.module import Module
+from gptrs.nn.layers import Module
 
 _OWN = ("B", None, "C", None)
 _SOURCE = ("B", None, "S", None)

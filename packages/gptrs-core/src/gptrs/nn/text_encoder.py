@@ -14,8 +14,7 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
-from gptrs.nn.computation import Computation
-from gptrs.nn.module import Module
+from gptrs.nn.layers import Computation, Module
 
 _TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
 """The sizes of a batch of texts that programs are compiled for once."""

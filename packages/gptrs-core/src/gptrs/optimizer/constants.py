@@ -7,8 +7,7 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Tile, Transpose
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.rewrite.pattern import Match
-from gptrs.optimizer.rewrite.rewrite import Emitter
+from gptrs.optimizer.rewrite.pattern import Emitter, Match
 
 MOVES = (BroadcastTo, Reshape, Transpose, Slice, Tile, Reverse)
 """Ops every element of whose result is one of their operand."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gptrs.ir.copying import with_operands
+from gptrs.ir.builder import with_operands
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
-from gptrs.optimizer.passes.dead_code import without_dead_code
-from gptrs.optimizer.split import Recipe, Split
+from gptrs.optimizer.passes.cleanup import without_dead_code
+from gptrs.optimizer.pipeline import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
 """Bytes by which a derived parameter may exceed those that it is made of."""

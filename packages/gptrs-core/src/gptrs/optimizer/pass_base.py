@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gptrs.ir.program import Function, Instruction, Program, Region
 from gptrs.optimizer.rewrite.driver import rewrite_region
-from gptrs.optimizer.rewrite.rewrite import Rewrite
+from gptrs.optimizer.rewrite.pattern import Rewrite
 from gptrs.quick_dataclass import dataclass
 
 

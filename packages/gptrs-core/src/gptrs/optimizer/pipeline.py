@@ -2,38 +2,180 @@
 
 from __future__ import annotations
 
-from gptrs.errors import UsageError
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir import verify as verify_program
+from gptrs.ir.ops.custom_call import decompositions
 from gptrs.ir.program import Program
 from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.pass_base import Pass, RewritePass
-from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING
-from gptrs.optimizer.passes.cast_folding import CAST_FOLDING
-from gptrs.optimizer.passes.common_subexpressions import COMMON_SUBEXPRESSIONS
-from gptrs.optimizer.passes.concat_folding import CONCAT_FOLDING
+from gptrs.optimizer.passes.arithmetic_folding import (
+    CAST_FOLDING,
+    EXTREME_FOLDING,
+    INTEGER_SIMPLIFICATION,
+    LATE_CASTS,
+    STRENGTH_REDUCTION,
+)
+from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING, REVERSE_FOLDING
+from gptrs.optimizer.passes.cleanup import (
+    COMMON_SUBEXPRESSIONS,
+    DEAD_CODE,
+    LOOP_INVARIANTS,
+    Inlining,
+)
 from gptrs.optimizer.passes.constant_folding import ConstantFolding
-from gptrs.optimizer.passes.dead_code import DEAD_CODE
-from gptrs.optimizer.passes.dot_general_folding import DOT_GENERAL_FOLDING
-from gptrs.optimizer.passes.elementwise_simplification import ELEMENTWISE_SIMPLIFICATION
-from gptrs.optimizer.passes.extreme_folding import EXTREME_FOLDING
-from gptrs.optimizer.passes.inlining import Inlining
-from gptrs.optimizer.passes.integer_simplification import INTEGER_SIMPLIFICATION
-from gptrs.optimizer.passes.late_broadcasts import LATE_BROADCASTS
-from gptrs.optimizer.passes.late_casts import LATE_CASTS
-from gptrs.optimizer.passes.loop_invariants import LOOP_INVARIANTS
-from gptrs.optimizer.passes.pad_folding import PAD_FOLDING
-from gptrs.optimizer.passes.patch_folding import PATCH_FOLDING
+from gptrs.optimizer.passes.elementwise_simplification import (
+    DOT_GENERAL_FOLDING,
+    ELEMENTWISE_SIMPLIFICATION,
+    LATE_BROADCASTS,
+    UNIT_DIMS,
+)
+from gptrs.optimizer.passes.layout_folding import (
+    PAD_FOLDING,
+    RESHAPE_FOLDING,
+    SELECT_FOLDING,
+    TILE_FOLDING,
+    TRANSPOSE_FOLDING,
+)
 from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
-from gptrs.optimizer.passes.reshape_folding import RESHAPE_FOLDING
-from gptrs.optimizer.passes.reverse_folding import REVERSE_FOLDING
-from gptrs.optimizer.passes.select_folding import SELECT_FOLDING
-from gptrs.optimizer.passes.slice_folding import SLICE_FOLDING
-from gptrs.optimizer.passes.strength_reduction import STRENGTH_REDUCTION
-from gptrs.optimizer.passes.tile_folding import TILE_FOLDING
-from gptrs.optimizer.passes.transpose_folding import TRANSPOSE_FOLDING
-from gptrs.optimizer.passes.unit_dims import UNIT_DIMS
-from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
-from gptrs.optimizer.stage import Observer, Stage
+from gptrs.optimizer.passes.slice_folding import CONCAT_FOLDING, PATCH_FOLDING, SLICE_FOLDING
 from gptrs.quick_dataclass import dataclass
+
+# A stage of the pipeline: passes that run in rounds, and the report of each pass.
+
+
+@dataclass(frozen=True, slots=True)
+class PassRun:
+    """One application of a pass, for those who observe an optimization."""
+
+    stage: str
+    name: str
+    round: int
+    """The number of the round in its stage, from 0."""
+    changed: bool
+    before: int
+    """Instructions before the pass, those of regions and of every function included."""
+    after: int
+    """Instructions after it."""
+    seconds: float
+
+
+Observer = Callable[[PassRun], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Passes in order, again and again until a round changes nothing or `max_rounds` are over."""
+
+    name: str
+    passes: tuple[Pass, ...]
+    max_rounds: int = 1
+
+    def run(
+        self, program: Program, *, verify: bool = False, observe: Observer | None = None
+    ) -> Program:
+        """Run the passes on `program`; return the same object if they change nothing.
+
+        With `verify`, the program is checked after every pass, and ProgramError says which one
+        broke what.
+        """
+        for round_ in range(self.max_rounds):
+            before = program
+            for pass_ in self.passes:
+                program = self._apply(pass_, program, round_, observe)
+                if verify:
+                    _verify_after(pass_, program)
+            if program is before:
+                break
+        return program
+
+    def _apply(
+        self, pass_: Pass, program: Program, round_: int, observe: Observer | None
+    ) -> Program:
+        if observe is None:
+            return pass_.apply(program)
+        started = time.perf_counter()
+        changed = pass_.apply(program)
+        seconds = time.perf_counter() - started
+        sizes = instruction_count(program), instruction_count(changed)
+        observe(PassRun(self.name, pass_.name, round_, changed is not program, *sizes, seconds))
+        return changed
+
+
+def instruction_count(program: Program) -> int:
+    """Return the instructions of every function, those of nested regions included.
+
+    A composite is one; the functions that nothing but composites refer to are left out.
+    """
+    inner = decompositions(program)
+    functions = (each for each in program.functions if each.name not in inner)
+    return sum(1 for function in functions for _ in function.body.walk())
+
+
+def _verify_after(pass_: Pass, program: Program) -> None:
+    try:
+        verify_program(program)
+    except ProgramError as error:
+        raise ProgramError(f"after the pass `{pass_.name}`: {error}") from error
+
+
+# Environment variables that every call reads, since they may change between calls.
+
+
+class Variables:
+    """Some variables by name, read like `os.environ.get` in a tenth of the time."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._keys = [os.environ.encodekey(name) for name in names]
+        self._unset = (None,) * len(names)
+
+    def values(self) -> tuple[str | None, ...]:
+        """Return their values now, None for those that are not set."""
+        environ = os.environ
+        # The mapping that it wraps; to ask `environ` for what is not set raises an exception.
+        wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))
+        if wrapped is None:
+            return tuple([environ.get(name) for name in self._names])
+        found = tuple(map(wrapped.get, self._keys))
+        if found == self._unset:
+            return found
+        return tuple([None if value is None else environ.decodevalue(value) for value in found])
+
+
+# How often the stages of the pipeline run, and the environment variables that say so.
+
+
+FIRST_ROUNDS, LAST_ROUNDS = "GPTRS_OPT_PRE_ITERS", "GPTRS_OPT_POST_ITERS"
+"""The environment variables with the most rounds of the first and of the last stage."""
+
+MAX_ROUNDS = 8
+"""How often those stages run at most; each stops as soon as a round changes nothing."""
+
+_SETTINGS = Variables(FIRST_ROUNDS, LAST_ROUNDS)
+
+
+def pipeline_settings() -> tuple[str | None, ...]:
+    """Return the environment variables on which the result of a pipeline depends."""
+    return _SETTINGS.values()
+
+
+def rounds(variable: str) -> int:
+    """Return the rounds that an environment variable asks for.
+
+    Raise UsageError unless it is a number >= 0.
+    """
+    text = os.environ.get(variable, "")
+    if not text:
+        return MAX_ROUNDS
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"`{variable}` must be a number of rounds, 0 or more, got {text!r}")
+    return int(text)
+
 
 FOLDINGS: tuple[RewritePass, ...] = (
     RESHAPE_FOLDING,
@@ -170,3 +312,25 @@ def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
     """
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
+
+
+# A program without what depends on its parameters alone, and the recipes of the latter.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A derived parameter: a program over parameters of the whole one computes it."""
+
+    program: Program
+    """A program with one result."""
+    inputs: tuple[int, ...]
+    """The parameters of the whole program that it takes, by position."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A program that takes derived parameters, and how to make them."""
+
+    program: Program
+    inputs: tuple[int | Recipe, ...]
+    """By parameter of `@main`: the position of one of the whole program, or a derived one."""

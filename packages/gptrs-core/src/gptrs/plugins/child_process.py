@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.entry_points import load_reference
 from gptrs.quick_dataclass import dataclass
 
 Tell = Callable[[Mapping[str, object]], None]

@@ -6,17 +6,170 @@ An exporter is found by the suffix of the file that is to be written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.errors import GptrsError
+import numpy as np
+
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.errors import GptrsError, PluginError, UsageError
+from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Program
-from gptrs.plugins.descriptions import ExporterPlugin
-from gptrs.plugins.importers import ModelInput, plugin_for
+from gptrs.plugins.descriptions import ExporterPlugin, FormatPlugin, ImporterPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
+
+if TYPE_CHECKING:
+    from gptrs.backend.contract import Backend
+
+
+# Models out of files of other formats, which plugins read: importers.
+#
+# An importer is found by the suffix of a file. What it makes is called with arrays by name.
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An input of an imported model: its element type, and its sizes, numbers or names.
+
+    A name stands for any size, the same wherever it occurs. `shape` None leaves the rank open; an
+    `optional` input may be left out.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...] | None
+    optional: bool = False
+
+    def __str__(self) -> str:
+        sizes = "[..]" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
+        return f"{quoted(self.name)[1:-1]}: {self.dtype}{sizes}{'?' if self.optional else ''}"
+
+    def array(self, value: object) -> np.ndarray:
+        """Return `value` as an array for this input; UsageError for another type or shape.
+
+        Lists and numbers, which have no element type of their own, are converted where that loses
+        nothing but digits of floats.
+        """
+        array = np.asarray(value)
+        wanted = self.dtype.numpy
+        if array.dtype != wanted and not hasattr(value, "dtype"):
+            array = self._converted(array)
+        if array.dtype != wanted:
+            raise UsageError(f"the input {self} got an array of {array.dtype}")
+        if not self.fits(array.shape):
+            raise UsageError(f"the input {self} got an array of shape {list(array.shape)}")
+        return array
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether `shape` has the rank and the sizes that are stated as numbers."""
+        stated = self.shape
+        return stated is None or (
+            len(shape) == len(stated)
+            and all(
+                isinstance(want, str) or want == have
+                for want, have in zip(stated, shape, strict=True)
+            )
+        )
+
+    def _converted(self, array: np.ndarray) -> np.ndarray:
+        if self.dtype.is_float and array.dtype.kind in "ifb":
+            return array.astype(self.dtype.numpy)
+        if self.dtype.is_integer and array.dtype.kind in "ib":
+            whole = array.astype(self.dtype.numpy)
+            return whole if np.array_equal(whole, array) else array
+        return array
+
+
+@runtime_checkable
+class ImportedModel(Protocol):
+    """A model out of a file of another format, on one backend.
+
+    `inputs` and `outputs` have the order of the file.
+    """
+
+    inputs: Mapping[str, ModelInput]
+    outputs: tuple[str, ...]
+
+    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
+        """Return the outputs by name; UsageError for inputs that do not fit."""
+        ...
+
+
+def named_arguments(
+    model: str,
+    inputs: Mapping[str, ModelInput],
+    arguments: Sequence[object],
+    named: Mapping[str, object],
+) -> dict[str, object]:
+    """Return the arguments of a call of `model` by input, in the order of `inputs`.
+
+    An optional input is absent where it was left out or given as None. UsageError for one that is
+    missing, unknown or given twice.
+    """
+    name = quoted(model)
+    hint = f"its inputs are {', '.join(map(str, inputs.values())) or 'none'}"
+    if len(arguments) > len(inputs):
+        raise UsageError(f"{name} takes {len(inputs)} inputs, got {len(arguments)}", hint=hint)
+    given = dict(zip(inputs, arguments, strict=False))
+    for each, value in named.items():
+        if each not in inputs:
+            raise UsageError(f"{name} takes no input {quoted(each)}", hint=hint)
+        if each in given:
+            raise UsageError(f"{name} got the input {quoted(each)} twice", hint=hint)
+        given[each] = value
+    present = {each: given[each] for each in inputs if given.get(each) is not None}
+    for each, slot in inputs.items():
+        if each not in present and not slot.optional:
+            raise UsageError(f"{name} lacks the input {quoted(each)}", hint=hint)
+    return present
+
+
+def importer_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of the importer for files with the suffix of `path`, None if there is none.
+
+    PluginError where several plugins take it.
+    """
+    return plugin_for(path, ImporterPlugin, "importers read")
+
+
+def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several: str) -> str | None:
+    """Return the name of the plugin for files with the suffix of `path`, None if there is none.
+
+    PluginError where several plugins take it, which says what they do.
+    """
+    suffix = Path(path).suffix.lower()
+    if not suffix:
+        return None
+    names = [plugin.name for plugin in manager().descriptions(point) if suffix in plugin.suffixes]
+    if len(names) > 1:
+        raise PluginError(
+            f"several {several} `{suffix}` files: {', '.join(names)}",
+            hint="leave all but one out with --disable-plugin",
+        )
+    return names[0] if names else None
+
+
+def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) -> ImportedModel:
+    """Return the model in a file as the plugin `importer` reads it.
+
+    Errors of gptrs pass through; any other one, and a result that is no `ImportedModel`, is a
+    PluginError that names the plugin.
+    """
+    plugins = manager()
+    factory = plugins.factory(ImporterPlugin, importer)
+    try:
+        made = factory(Path(path), backend)
+        if not isinstance(made, ImportedModel):
+            kind = type(made).__name__
+            raise TypeError(f"its factory made a `{kind}`, an `ImportedModel` is needed")
+    except (KeyboardInterrupt, GptrsError):
+        raise
+    except BaseException as error:  # SystemExit, too: a plugin must not end the program
+        raise plugins.broken(ImporterPlugin, importer, error) from error
+    return made
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
+from gptrs.plugins.entry_points import load_reference, require_callable
 from gptrs.plugins.manager import manager
-from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.selection import canonical
 from gptrs.plugins.state import PluginRecord, described

@@ -10,12 +10,12 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs.backend.contract import Backend
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.program import Program
 from gptrs.memory_cache import MemoryCache
-from gptrs.plugins.importers import ModelInput, named_arguments
+from gptrs.plugins.exporters import ModelInput, named_arguments
 from gptrs.plugins.manager import backend_of
 from gptrs.quoting import clipped
 

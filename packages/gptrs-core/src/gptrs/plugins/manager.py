@@ -26,8 +26,8 @@ from gptrs.plugins.descriptions import (
     PluginDescription,
 )
 from gptrs.plugins.discovery import Plugin
+from gptrs.plugins.entry_points import resource_directory
 from gptrs.plugins.memory_lack import memory_is_there
-from gptrs.plugins.references import resource_directory
 from gptrs.plugins.registry import PluginRegistry
 from gptrs.plugins.selection import Selection, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, described

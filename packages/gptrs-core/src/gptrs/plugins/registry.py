@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from gptrs.errors import GptrsError, PluginError
 from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
-from gptrs.plugins.discovery import DISTRIBUTION, SEVERAL, Plugin, discover, known_names, regrouped
+from gptrs.plugins.discovery import (
+    DISTRIBUTION,
+    SEVERAL,
+    Plugin,
+    discover,
+    known_names,
+    read,
+    read_several,
+    regrouped,
+)
+from gptrs.plugins.entry_points import load_reference, require_callable
 from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
-from gptrs.plugins.reading import read, read_several
-from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import contested, no_such_plugin, refusal
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState, described

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from gptrs.capture.events.trace import (
+from gptrs.capture.events import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,

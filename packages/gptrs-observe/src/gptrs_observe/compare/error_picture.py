@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from gptrs.quoting import clipped
-from gptrs_observe.compare.trace_comparison import TraceComparison
+from gptrs_observe.compare.validation import TraceComparison
 
 _STEP, _HEIGHT, _LEFT, _TOP = 18, 260, 70, 30
 _LONGEST = 60

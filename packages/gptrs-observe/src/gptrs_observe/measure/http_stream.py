@@ -5,16 +5,261 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Final
+from enum import Enum
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.quoting import clipped
-from gptrs_observe.measure.answer_events import AnswerEvents
-from gptrs_observe.measure.http_answer import HttpAnswer
 from gptrs_observe.measure.serving_load import LoadRequest, TextTimes
+
+# Read an answer over HTTP/1.1 from portions of bytes, whatever frames it.
+
+
+_MOST_HEAD: Final = 65_536
+_END: Final = b"\r\n\r\n"
+
+
+class _Part(Enum):
+    """Names the next bytes."""
+
+    HEAD = 0
+    SIZE = 1
+    """The line before a chunk that says how long it is."""
+    CHUNK = 2
+    TRAILER = 3
+    COUNTED = 4
+    """A body of a stated length."""
+    TO_THE_END = 5
+    """A body that ends with the connection."""
+    DONE = 6
+
+
+class HttpAnswer:
+    """Reads an answer; `status` is 0 until its head has come.
+
+    `headers` have lower-case names. `kept` says whether the connection may be used again, once the
+    answer is `complete`.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.kept = False
+        self._part = _Part.HEAD
+        self._held = b""
+        """Bytes of a head or a line that is not complete."""
+        self._left = 0
+        """How many bytes of the body, or of the chunk and the line end after it, are to come."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the answer has come."""
+        return self._part is _Part.DONE
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether the answer ends with the connection only."""
+        return self._part is _Part.TO_THE_END
+
+    def feed(self, data: bytes) -> bytes:
+        """Read bytes; return those of the body. ExecutionError if they are no HTTP."""
+        if self._part is _Part.SIZE and not self._held:
+            line, _, rest = data.partition(b"\r\n")
+            if line.isalnum() and len(rest) > 2 and len(rest) == _size(line) + 2:
+                return rest[:-2]  # one chunk, as most portions are
+        data = self._held + data if self._held else data
+        self._held = b""
+        body: list[bytes] = []
+        while data:
+            if self._part is _Part.HEAD:
+                data = self._head(data)
+            elif self._part in (_Part.SIZE, _Part.TRAILER):
+                data = self._line(data)
+            elif self._part is _Part.CHUNK:
+                portion, data = data[: self._left], data[self._left :]
+                body.append(portion[: max(0, self._left - 2)])
+                self._left -= len(portion)
+                if not self._left:
+                    self._part = _Part.SIZE
+            elif self._part is _Part.COUNTED:
+                body.append(data[: self._left])
+                self._left -= len(body[-1])
+                self._part = self._part if self._left else _Part.DONE
+                data = b""
+            else:
+                body.append(data if self.ends_with_connection else b"")
+                data = b""
+        return b"".join(body)
+
+    def end(self) -> None:
+        """Note that the connection has ended."""
+        if self.ends_with_connection:
+            self._part = _Part.DONE
+
+    def _head(self, data: bytes) -> bytes:
+        """Read a head if it is complete; return the bytes that follow."""
+        head, end, rest = data.partition(_END)
+        if not end and len(data) <= _MOST_HEAD:
+            self._held = data
+            return b""
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, _, told = first.partition(" ")
+        if not end or not version.startswith("HTTP/1.") or not told[:3].isdigit():
+            raise ExecutionError(f"the server does not speak HTTP/1.1: {clipped(first, 80)}")
+        if told.startswith("1"):  # the answer proper follows
+            return rest
+        self.status = int(told[:3])
+        pairs = (line.partition(":") for line in lines)
+        self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        self._frame(version)
+        return rest
+
+    def _frame(self, version: str) -> None:
+        connection = self.headers.get("connection", "").lower()
+        self.kept = connection == "keep-alive" if version == "HTTP/1.0" else connection != "close"
+        length = self.headers.get("content-length", "")
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            self._part = _Part.SIZE
+        elif length.isdigit():
+            self._left = int(length)
+            self._part = _Part.COUNTED if self._left else _Part.DONE
+        else:
+            self.kept = False
+            self._part = _Part.TO_THE_END
+
+    def _line(self, data: bytes) -> bytes:
+        """Read the size of a chunk, or a trailer after the last; return the bytes that follow."""
+        line, end, rest = data.partition(b"\n")
+        if not end:
+            self._held = data
+            return b""
+        line = line.strip()
+        if self._part is _Part.TRAILER:
+            self._part = self._part if line else _Part.DONE
+            return rest
+        size = _size(line)
+        self._left = size + 2
+        self._part = _Part.CHUNK if size else _Part.TRAILER
+        return rest
+
+
+def _size(line: bytes) -> int:
+    """Return the size before a chunk; ExecutionError if there is none."""
+    try:
+        return int(line.partition(b";")[0], 16)
+    except ValueError:
+        raise ExecutionError(f"the server sends a chunk of no size: {line[:40]!r}") from None
+
+
+# The events of an answer of `/v1/completions`: when text came, and how many tokens.
+
+
+_DONE: Final = "[DONE]"
+
+
+class AnswerEvents:
+    """Notes when events with text came; lines may end in LF, CR LF or CR, and be comments.
+
+    Bytes are kept as they come, and read when something is asked: a client that shares processors
+    with the server takes none of its time meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._portions: list[tuple[bytes, float]] = []
+        self._came: list[float] = []
+        self._done = False
+        self._held = b""
+        self._lines: list[str] = []
+        """The data of an event that is not complete."""
+        self._last = 0.0
+        self._tokens: int | None = None
+        self._reason: object = None
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Add bytes that came at the time `now`."""
+        self._portions.append((data, now))
+
+    @property
+    def done(self) -> bool:
+        """Whether the event `[DONE]` has come; ExecutionError for an event of an error."""
+        self._read()
+        return self._done
+
+    def _read(self) -> None:
+        portions, self._portions = self._portions, []
+        for data, now in portions:
+            self._read_portion(data, now)
+
+    def _read_portion(self, data: bytes, now: float) -> None:
+        data = self._held + data
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._held = data[cut:]
+        for line in data[:cut].splitlines():
+            field, _, value = line.decode(errors="replace").partition(":")
+            if field == "data":
+                self._lines.append(value.removeprefix(" "))
+            elif field == "error":
+                raise _told(value)
+            elif not line and self._lines:
+                self._take("\n".join(self._lines), now)
+                self._lines.clear()
+
+    def end(self) -> None:
+        """Read what is left: the last event may lack the empty line after it.
+
+        ExecutionError for an event of an error.
+        """
+        self._read()
+        self._read_portion(b"\n\n", self._last)
+
+    def tokens(self, asked: int) -> int:
+        """Return how many tokens the answer has, of `asked` ones.
+
+        ExecutionError if its events tell neither that nor that it is as long as asked.
+        """
+        if self._tokens is not None:
+            return self._tokens
+        if self._reason == "length":
+            return asked
+        raise ExecutionError("the server does not tell how many tokens an answer has, in `usage`")
+
+    def times(self) -> list[float]:
+        """Return when texts came; the time of the last event if none did."""
+        return self._came or [self._last]
+
+    def _take(self, data: str, now: float) -> None:
+        if data == _DONE:
+            self._done = True
+            return
+        event = _object(data)
+        if event.get("error"):
+            raise _told(event["error"])
+        self._last = now
+        for choice in event.get("choices") or ():
+            if choice.get("text"):
+                self._came.append(now)
+            self._reason = choice.get("finish_reason") or self._reason
+        usage: Any = event.get("usage")
+        if usage:
+            self._tokens = usage["completion_tokens"]
+
+
+def _object(data: str) -> dict[str, Any]:
+    try:
+        event: object = json.loads(data)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise ExecutionError(f"the server sends an event that is no object: {clipped(data, 80)}")
+    return cast("dict[str, Any]", event)
+
+
+def _told(error: object) -> ExecutionError:
+    return ExecutionError(f"the server tells of an error: {clipped(str(error).strip(), 300)}")
+
 
 _MOST_TOLD: Final = 2000
 """Bytes of a refusal that are read."""

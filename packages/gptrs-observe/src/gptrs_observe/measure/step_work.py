@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 from typing_extensions import override
 
-from gptrs.backend.contract import InputRole
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, RunStart, tracing
+from gptrs.backend.contract import Backend, InputRole
+from gptrs.capture.events import CompileStart, ExecutionTraceSink, RunStart, tracing
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol, specialize
@@ -111,3 +114,129 @@ def _work(program: Program, roles: Sequence[InputRole]) -> WorkOfStep | None:
         if role is InputRole.PARAMETER and param in read
     ]
     return WorkOfStep(sum(weights), work.arithmetic)
+
+
+# Tells which programs are being compiled, for commands that wait for them.
+
+
+@contextmanager
+def compilations_told(tell: Callable[[str], None]) -> Generator[None]:
+    """Open a scope in which `tell` gets the origin and reason of each program to be compiled."""
+    with tracing(_Telling(tell)):
+        yield
+
+
+class _Telling(ExecutionTraceSink):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    @override
+    def before_program(self, event: CompileStart) -> None:
+        self._tell(f"compiling `{event.origin}` ({event.reason})")
+
+
+# How fast the machine is at the most: measured by the backend where it can, else with NumPy.
+
+
+_READ_ELEMENTS = 32 << 20
+_MATRIX = 768
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """The limits of this machine, with the threads that were asked for."""
+
+    read_gb_per_s: float
+    """Gigabytes (10^9) a second from memory."""
+    gflop_per_s: float
+    """Operations on f32, 10^9 a second."""
+    measured_by: str
+    """The backend, or "numpy", whose threads are its own choice."""
+    threads: int | None
+    """How many threads took part, None if that is not known."""
+
+
+def measure_limits(backend: Backend) -> MachineLimits:
+    """Measure for some tenths of a second, with the threads of `backend` if it takes part."""
+    read, flop = backend.read_bytes_per_s(), backend.flop_per_s()
+    if read is not None and flop is not None:
+        return MachineLimits(read / 1e9, flop / 1e9, backend.name, backend.threads)
+    array = np.ones(_READ_ELEMENTS, np.int64)
+    read = array.nbytes / _best(lambda: array.sum())
+    matrix = np.ones((_MATRIX, _MATRIX), np.float32)
+    flop = 2 * _MATRIX**3 / _best(lambda: matrix @ matrix)
+    return MachineLimits(read / 1e9, flop / 1e9, "numpy", None)
+
+
+def _best(run: Callable[[], object]) -> float:
+    seconds: list[float] = []
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+# Seconds become figures: a row of a table, with rates and the share of what the machine can do.
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of ours, and that of a peer that did the same work, alternating with us.
+
+    `ratio` says how many times as fast we are. `share_of_limit` is that of the machine, for reading
+    or for computing, whichever is closer; None where the work is not known.
+    """
+
+    work: str
+    threads: int | None
+    ours: float
+    unit: str
+    peer: float | None = None
+    peer_name: str | None = None
+    ratio: float | None = None
+    share_of_limit: float | None = None
+    gb_per_s: float | None = None
+    """Weights read a second."""
+    gflop_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How the median seconds of a piece of work become a figure: as they are, or `units` of them.
+
+    `step` is the work of one of the `steps` that it is made of.
+    """
+
+    work: str
+    threads: int | None
+    unit: str = "s"
+    units: int | None = None
+    steps: int = 1
+    step: WorkOfStep | None = None
+
+    def rows(self, seconds: Mapping[str, float], limits: MachineLimits | None = None) -> list[Row]:
+        """Return our row, the first of `seconds`, beside each peer; alone without peers."""
+        (_, ours), *peers = seconds.items()
+        row = Row(self.work, self.threads, self._figure(ours), self.unit)
+        if self.step is not None:
+            row = _with_rates(row, self.step, self.steps / ours, limits)
+        return [
+            replace(row, peer=self._figure(theirs), peer_name=name, ratio=theirs / ours)
+            for name, theirs in peers
+        ] or [row]
+
+    def _figure(self, seconds: float) -> float:
+        return seconds if self.units is None else self.units / seconds
+
+
+def _with_rates(
+    row: Row, work: WorkOfStep, steps_per_s: float, limits: MachineLimits | None
+) -> Row:
+    read = steps_per_s * work.weight_bytes / 1e9
+    computed = steps_per_s * work.operations / 1e9
+    share = None
+    if limits is not None:
+        share = max(read / limits.read_gb_per_s, computed / limits.gflop_per_s)
+    return replace(row, gb_per_s=read, gflop_per_s=computed, share_of_limit=share)

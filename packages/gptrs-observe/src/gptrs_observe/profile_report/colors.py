@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from gptrs_observe.profile import Profile, merged
-from gptrs_observe.programs.op_names import kernel_name
+from gptrs_observe.programs.op_work import kernel_name
 
 OTHER = 7
 """The color of all kernels that have none of their own."""

@@ -2,21 +2,160 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import Any, cast
 
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
-from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals, Profile
 from gptrs_observe.profile_document import profile_document
 from gptrs_observe.profile_report.colors import OTHER, kernel_colors
 from gptrs_observe.profile_report.roofline import Named, roofline
-from gptrs_observe.profile_report.step_picture import step_picture, typical_step
-from gptrs_observe.profile_report.style import STYLE, content_policy
-from gptrs_observe.programs.op_names import kernel_name
+from gptrs_observe.programs.op_work import kernel_name
+from gptrs_observe.timeline import Interval
 from gptrs_observe.verdict import all_kernels, verdict_of
-from gptrs_runtime.byte_sizes import shown_bytes
+from gptrs_runtime.text_batches import shown_bytes
+
+# The style of the page, light and dark, and the policy that admits nothing else.
+
+
+STYLE = """
+:root { color-scheme: light dark; --ground: #fff; --panel: #f6f8fa; --ink: #1d2733; --dim: #5c6975;
+  --line: #d4dbe2; --k0: #2f6fb7; --k1: #d9822b; --k2: #3c8f4f; --k3: #8d5bb5; --k4: #c2484d;
+  --k5: #23919a; --k6: #8b7a1e; --k7: #7d8894; --roof: #1d2733 }
+@media (prefers-color-scheme: dark) { :root { --ground: #14181d; --panel: #1d232a; --ink: #e4e9ee;
+  --dim: #9aa7b4; --line: #36404a; --k0: #6aa7ec; --k1: #eda354; --k2: #6cc180; --k3: #ba91de;
+  --k4: #ec7d82; --k5: #59c3cc; --k6: #c9b651; --k7: #94a0ac; --roof: #e4e9ee } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; background: var(--ground);
+  color: var(--ink); font: 15px/1.5 system-ui, sans-serif }
+h1 { font-size: 1.3rem; margin: 0 } h2 { font-size: 1.05rem; margin: 2.2rem 0 .5rem }
+p { margin: .3rem 0 } .dim, figcaption { color: var(--dim) } figure { margin: 0 }
+.verdict { background: var(--panel); border-left: 4px solid var(--k0); border-radius: 4px;
+  padding: .8rem 1.1rem; margin: 1rem 0 } .verdict p:first-child { font-size: 1.15rem }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .6rem }
+.facts div { background: var(--panel); border-radius: 4px; padding: .5rem .8rem }
+.facts b { display: block; font-size: 1.25rem } .facts span { color: var(--dim); font-size: 13px }
+.wide { overflow-x: auto; border: 1px solid var(--line); border-radius: 4px }
+table { border-collapse: collapse; width: 100%; font-size: 13px }
+th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line) }
+tr:last-child td { border-bottom: 0 } th { color: var(--dim); font-weight: 500 }
+.text { text-align: left } .ops { font: 12px ui-monospace, monospace; white-space: normal;
+  min-width: 16rem; overflow-wrap: anywhere }
+svg { display: block; width: 100%; height: auto } svg.bar { width: 7rem; height: .7rem }
+.scroll { overflow-x: auto } .scroll svg { min-width: 44rem }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .dim { fill: var(--dim) }
+.grid { stroke: var(--line) } .roof { stroke: var(--roof); fill: none; stroke-width: 2 }
+.track { fill: var(--panel) } .band0 { fill: var(--panel) } .band1 { fill: var(--line) }
+.k0 { fill: var(--k0) } .k1 { fill: var(--k1) } .k2 { fill: var(--k2) } .k3 { fill: var(--k3) }
+.k4 { fill: var(--k4) } .k5 { fill: var(--k5) } .k6 { fill: var(--k6) } .k7 { fill: var(--k7) }
+.point { fill-opacity: .75 } svg text.tag { font-size: 11px }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: 13px }
+.legend svg { display: inline-block; width: .7rem; height: .7rem; margin-right: .35rem }
+@media print { body { max-width: none } }
+"""
+
+
+def content_policy() -> str:
+    """Return a Content-Security-Policy that admits this style, and nothing from anywhere."""
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+# The timeline of one typical run: its layers above, its kernels below.
+
+
+_WIDTH, _HEIGHT, _TOP, _ROW = 900, 112, 8, 34
+_MOST = 1200
+"""Kernels that are drawn; there are more in trace.json."""
+_LETTER = 6.4
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """A run of a program, and its kernels in order."""
+
+    run: Interval
+    kernels: Sequence[Interval]
+
+
+def typical_step(profile: Profile, program: int | None) -> StepRun | None:
+    """Return the run of `program` that took the median time; None if no kernel of it is known.
+
+    The first run is not chosen if there are others: it also reads and packs weights.
+    """
+    runs = [i for i in profile.timeline.intervals if i.kind == "run" and i.program == program]
+    ordered = sorted(runs[1:] or runs, key=lambda run: run.seconds)
+    if not ordered:
+        return None
+    run = ordered[len(ordered) // 2]
+    end = run.started + run.seconds
+    kernels = [
+        i
+        for i in profile.timeline.intervals
+        if i.kind == "kernel" and i.program == program and run.started <= i.started <= end
+    ]
+    return StepRun(run, kernels) if kernels else None
+
+
+def step_picture(step: StepRun, colors: Mapping[str, int]) -> str:
+    """Return the SVG of a step."""
+    lines = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Kernels of a step in time">',
+        f'<rect class="track" width="{_WIDTH}" height="{_ROW}" y="{_TOP + _ROW + 4}"/>',
+        *_layer_rows(step),
+    ]
+    for kernel in step.kernels[:_MOST]:
+        name = kernel_name(kernel.name)
+        x, width = _place(step, kernel.started, kernel.seconds)
+        told = escape(clipped(f"{name}: {kernel.detail}", 160))
+        lines.append(
+            f'<rect class="k{colors.get(name, OTHER)}" x="{x:.2f}" y="{_TOP + _ROW + 4}"'
+            f' width="{max(width, 0.5):.2f}" height="{_ROW}"><title>{escape(kernel.layer)} {told},'
+            f" {1e6 * kernel.seconds:.1f} µs</title></rect>"
+        )
+    lines += _axis(step)
+    return "".join([*lines, "</svg>"])
+
+
+def _layer_rows(step: StepRun) -> Iterator[str]:
+    for number, (layer, group) in enumerate(groupby(step.kernels, key=lambda each: each.layer)):
+        kernels = list(group)
+        start, last = kernels[0].started, kernels[-1]
+        x, width = _place(step, start, last.started + last.seconds - start)
+        yield (
+            f'<rect class="band{number % 2}" x="{x:.2f}" y="{_TOP}" width="{max(width, 0.5):.2f}"'
+            f' height="{_ROW}"><title>{escape(clipped(layer, 100)) or "no layer"}</title></rect>'
+        )
+        shown = ".".join(layer.rsplit(".", 2)[-2:])
+        if len(shown) * _LETTER < width:
+            yield (
+                f'<text class="tag" x="{x + width / 2:.1f}" y="{_TOP + _ROW / 2 + 4}"'
+                f' text-anchor="middle">{escape(shown)}</text>'
+            )
+
+
+def _axis(step: StepRun) -> Iterator[str]:
+    bottom = _TOP + 2 * _ROW + 4
+    for part in range(5):
+        x = part / 4 * _WIDTH
+        anchor = "start" if part == 0 else "end" if part == 4 else "middle"
+        yield (
+            f'<text class="dim" x="{x:.0f}" y="{bottom + 18}" text-anchor="{anchor}">'
+            f"{1000 * step.run.seconds * part / 4:.2f} ms</text>"
+        )
+
+
+def _place(step: StepRun, started: float, seconds: float) -> tuple[float, float]:
+    scale = _WIDTH / step.run.seconds
+    return (started - step.run.started) * scale, seconds * scale
+
 
 MOST_ROWS = 80
 """Kernels and layers in a table; profile.json has them all."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from gptrs.quoting import clipped
-from gptrs_observe.measure.machine_limits import MachineLimits
+from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import KernelTotals
 from gptrs_observe.profile_report.colors import OTHER
-from gptrs_observe.programs.op_names import kernel_name
+from gptrs_observe.programs.op_work import kernel_name
 
 _WIDTH, _HEIGHT = 900, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 16, 46

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, field
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from gptrs.backend.memory import program_peak_bytes
+from gptrs.capture.execute import chosen_backend
+from gptrs.capture.optimization import claim_of
+from gptrs.errors import UsageError
 from gptrs.ir.ops.control_flow import Cond, Scan
 from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
+from gptrs.optimizer import recording
+from gptrs.optimizer.pass_base import RewritePass
+from gptrs.optimizer.passes.cleanup import Declined, Inlining
+from gptrs.optimizer.pipeline import find_pass, instruction_count
 from gptrs.quick_dataclass import dataclass
 from gptrs_observe.programs.op_work import Work, op_work
 
@@ -206,3 +218,140 @@ def _weight(body: dict[str, Work]) -> tuple[int, int]:
         sum(work.arithmetic + work.transcendental for work in body.values()),
         sum(work.bytes_moved for work in body.values()),
     )
+
+
+# Explain a pass of the optimizer, or the claims of a backend: what is declined, and why.
+
+
+@dataclass(frozen=True)
+class DeclinedRewrite:
+    """A rewrite whose pattern fits and that was not applied all the same."""
+
+    rewrite: str
+    instruction: str
+    """The op and the types of its operands."""
+    reason: str
+    times: int
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """One pass, applied to a program as it is."""
+
+    name: str
+    before: int
+    """Instructions of the program, those of regions and of all functions included."""
+    after: int
+    """Instructions that the pass left."""
+    equations: dict[str, str]
+    """Summaries of the rewrites of the pass, by name; empty for a pass without rewrites."""
+    fired: dict[str, int]
+    """Applications by rewrite; without those that were never applied."""
+    declined: Sequence[DeclinedRewrite]
+
+
+def explain(program: Program, name: str) -> PassReport:
+    """Report on a pass, or on the composites of a functional in `program`: who computes them?
+
+    UsageError for a name that is neither.
+    """
+    composites = [
+        made.op
+        for function in program.functions
+        for made in function.body.walk()
+        if isinstance(made.op, Composite)
+    ]
+    kinds = {op.kind for op in composites if name in (op.title, op.kind)}
+    if kinds:
+        return _explain_claims(program, name, kinds)
+    try:
+        return explain_pass(program, name)
+    except UsageError as error:
+        if not composites:
+            raise
+        calls = ", ".join(sorted({op.title for op in composites}))
+        raise UsageError(error.message, hint=f"this program calls {calls}; {error.hint}") from None
+
+
+def _explain_claims(program: Program, name: str, kinds: Collection[str]) -> PassReport:
+    """Report which composites of `kinds` the backend claims, and why it declines others."""
+    backend = chosen_backend()
+    claim = claim_of(backend)
+    fired: Counter[str] = Counter()
+    declined: Counter[tuple[str, str, str]] = Counter()
+    for made in (made for function in program.functions for made in function.body.walk()):
+        op = made.op
+        if not isinstance(op, Composite) or op.kind not in kinds:
+            continue
+        types = [value.type for value in made.operands]
+        claimed = claim(op, types, [value.type for value in made.results])
+        if claimed is None or isinstance(claimed, Declined):
+            none = f"`{backend.name}` has no kernel of this kind"
+            reason = none if claimed is None else claimed.reason
+            declined[op.kind, f"composite of {', '.join(map(str, types))}", reason] += 1
+        else:
+            fired[op.kind] += 1
+    return PassReport(
+        f"claims of `{backend.name}` for `{name}`",
+        instruction_count(program),
+        instruction_count(Inlining(claim).apply(program)),
+        {kind: f"a kernel of `{backend.name}` computes it" for kind in sorted(kinds)},
+        dict(fired),
+        [DeclinedRewrite(*each, times) for each, times in declined.items()],
+    )
+
+
+def explain_pass(program: Program, name: str) -> PassReport:
+    """Apply the pass called `name` to `program`, and report; UsageError for an unknown pass."""
+    pass_ = find_pass(name)
+    with recording() as journal:
+        changed = pass_.apply(program)
+    rewrites = pass_.rewrites if isinstance(pass_, RewritePass) else ()
+    return PassReport(
+        name,
+        instruction_count(program),
+        instruction_count(changed),
+        {rewrite.name: rewrite.equation for rewrite in rewrites},
+        dict(journal.fired),
+        [
+            DeclinedRewrite(refusal.rewrite, refusal.instruction, refusal.reason, times)
+            for refusal, times in journal.refused.items()
+        ],
+    )
+
+
+# Values of results for people and for other programs.
+
+
+MAX_JSON_ELEMENTS = 64
+"""Most elements that `json_values` lists."""
+_MAX_SHOWN = 64
+_LINE_WIDTH = 96
+
+
+def shown_values(array: np.ndarray) -> str:
+    """Print elements as NumPy does, large arrays abbreviated, the more so the more axes."""
+    ends = 3 if array.ndim <= 2 else 2 if array.ndim == 3 else 1
+    return np.array2string(array, max_line_width=_LINE_WIDTH, threshold=_MAX_SHOWN, edgeitems=ends)
+
+
+def json_values(array: np.ndarray) -> object:
+    """Return the elements as nested lists that JSON can hold.
+
+    Floats are exact; NaN and infinities are the strings `nan`, `inf` and `-inf`, a complex number
+    is the list of its parts.
+    """
+    if array.ndim:
+        return [json_values(part) for part in array]
+    value: object = array.item()
+    if isinstance(value, complex):
+        return [_number(value.real), _number(value.imag)]
+    if isinstance(value, bool | int):
+        return value
+    # The scalars of ml_dtypes, too; 4-bit integers among them.
+    number = float(cast("float", value))
+    return int(number) if array.dtype.name in ("int4", "uint4") else _number(number)
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

@@ -7,10 +7,9 @@ from functools import reduce
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Node
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import scalar
+from gptrs.api.programs import DType, dtypes
+from gptrs_onnx.conversion import converts
+from gptrs_onnx.node import Node, Value, as_tensor, scalar
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": F.add,
@@ -156,3 +155,189 @@ def bit_cast(node: Node, x: Tensor) -> Tensor:
     """Return the bits of x read as another type of the same width."""
     dtype = node.dtype("to")
     return F.cast(x, dtype) if x.dtype.is_bool else primitives.bitcast(x, dtype)
+
+
+# Conversions of element types as ONNX defines them.
+
+
+_LARGEST = {dtypes.f8e4m3: 448.0, dtypes.f8e5m2: 57344.0}
+
+
+@converts("Cast")
+def cast(node: Node, x: Tensor) -> Tensor:
+    """Convert to the type that the node names."""
+    return converted(node, x, node.dtype("to"))
+
+
+@converts("CastLike", as_is=True)
+def cast_like(node: Node, x: Value, target: Value) -> Tensor:
+    """Convert to the type of another tensor."""
+    return converted(node, as_tensor(x), as_tensor(target).dtype)
+
+
+def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:
+    """Return x as `dtype`: integers wrap, floats of 8 bits saturate unless told otherwise."""
+    if x.dtype == dtype:
+        return x
+    if x.dtype.is_complex and not dtype.is_complex:
+        node.refuse("converts complex numbers to real ones")
+    if x.dtype.is_integer and dtype.is_integer:
+        return wrapped(x, dtype)
+    if dtype in _LARGEST and node.flag("saturate", 1) and not x.dtype.is_bool:
+        return _saturated(x, dtype)
+    if x.dtype.is_float and dtype.is_integer and dtype.bits < 8:
+        return wrapped(F.cast(x, dtypes.si32), dtype)
+    return F.cast(x, dtype)
+
+
+def wrapped(x: Tensor, dtype: DType) -> Tensor:
+    """Return integers as another type of integers by their low bits."""
+    if dtype.bits >= x.dtype.bits:
+        same = DTYPE_OF_WIDTH[x.dtype.bits, dtype.kind]
+        if x.dtype.kind == "signed" and dtype.kind == "unsigned" and dtype.bits > x.dtype.bits:
+            wide = F.cast(x, DTYPE_OF_WIDTH[dtype.bits, "signed"])
+            return primitives.bitcast(wide, dtype)
+        if x.dtype.kind == dtype.kind or dtype.bits > x.dtype.bits:
+            return F.cast(x, dtype)
+        return primitives.bitcast(x, same)
+    unsigned = x
+    if x.dtype.kind == "signed":
+        unsigned = primitives.bitcast(x, DTYPE_OF_WIDTH[x.dtype.bits, "unsigned"])
+    low = F.bitwise_and(unsigned, scalar(2**dtype.bits - 1, unsigned.dtype))
+    narrow = F.cast(low, DTYPE_OF_WIDTH[dtype.bits, "unsigned"])
+    return narrow if dtype.kind == "unsigned" else primitives.bitcast(narrow, dtype)
+
+
+def _saturated(x: Tensor, dtype: DType) -> Tensor:
+    """Return x as a float of 8 bits: what is too large, infinities too, becomes the largest."""
+    wide = x if x.dtype.is_float and x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
+    bound = scalar(_LARGEST[dtype], wide.dtype)
+    kept = F.where(F.is_nan(wide), wide, F.minimum(F.maximum(wide, -bound), bound))
+    return F.cast(kept, dtype)
+
+
+DTYPE_OF_WIDTH: dict[tuple[int, str], DType] = {
+    (each.bits, each.kind): each
+    for each in (
+        dtypes.si4,
+        dtypes.si8,
+        dtypes.si16,
+        dtypes.si32,
+        dtypes.si64,
+        dtypes.ui4,
+        dtypes.ui8,
+        dtypes.ui16,
+        dtypes.ui32,
+        dtypes.ui64,
+    )
+}
+"""The type of integers with that many bits, signed or unsigned."""
+
+
+# Comparison, logic and choice.
+
+
+_COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "And": F.logical_and,
+    "Equal": F.equal,
+    "Greater": F.greater,
+    "GreaterOrEqual": F.greater_equal,
+    "Less": F.less,
+    "LessOrEqual": F.less_equal,
+    "Or": F.logical_or,
+    "Xor": F.logical_xor,
+}
+
+
+@converts(*_COMPARISONS)
+def compare(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Convert a comparison, or an operator of truths."""
+    return _COMPARISONS[node.op_type](lhs, rhs)
+
+
+@converts("Not")
+def negation(node: Node, x: Tensor) -> Tensor:
+    """Return where x is false."""
+    del node
+    return F.logical_not(x)
+
+
+@converts("Where")
+def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return x where the condition holds, y elsewhere."""
+    del node
+    return F.where(condition, x, y)
+
+
+# Products of matrices.
+
+
+@converts("MatMul")
+def matmul(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return the product of matrices, broadcast over the axes before them."""
+    del node
+    return product(lhs, rhs)
+
+
+def product(lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return `np.matmul` of two tensors."""
+    if lhs.rank >= 2 and rhs.rank == 2:
+        return primitives.dot_general(lhs, rhs, ([lhs.rank - 1], [0]))
+    if lhs.rank == rhs.rank == 1:
+        return primitives.dot_general(lhs, rhs, ([0], [0]))
+    return F.matmul(lhs, rhs)
+
+
+@converts("Gemm")
+def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    """Return `alpha * A B + beta * C`, with A and B turned where asked for."""
+    contract = ([0 if node.flag("transA") else 1], [1 if node.flag("transB") else 0])
+    result = primitives.dot_general(a, b, contract)
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if alpha != 1.0:
+        result = result * alpha if result.dtype.is_float else result * int(alpha)
+    if c is None or beta == 0.0:
+        return result
+    return result + (c if beta == 1.0 else c * beta if c.dtype.is_float else c * int(beta))
+
+
+@converts("MatMulInteger")
+def matmul_integer(
+    node: Node,
+    a: Tensor,
+    b: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+) -> Tensor:
+    """Return the si32 product of integers without their zero points."""
+    del node
+    left, right = F.cast(a, dtypes.si32), F.cast(b, dtypes.si32)
+    if a_zero is not None:
+        zero = F.cast(a_zero, dtypes.si32)
+        left = left - (F.expand_dims(zero, -1) if zero.rank == 1 and zero.size > 1 else zero)
+    if b_zero is not None:
+        right = right - F.cast(b_zero, dtypes.si32)
+    return product(left, right)
+
+
+@converts("Det")
+def determinant(node: Node, x: Tensor) -> Tensor:
+    """Return the determinants of matrices up to 3 x 3 by their definition."""
+    size = x.shape[-1]
+    if size > 3:
+        node.refuse(f"takes the determinant of {size} x {size} matrices, at most 3 x 3 are done")
+    rows = [F.squeeze(row, -2) for row in F.split(x, size, -2)]
+    cells = [[F.squeeze(cell, -1) for cell in F.split(row, size, -1)] for row in rows]
+    if size == 1:
+        return cells[0][0]
+    if size == 2:
+        return cells[0][0] * cells[1][1] - cells[0][1] * cells[1][0]
+    terms = [
+        cells[0][i]
+        * (
+            cells[1][(i + 1) % 3] * cells[2][(i + 2) % 3]
+            - cells[1][(i + 2) % 3] * cells[2][(i + 1) % 3]
+        )
+        for i in range(3)
+    ]
+    return terms[0] + terms[1] + terms[2]

@@ -11,10 +11,8 @@ import onnx_ir as ir
 from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs_onnx.conversion import NeedsKnownError
-from gptrs_onnx.node import Node
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import Value, as_tensor
+from gptrs_onnx.conversion import NeedsKnownError, converts
+from gptrs_onnx.node import Node, Value, as_tensor
 
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""
@@ -187,3 +185,21 @@ def _placed(x: Tensor, axis: int) -> Tensor:
     order = list(range(1, x.rank))
     order.insert(axis % x.rank, 0)
     return F.transpose(x, order)
+
+
+# Values that may be absent: which they are is known when the graph is converted.
+
+
+@converts("OptionalHasElement", as_is=True)
+def has_element(node: Node, x: Value | None = None) -> Value:
+    """Return whether there is a value."""
+    del node
+    return np.asarray(x is not None)
+
+
+@converts("Optional", "OptionalGetElement", as_is=True)
+def element(node: Node, x: Value | None = None) -> Value | None:
+    """Return the value; ModelError where one is needed and absent."""
+    if x is None and node.op_type == "OptionalGetElement":
+        node.malformed("needs a value that is absent")
+    return x

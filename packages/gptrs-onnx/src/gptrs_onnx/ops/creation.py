@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import DType
-from gptrs_onnx.node import Node
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import Known, constant, is_number, numbers
+from gptrs.api.programs import DType, dtypes
+from gptrs_onnx.conversion import converts
+from gptrs_onnx.node import Known, Node, constant, is_number, numbers
 
 _WINDOWS = {
     "HannWindow": (0.5, 0.5, 0.0),
@@ -107,3 +106,31 @@ def mel_weights(
         if right > middle:
             made[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
     return F.cast(constant(made), dtype)
+
+
+# Dropout, which is nothing when a model is used; random numbers are refused by name.
+
+
+@converts("Dropout", known=[1, 2])
+def dropout(
+    node: Node, x: Tensor, ratio: Known | None = None, training: Known | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return x, and that nothing was dropped; UnsupportedError in training mode."""
+    dropped = 0.5 if ratio is None else float(ratio.item())
+    if training is not None and bool(training.item()) and dropped:
+        node.refuse("drops elements at random, which ONNX leaves to each runtime to choose")
+    return x, F.ones(x.shape, dtypes.i1)
+
+
+@converts(
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+)
+def random(node: Node, *operands: Tensor) -> Tensor:
+    """Refuse: which numbers come is left to each runtime, so that no two agree."""
+    del operands
+    node.refuse("makes random numbers, which ONNX leaves to each runtime to choose")

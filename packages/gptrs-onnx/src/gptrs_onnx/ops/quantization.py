@@ -5,12 +5,10 @@ from __future__ import annotations
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.node import Node
-from gptrs_onnx.ops.casts import converted
-from gptrs_onnx.ops.contraction import product
+from gptrs_onnx.conversion import converts
+from gptrs_onnx.node import Node, scalar
+from gptrs_onnx.ops.arithmetic import converted, product
 from gptrs_onnx.ops.convolution import convolved
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import scalar
 
 
 def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:

@@ -9,8 +9,8 @@ from functools import partial
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
+from gptrs_onnx.conversion import converts
 from gptrs_onnx.node import Node
-from gptrs_onnx.registry import converts
 
 Activation = Callable[[Tensor], Tensor]
 RecurrentStep = Callable[..., tuple[Tensor, ...]]

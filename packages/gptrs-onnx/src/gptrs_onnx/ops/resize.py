@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product as combinations
 from typing import Any, Final
 
 import numpy as np
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Node
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import Known, numbers
+from gptrs.api.programs import dtypes
+from gptrs_onnx.conversion import converts
+from gptrs_onnx.node import Known, Node, constant, numbers
 
 _KNOWN: Final = {
     "mode": ("nearest", "linear", "cubic"),
@@ -107,3 +108,165 @@ def _targets(
         factors = [one] * len(factors)
         wanted = [int(np.floor(int(size) * one + 0.5)) for size in old]
     return factors, wanted
+
+
+# Values of images at places that tensors name.
+
+
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+_CUBIC = -0.75
+
+
+@converts("GridSample")
+def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
+    """Return x [N, C, spatial..] at places in [-1, 1] (Jaderberg et al. 2015)."""
+    mode = node.text("mode", "linear")
+    mode = _MODES.get(mode, mode)
+    padding = node.text("padding_mode", "zeros")
+    if mode not in ("nearest", "linear", "cubic") or padding not in (
+        "zeros",
+        "border",
+        "reflection",
+    ):
+        node.refuse(f"has the mode {mode[:40]!a} or padding {padding[:40]!a}")
+    corners = node.flag("align_corners")
+    spatial = x.shape[2:]
+    count = len(spatial)
+    if mode == "cubic" and count != 2:
+        node.malformed("is cubic for other than two axes")
+    places: list[Tensor] = []
+    for axis, size in enumerate(spatial):
+        unit = F.squeeze(F.slice_axis(grid, grid.rank - 1, count - 1 - axis, 1), -1)
+        place = (unit + 1.0) * ((size - 1) / 2) if corners else ((unit + 1.0) * size - 1.0) / 2.0
+        if mode != "cubic" and padding != "zeros":
+            place = _inside(place, size, padding, corners)
+        places.append(place)
+    taps = [taps_of(place, mode) for place in places]
+    total: Tensor | None = None
+    for choice in combinations(*taps):
+        value = read_places(x, [tap for tap, _ in choice], padding, corners)
+        for _, weight in choice:
+            if weight is not None:
+                value = value * F.expand_dims(weight, 1)
+        total = value if total is None else total + value
+    assert total is not None
+    return total
+
+
+def taps_of(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Return the elements that a place reads along an axis, and their weights."""
+    if mode == "nearest":
+        return [(F.round(place), None)]
+    first = F.floor(place)
+    rest = place - first
+    if mode == "linear":
+        return [(first, 1.0 - rest), (first + 1.0, rest)]
+    a = _CUBIC
+    weights: list[Tensor] = []
+    for offset in (-1, 0, 1, 2):
+        far = F.abs(rest - float(offset))
+        if offset in (0, 1):
+            weights.append(((a + 2) * far - (a + 3)) * far * far + 1.0)
+        else:
+            weights.append(((a * far - 5 * a) * far + 8 * a) * far - 4 * a)
+    return [(first + float(o), w) for o, w in zip((-1, 0, 1, 2), weights, strict=True)]
+
+
+def _inside(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
+    """Return places moved into the image: to its border, or mirrored at it."""
+    if padding == "border":
+        return F.clamp(place, 0.0, float(size - 1))
+    low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
+    span = high - low
+    if span <= 0:
+        return place * 0.0
+    away = F.abs(place - low)
+    turns = F.floor(away / span)
+    rest = away - turns * span
+    odd = F.equal(turns - 2.0 * F.floor(turns / 2.0), 1.0)
+    mirrored = F.where(odd, span - rest, rest) + low
+    return F.clamp(mirrored, 0.0, float(size - 1))
+
+
+def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> Tensor:
+    """Return x [N, C, spatial..] at whole places [N, out..], 0 outside if padding is zeros."""
+    spatial = x.shape[2:]
+    batch, channels = x.shape[:2]
+    flat: Tensor | None = None
+    inside: Tensor | None = None
+    for tap, size in zip(taps, spatial, strict=True):
+        if padding == "zeros":
+            within = F.logical_and(tap >= 0.0, tap <= float(size - 1))
+            inside = within if inside is None else F.logical_and(inside, within)
+            tap = F.clamp(tap, 0.0, float(size - 1))
+        else:
+            tap = _inside(tap, size, padding, corners)
+        whole = F.cast(tap, dtypes.si64)
+        flat = whole if flat is None else flat * size + whole
+    assert flat is not None
+    count = int(np.prod(spatial))
+    out = flat.shape[1:]
+    rows = F.reshape(flat, [batch, 1, int(np.prod(out))])
+    where = F.broadcast_to(rows, [batch, channels, rows.shape[2]])
+    values = F.reshape(
+        F.gather(F.reshape(x, [batch, channels, count]), where, 2), [batch, channels, *out]
+    )
+    if inside is None:
+        return values
+    return F.where(F.expand_dims(inside, 1), values, F.zeros([], x.dtype))
+
+
+@converts("RoiAlign")
+def roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
+    """Return means or maxima of samples in bins of regions (He et al. 2017)."""
+    height, width = node.integer("output_height", 1), node.integer("output_width", 1)
+    ratio, scale = node.integer("sampling_ratio", 0), node.number("spatial_scale", 1.0)
+    if ratio <= 0:
+        node.refuse("chooses the number of samples by the sizes of regions, which are data")
+    half = 0.5 if node.text("coordinate_transformation_mode", "half_pixel") == "half_pixel" else 0.0
+    left, top, right, bottom = (F.squeeze(part, -1) * scale - half for part in F.split(rois, 4, -1))
+    tall, wide = bottom - top, right - left
+    if not half:
+        tall, wide = F.maximum(tall, F.ones([], x.dtype)), F.maximum(wide, F.ones([], x.dtype))
+    rows = _samples(top, tall, height, ratio)
+    columns = _samples(left, wide, width, ratio)
+    images = F.take(x, F.cast(batches, dtypes.si64), 0)
+    count = rois.shape[0]
+    shape = [count, height * ratio, width * ratio]
+    down = F.broadcast_to(F.expand_dims(rows, 2), shape)
+    across = F.broadcast_to(F.expand_dims(columns, 1), shape)
+    parts = _bilinear(images, down, across, keep=node.text("mode", "avg") == "max")
+    channels = x.shape[1]
+    if node.text("mode", "avg") == "max":
+        boxes = F.reshape(parts, [4, count, channels, height, ratio, width, ratio])
+        return F.max(boxes, [0, 4, 6])
+    boxes = F.reshape(parts, [count, channels, height, ratio, width, ratio])
+    return F.mean(boxes, [3, 5])
+
+
+def _samples(start: Tensor, length: Tensor, bins: int, ratio: int) -> Tensor:
+    """Return the places of samples along an axis [regions, bins * ratio]."""
+    offsets = (np.arange(bins * ratio) + 0.5) / (bins * ratio)
+    return F.expand_dims(start, 1) + F.expand_dims(length, 1) * F.cast(
+        constant(offsets), start.dtype
+    )
+
+
+def _bilinear(x: Tensor, down: Tensor, across: Tensor, keep: bool) -> Tensor:
+    """Return x between its elements: their weighted sum, or the four of them stacked."""
+    height, width = x.shape[2:]
+    outside = (down < -1.0) | (down > float(height)) | (across < -1.0) | (across > float(width))
+    pairs: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
+    for place, size in ((down, height), (across, width)):
+        place = F.maximum(place, F.zeros([], x.dtype))
+        low = F.minimum(F.floor(place), F.full([], float(size - 1), x.dtype))
+        place = F.where(low >= float(size - 1), low, place)
+        high = F.minimum(low + 1.0, F.full([], float(size - 1), x.dtype))
+        pairs.append(((low, 1.0 - (place - low)), (high, place - low)))
+    values: list[Tensor] = []
+    for (row, first), (column, second) in combinations(*pairs):
+        weight = F.expand_dims(F.where(outside, 0.0, first * second), 1)
+        values.append(read_places(x, [row, column], "border", True) * weight)
+    if keep:
+        return F.stack(values, 0)
+    return values[0] + values[1] + values[2] + values[3]

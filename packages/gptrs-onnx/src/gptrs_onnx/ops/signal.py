@@ -6,10 +6,9 @@ import numpy as np
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Node
-from gptrs_onnx.ops.contraction import product
-from gptrs_onnx.registry import converts
-from gptrs_onnx.values import Known, constant, numbers
+from gptrs_onnx.conversion import converts
+from gptrs_onnx.node import Known, Node, constant, numbers
+from gptrs_onnx.ops.arithmetic import product
 
 
 def _transformed(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:

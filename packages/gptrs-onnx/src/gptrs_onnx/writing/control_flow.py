@@ -9,11 +9,10 @@ from onnx import helper
 
 from gptrs.api.programs import Op, Region, TensorType, dtypes
 from gptrs.api.programs import ops as op_modules
-from gptrs_onnx.writing.creation import counted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
-from gptrs_onnx.writing.instructions import region_results
+from gptrs_onnx.writing.indexing import counted
+from gptrs_onnx.writing.instructions import region_results, writes
 from gptrs_onnx.writing.reduction import scan, value_info
-from gptrs_onnx.writing.registry import writes
 
 ops = op_modules.control_flow
 

@@ -15,36 +15,36 @@ import numpy as np
 from gptrs.api.programs import DType, Op, dtypes
 from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
-from gptrs_onnx.writing.registry import writes
+from gptrs_onnx.writing.instructions import writes
 
-ops = op_modules.elementwise
+elementwise_ops = op_modules.elementwise
 UNSIGNED: Final = {8: dtypes.ui8, 16: dtypes.ui16, 32: dtypes.ui32, 64: dtypes.ui64}
 """The unsigned integers by their bits."""
 _SAME: Final[Mapping[type[Op], str]] = {
-    ops.Abs: "Abs",
-    ops.Exp: "Exp",
-    ops.Log: "Log",
-    ops.Sqrt: "Sqrt",
-    ops.Reciprocal: "Reciprocal",
-    ops.Sin: "Sin",
-    ops.Cos: "Cos",
-    ops.Tanh: "Tanh",
-    ops.Logistic: "Sigmoid",
-    ops.Erf: "Erf",
-    ops.Floor: "Floor",
-    ops.Ceil: "Ceil",
-    ops.RoundNearestEven: "Round",
-    ops.Add: "Add",
-    ops.Sub: "Sub",
-    ops.Mul: "Mul",
-    ops.Pow: "Pow",
-    ops.StopGradient: "Identity",
+    elementwise_ops.Abs: "Abs",
+    elementwise_ops.Exp: "Exp",
+    elementwise_ops.Log: "Log",
+    elementwise_ops.Sqrt: "Sqrt",
+    elementwise_ops.Reciprocal: "Reciprocal",
+    elementwise_ops.Sin: "Sin",
+    elementwise_ops.Cos: "Cos",
+    elementwise_ops.Tanh: "Tanh",
+    elementwise_ops.Logistic: "Sigmoid",
+    elementwise_ops.Erf: "Erf",
+    elementwise_ops.Floor: "Floor",
+    elementwise_ops.Ceil: "Ceil",
+    elementwise_ops.RoundNearestEven: "Round",
+    elementwise_ops.Add: "Add",
+    elementwise_ops.Sub: "Sub",
+    elementwise_ops.Mul: "Mul",
+    elementwise_ops.Pow: "Pow",
+    elementwise_ops.StopGradient: "Identity",
 }
 _LOGICAL: Final[Mapping[type[Op], str]] = {
-    ops.And: "And",
-    ops.Or: "Or",
-    ops.Xor: "Xor",
-    ops.Not: "Not",
+    elementwise_ops.And: "And",
+    elementwise_ops.Or: "Or",
+    elementwise_ops.Xor: "Xor",
+    elementwise_ops.Not: "Not",
 }
 _COMPARISONS: Final = {
     "lt": "Less",
@@ -62,7 +62,7 @@ def widened(w: GraphWriter, *operands: Ref) -> list[Ref]:
     ]
 
 
-@writes(*(op for op in _SAME if op is not ops.StopGradient))
+@writes(*(op for op in _SAME if op is not elementwise_ops.StopGradient))
 def direct(w: GraphWriter, op: Op, *operands: Ref) -> Ref:
     """Write an op that ONNX has."""
     wide = widened(w, *w.lean(*operands))
@@ -70,14 +70,14 @@ def direct(w: GraphWriter, op: Op, *operands: Ref) -> Ref:
     return w.cast(made, operands[0].dtype)
 
 
-@writes(ops.StopGradient)
+@writes(elementwise_ops.StopGradient)
 def identity(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write a value as it is."""
     del op
     return w.node("Identity", x)
 
 
-@writes(ops.Neg)
+@writes(elementwise_ops.Neg)
 def neg(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write a negative; that of an unsigned integer wraps."""
     del op
@@ -87,7 +87,7 @@ def neg(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.cast(w.node("Neg", wide), x.dtype)
 
 
-@writes(ops.Sign)
+@writes(elementwise_ops.Sign)
 def sign(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write the sign; of zeros and NaN the number itself, which runtimes handle differently."""
     del op
@@ -99,7 +99,7 @@ def sign(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.cast(made, x.dtype)
 
 
-@writes(ops.Rsqrt)
+@writes(elementwise_ops.Rsqrt)
 def rsqrt(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write the reciprocal of the square root."""
     del op
@@ -107,7 +107,7 @@ def rsqrt(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.cast(w.node("Reciprocal", w.node("Sqrt", wide)), x.dtype)
 
 
-@writes(ops.Expm1)
+@writes(elementwise_ops.Expm1)
 def expm1(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write `(u - 1) * x / log(u)` with `u = e^x`, which is accurate near 0 (Kahan)."""
     del op
@@ -122,7 +122,7 @@ def expm1(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.cast(w.where(unmoved, wide, w.where(far, less, quotient)), x.dtype)
 
 
-@writes(ops.Log1p)
+@writes(elementwise_ops.Log1p)
 def log1p(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write `log(u) * x / (u - 1)` with `u = 1 + x`, which is accurate near 0 (Kahan)."""
     del op
@@ -136,7 +136,7 @@ def log1p(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.cast(w.where(unmoved, wide, w.where(far, plain, quotient)), x.dtype)
 
 
-@writes(ops.IsFinite)
+@writes(elementwise_ops.IsFinite)
 def is_finite(w: GraphWriter, op: Op, x: Ref) -> Ref:
     """Write whether the magnitude is below infinity."""
     del op
@@ -144,24 +144,24 @@ def is_finite(w: GraphWriter, op: Op, x: Ref) -> Ref:
     return w.node("Less", w.node("Abs", wide), w.scalar(math.inf, wide.dtype), dtype=dtypes.i1)
 
 
-@writes(ops.And, ops.Or, ops.Xor, ops.Not)
+@writes(elementwise_ops.And, elementwise_ops.Or, elementwise_ops.Xor, elementwise_ops.Not)
 def bits(w: GraphWriter, op: Op, *operands: Ref) -> Ref:
     """Write an op on truth values or on the bits of integers."""
     name = _LOGICAL[type(op)]
     return w.node(name if operands[0].dtype.is_bool else f"Bitwise{name}", *operands)
 
 
-@writes(ops.Maximum, ops.Minimum)
+@writes(elementwise_ops.Maximum, elementwise_ops.Minimum)
 def extreme(w: GraphWriter, op: Op, lhs: Ref, rhs: Ref) -> Ref:
     """Write the larger or smaller operand; NaN if either is."""
-    larger = isinstance(op, ops.Maximum)
+    larger = isinstance(op, elementwise_ops.Maximum)
     if lhs.dtype.is_bool:
         return w.node("Or" if larger else "And", lhs, rhs)
     wide = widened(w, *w.lean(lhs, rhs))
     return w.cast(w.node("Max" if larger else "Min", *wide, shape=lhs.shape), lhs.dtype)
 
 
-@writes(ops.Div)
+@writes(elementwise_ops.Div)
 def div(w: GraphWriter, op: Op, lhs: Ref, rhs: Ref) -> Ref:
     """Write a quotient; one of integers by -1 is the negative, which wraps."""
     del op
@@ -173,7 +173,7 @@ def div(w: GraphWriter, op: Op, lhs: Ref, rhs: Ref) -> Ref:
     return w.where(turned, w.node("Neg", made), made)
 
 
-@writes(ops.Rem)
+@writes(elementwise_ops.Rem)
 def rem(w: GraphWriter, op: Op, lhs: Ref, rhs: Ref) -> Ref:
     """Write the remainder with the sign of `lhs`, as C's `fmod`."""
     del op
@@ -198,21 +198,21 @@ def _without_minus_one(w: GraphWriter, divisor: Ref) -> tuple[Ref, Ref]:
     return turned, w.where(turned, w.scalar(1, divisor.dtype), divisor)
 
 
-@writes(ops.ShiftLeft)
+@writes(elementwise_ops.ShiftLeft)
 def shift_left(w: GraphWriter, op: Op, x: Ref, by: Ref) -> Ref:
     """Write a shift up by `by` bits."""
     del op
     return w.cast(_shifted(w, _unsigned(w, x), by, "LEFT"), x.dtype)
 
 
-@writes(ops.ShiftRightLogical)
+@writes(elementwise_ops.ShiftRightLogical)
 def shift_right_logical(w: GraphWriter, op: Op, x: Ref, by: Ref) -> Ref:
     """Write a shift down by `by` bits, zeros entering."""
     del op
     return w.cast(_shifted(w, _unsigned(w, x), by, "RIGHT"), x.dtype)
 
 
-@writes(ops.ShiftRightArithmetic)
+@writes(elementwise_ops.ShiftRightArithmetic)
 def shift_right_arithmetic(w: GraphWriter, op: Op, x: Ref, by: Ref) -> Ref:
     """Write a shift down by `by` bits, the sign entering: that of the complement if negative."""
     del op
@@ -240,8 +240,8 @@ def _shifted(w: GraphWriter, x: Ref, by: Ref, direction: str) -> Ref:
     return w.where(inside, made, zero)
 
 
-@writes(ops.Compare)
-def compare(w: GraphWriter, op: ops.Compare, lhs: Ref, rhs: Ref) -> Ref:
+@writes(elementwise_ops.Compare)
+def compare(w: GraphWriter, op: elementwise_ops.Compare, lhs: Ref, rhs: Ref) -> Ref:
     """Write a comparison."""
     wide = widened(w, *w.lean(lhs, rhs))
     if op.direction == "ne":
@@ -251,14 +251,14 @@ def compare(w: GraphWriter, op: ops.Compare, lhs: Ref, rhs: Ref) -> Ref:
     return w.node(_COMPARISONS[op.direction], *wide, dtype=dtypes.i1, shape=lhs.shape)
 
 
-@writes(ops.Select)
+@writes(elementwise_ops.Select)
 def select(w: GraphWriter, op: Op, predicate: Ref, x: Ref, y: Ref) -> Ref:
     """Write a choice for each element."""
     del op
     return w.where(predicate, x, y)
 
 
-@writes(ops.Clamp)
+@writes(elementwise_ops.Clamp)
 def clamp(w: GraphWriter, op: Op, x: Ref, low: Ref, high: Ref) -> Ref:
     """Write the smaller of `high` and the larger of `x` and `low`."""
     del op
@@ -266,16 +266,16 @@ def clamp(w: GraphWriter, op: Op, x: Ref, low: Ref, high: Ref) -> Ref:
     return w.cast(w.node("Min", w.node("Max", wide, least), greatest), x.dtype)
 
 
-@writes(ops.Bitcast)
-def bitcast(w: GraphWriter, op: ops.Bitcast, x: Ref) -> Ref:
+@writes(elementwise_ops.Bitcast)
+def bitcast(w: GraphWriter, op: elementwise_ops.Bitcast, x: Ref) -> Ref:
     """Write integers read as others of their width, which `Cast` does by wrapping."""
     if not (x.dtype.is_integer and op.dtype.is_integer):
         w.refuse(f"ONNX does not read the bits of {x.dtype} as {op.dtype}")
     return w.cast(x, op.dtype)
 
 
-@writes(ops.Cast)
-def cast(w: GraphWriter, op: ops.Cast, x: Ref) -> Ref:
+@writes(elementwise_ops.Cast)
+def cast(w: GraphWriter, op: elementwise_ops.Cast, x: Ref) -> Ref:
     """Write a conversion by PTIR's rules: what does not fit an integer type saturates."""
     return converted(w, x, op.dtype)
 
@@ -331,3 +331,134 @@ def _float_to_integer(w: GraphWriter, x: Ref, dtype: DType) -> Ref:
     made = w.cast(inside, target)
     made = w.where(above, w.scalar(greatest, target), made)
     return w.cast(w.where(below, w.scalar(least, target), made), dtype)
+
+
+# Writers of ops that map floats to integers of few bits and back.
+#
+# They are written as the arithmetic that PTIR defines: its zero points are integers of 32 bits, and
+# those of `QuantizeLinear` have the type of the codes.
+
+
+quantization_ops = op_modules.quantization
+
+
+def _for_each(w: GraphWriter, op: quantization_ops.Quantization, x: Ref, parameter: Ref) -> Ref:
+    """Return a scale, zero point or bias for each element of `x`."""
+    if parameter.rank == 0 or op.axis is None:
+        return parameter
+    before, after = x.shape[: op.axis], x.shape[op.axis + 1 :]
+    size = x.shape[op.axis]
+    if op.group_size is None:
+        return w.reshape(parameter, (*[1] * len(before), size, *[1] * len(after)))
+    groups = w.reshape(parameter, (*before, size // op.group_size, 1, *after))
+    repeated = w.expand(groups, (*before, size // op.group_size, op.group_size, *after))
+    return w.reshape(repeated, x.shape)
+
+
+def _wide(*floats: DType) -> DType:
+    return dtypes.f64 if dtypes.f64 in floats else dtypes.f32
+
+
+@writes(quantization_ops.Quantize)
+def quantize(
+    w: GraphWriter, op: quantization_ops.Quantize, x: Ref, scale: Ref, zero_point: Ref
+) -> Ref:
+    """Write rounded quotients plus the zero point, clipped."""
+    return _quantized(w, op, x, scale, zero_point, op.dtype)
+
+
+def _quantized(
+    w: GraphWriter,
+    op: quantization_ops.Quantization,
+    x: Ref,
+    scale: Ref,
+    zero_point: Ref,
+    dtype: DType,
+) -> Ref:
+    wide = _wide(x.dtype, scale.dtype)
+    factors = _for_each(w, op, x, w.cast(scale, wide))
+    quotient = w.node("Round", w.node("Div", w.cast(x, wide), factors, shape=x.shape))
+    number = w.node("Equal", quotient, quotient, dtype=dtypes.i1)
+    real = w.where(number, quotient, w.scalar(0, wide))
+    offset = w.cast(_for_each(w, op, x, zero_point), dtypes.f64)
+    # Integers of 32 bits and their sums are exact in f64; larger quotients saturate anyway.
+    total = w.node("Add", w.cast(real, dtypes.f64), offset, shape=x.shape)
+    return converted(w, total, dtype)
+
+
+@writes(quantization_ops.Dequantize)
+def dequantize(
+    w: GraphWriter, op: quantization_ops.Dequantize, q: Ref, scale: Ref, zero_point: Ref
+) -> Ref:
+    """Write differences to the zero point times the scale."""
+    return _dequantized(w, op, q, scale, zero_point, op.dtype)
+
+
+def _dequantized(
+    w: GraphWriter,
+    op: quantization_ops.Quantization,
+    q: Ref,
+    scale: Ref,
+    zero_point: Ref,
+    dtype: DType,
+) -> Ref:
+    wide = _wide(scale.dtype, dtype)
+    codes = w.cast(q, dtypes.si64)
+    offset = w.cast(_for_each(w, op, q, zero_point), dtypes.si64)
+    difference = w.cast(w.node("Sub", codes, offset, shape=q.shape), wide)
+    factors = _for_each(w, op, q, w.cast(scale, wide))
+    return w.cast(w.node("Mul", difference, factors, shape=q.shape), dtype)
+
+
+@writes(quantization_ops.DequantizeAffine)
+def dequantize_affine(
+    w: GraphWriter, op: quantization_ops.DequantizeAffine, q: Ref, scale: Ref, bias: Ref
+) -> Ref:
+    """Write codes times the scale, plus the bias."""
+    wide = _wide(scale.dtype, bias.dtype, op.dtype)
+    factors, offsets = (_for_each(w, op, q, w.cast(each, wide)) for each in (scale, bias))
+    product = w.node("Mul", w.cast(q, wide), factors, shape=q.shape)
+    return w.cast(w.node("Add", product, offsets, shape=q.shape), op.dtype)
+
+
+@writes(quantization_ops.Requantize)
+def requantize(
+    w: GraphWriter,
+    op: quantization_ops.Requantize,
+    q: Ref,
+    scale_in: Ref,
+    zero_in: Ref,
+    scale_out: Ref,
+    zero_out: Ref,
+) -> Ref:
+    """Write what was quantized with one scale quantized with another one."""
+    wide = _wide(scale_in.dtype, scale_out.dtype)
+    real = _dequantized(w, op, q, scale_in, zero_in, wide)
+    return _quantized(w, op, real, scale_out, zero_out, op.dtype)
+
+
+@writes(quantization_ops.UnpackBits)
+def unpack_bits(w: GraphWriter, op: quantization_ops.UnpackBits, packed: Ref) -> Ref:
+    """Write the integers in a stream of bits: of each byte its bits, of each integer their sum."""
+    result = op.infer(packed.type)
+    if op.bits == 8:
+        return packed
+    before, after = packed.shape[: op.axis], packed.shape[op.axis + 1 :]
+    tail = [1] * len(after)
+    # Of bytes that hold whole integers, each is shifted out at once.
+    step = op.bits if 8 % op.bits == 0 else 1
+    shifts = w.constant(np.arange(0, 8, step, dtype=np.uint8).reshape(-1, *tail))
+    bytes_ = w.reshape(packed, (*packed.shape[: op.axis + 1], 1, *after))
+    parts = (*packed.shape[: op.axis + 1], 8 // step, *after)
+    mask = w.scalar(2**step - 1, dtypes.ui8)
+    shifted = w.node(
+        "BitShift", w.expand(bytes_, parts), w.expand(shifts, parts), direction="RIGHT"
+    )
+    pieces = w.node("BitwiseAnd", shifted, mask)
+    if step == op.bits:
+        return w.reshape(pieces, result.shape)
+    grouped = w.reshape(pieces, (*before, result.shape[op.axis], op.bits, *after))
+    weights = w.constant((2 ** np.arange(op.bits)).astype(np.int32).reshape(-1, *tail))
+    products = w.node("Mul", w.cast(grouped, dtypes.si32), weights)
+    total = w.node("ReduceSum", products, w.vector([op.axis + 1]), shape=result.shape, keepdims=0)
+    return w.cast(total, dtypes.ui8)

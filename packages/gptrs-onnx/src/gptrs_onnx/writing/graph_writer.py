@@ -15,7 +15,7 @@ from onnx import helper
 
 from gptrs.api import UnsupportedError
 from gptrs.api.programs import DType, TensorType, Value, dtypes
-from gptrs.ir.packed_int4 import pack_int4
+from gptrs.ir.dtypes import pack_int4
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_onnx.element_types import ONNX_TYPES
 

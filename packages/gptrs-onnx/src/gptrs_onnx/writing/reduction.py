@@ -9,15 +9,52 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from gptrs.api.programs import DType, TensorType, dtypes
+from gptrs.api.programs import DType, SymbolicDim, TensorType, dtypes
 from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.element_types import ONNX_TYPES
-from gptrs_onnx.writing.contraction import summing_dtype
-from gptrs_onnx.writing.elementwise import converted, integer_limits
+from gptrs_onnx.writing.elementwise import converted, integer_limits, widened
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
-from gptrs_onnx.writing.registry import writes
+from gptrs_onnx.writing.instructions import writes
 
-ops = op_modules.reduction
+# The writer of products: matrices after transposes and reshapes.
+
+
+contraction_ops = op_modules.contraction
+
+
+def summing_dtype(dtype: DType) -> DType:
+    """Return the type in which ONNX sums what is summed in `dtype`: integers wrap afterwards."""
+    if not dtype.is_integer:
+        return dtype
+    return dtypes.si32 if dtype.bits < 32 or dtype is dtypes.si32 else dtypes.si64
+
+
+@writes(contraction_ops.DotGeneral)
+def dot_general(w: GraphWriter, op: contraction_ops.DotGeneral, lhs: Ref, rhs: Ref) -> Ref:
+    """Write sums of products, in the accumulate type."""
+    accumulator = op.accumulator(lhs.type)
+    wide = summing_dtype(
+        dtypes.f32 if accumulator.is_float and accumulator.bits < 32 else accumulator
+    )
+    result = op.infer(lhs.type, rhs.type)
+    rows, columns = op.free_lhs(lhs.type), op.free_rhs(rhs.type)
+    # Into an accumulate type, integers wrap.
+    left = w.transpose(w.cast(lhs, wide), (*op.batch_lhs, *rows, *op.contract_lhs))
+    right = w.transpose(w.cast(rhs, wide), (*op.batch_rhs, *op.contract_rhs, *columns))
+    batch = tuple(lhs.shape[axis] for axis in op.batch_lhs)
+    m = tuple(lhs.shape[axis] for axis in rows)
+    n = tuple(rhs.shape[axis] for axis in columns)
+    k = math.prod(lhs.shape[axis] for axis in op.contract_lhs)
+    # Without a batch, all rows are one matrix whatever their axes are, as in a linear layer.
+    lead = m if not batch and m else (math.prod(m),)
+    left = w.reshape(left, (*batch, *lead, k))
+    right = w.reshape(right, (*batch, k, math.prod(n)))
+    product = w.node("MatMul", left, right, shape=(*batch, *lead, math.prod(n)))
+    total = w.cast(w.reshape(product, result.shape), accumulator)
+    return converted(w, total, result.dtype)
+
+
+reduction_ops = op_modules.reduction
 _REDUCTIONS: Final = {
     "sum": "ReduceSum",
     "prod": "ReduceProd",
@@ -27,8 +64,8 @@ _REDUCTIONS: Final = {
 _COMBINED: Final = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min"}
 
 
-@writes(ops.Reduce)
-def reduce(w: GraphWriter, op: ops.Reduce, x: Ref) -> Ref:
+@writes(reduction_ops.Reduce)
+def reduce(w: GraphWriter, op: reduction_ops.Reduce, x: Ref) -> Ref:
     """Write a reduction over axes."""
     result = op.infer(x.type)
     if op.kind in ("and", "or"):
@@ -76,7 +113,7 @@ def identity(kind: str, dtype: DType) -> complex:
     return greatest if kind == "min" else -greatest
 
 
-def _logical(w: GraphWriter, op: ops.Reduce, x: Ref, result: TensorType) -> Ref:
+def _logical(w: GraphWriter, op: reduction_ops.Reduce, x: Ref, result: TensorType) -> Ref:
     if not x.dtype.is_bool:
         w.refuse(f"ONNX has no `{op.kind}` over the bits of {x.dtype}")
     numbers = w.cast(x, dtypes.si32)
@@ -86,10 +123,10 @@ def _logical(w: GraphWriter, op: ops.Reduce, x: Ref, result: TensorType) -> Ref:
     return w.cast(w.reshape(total, result.shape), dtypes.i1)
 
 
-@writes(ops.Argmax, ops.Argmin)
-def arg_extreme(w: GraphWriter, op: ops.ArgExtreme, x: Ref) -> Ref:
+@writes(reduction_ops.Argmax, reduction_ops.Argmin)
+def arg_extreme(w: GraphWriter, op: reduction_ops.ArgExtreme, x: Ref) -> Ref:
     """Write where the extreme is: of NaNs, about which ONNX says nothing, the first."""
-    name = "ArgMax" if isinstance(op, ops.Argmax) else "ArgMin"
+    name = "ArgMax" if isinstance(op, reduction_ops.Argmax) else "ArgMin"
     result = op.infer(x.type)
 
     def place(name: str, values: Ref) -> Ref:
@@ -115,8 +152,8 @@ def ordered(w: GraphWriter, x: Ref) -> Ref:
     return w.cast(x, dtypes.si64 if x.dtype.bits >= 32 else dtypes.si32)
 
 
-@writes(ops.Cumulative)
-def cumulative(w: GraphWriter, op: ops.Cumulative, x: Ref) -> Ref:
+@writes(reduction_ops.Cumulative)
+def cumulative(w: GraphWriter, op: reduction_ops.Cumulative, x: Ref) -> Ref:
     """Write running totals along an axis: sums by `CumSum`, others by a loop."""
     accumulator = op.accumulator(x.type)
     own = w.cast(x, accumulator)
@@ -130,7 +167,7 @@ def cumulative(w: GraphWriter, op: ops.Cumulative, x: Ref) -> Ref:
     return converted(w, w.cast(total, accumulator), op.infer(x.type).dtype)
 
 
-def _scanned(w: GraphWriter, op: ops.Cumulative, x: Ref, accumulator: DType) -> Ref:
+def _scanned(w: GraphWriter, op: reduction_ops.Cumulative, x: Ref, accumulator: DType) -> Ref:
     if x.shape[op.axis] == 0:
         return x
     line = TensorType(x.dtype, (*x.shape[: op.axis], *x.shape[op.axis + 1 :]))
@@ -194,3 +231,42 @@ def value_info(ref: Ref, names: Sequence[str] = ()) -> onnx.ValueInfoProto:
         for axis, size in enumerate(ref.shape)
     ]
     return helper.make_tensor_value_info(ref.name, int(ONNX_TYPES[ref.dtype]), dims)
+
+
+# The writer of layer normalization.
+#
+# It is written as the arithmetic that PTIR defines, which takes the mean out twice: runtimes differ
+# in how they compute the variance. The functional of that name, which models call, is ONNX's
+# `LayerNormalization`.
+
+
+normalization_ops = op_modules.normalization
+
+
+@writes(normalization_ops.LayerNorm)
+def layer_norm(
+    w: GraphWriter, op: normalization_ops.LayerNorm, x: Ref, scale: Ref, bias: Ref
+) -> Ref:
+    """Write a normalization along an axis."""
+    wide, factors, offsets = widened(w, x, scale, bias)
+    size = x.shape[op.axis]
+    # Scaled by a power of two, no sum overflows; that of a free size is not known.
+    exponent = 0 if isinstance(size, SymbolicDim) else math.frexp(size)[1]
+    scale_down = w.scalar(math.ldexp(1.0, -exponent), wide.dtype)
+    count = w.node("Mul", w.cast(w.reshape(w.vector([size]), ()), wide.dtype), scale_down)
+    kept = tuple(1 if axis == op.axis else size for axis, size in enumerate(x.shape))
+
+    def mean(values: Ref) -> Ref:
+        values = w.node("Mul", values, scale_down) if exponent else values
+        total = w.node("ReduceSum", values, w.vector([op.axis]), shape=kept, keepdims=1)
+        return w.node("Div", total, count)
+
+    centred = w.node("Sub", wide, mean(wide))
+    centred = w.node("Sub", centred, mean(centred))
+    variance = mean(w.node("Mul", centred, centred))
+    deviation = w.node("Sqrt", w.node("Add", variance, w.scalar(op.epsilon, wide.dtype)))
+    aligned = [x.shape[op.axis] if axis == op.axis else 1 for axis in range(x.rank)]
+    scaled = w.node(
+        "Mul", w.node("Div", centred, deviation), w.reshape(factors, aligned), shape=x.shape
+    )
+    return w.cast(w.node("Add", scaled, w.reshape(offsets, aligned), shape=x.shape), x.dtype)

@@ -9,10 +9,9 @@ from gptrs.api.programs import dtypes
 from gptrs.api.programs import ops as op_modules
 from gptrs_onnx.writing.elementwise import converted
 from gptrs_onnx.writing.graph_writer import GraphWriter, Ref
-from gptrs_onnx.writing.indexing import along
-from gptrs_onnx.writing.layout import padded
+from gptrs_onnx.writing.indexing import along, padded
+from gptrs_onnx.writing.instructions import writes
 from gptrs_onnx.writing.reduction import identity, reduced
-from gptrs_onnx.writing.registry import writes
 
 ops = op_modules.window
 _IMAGE: Final = 4

@@ -13,7 +13,7 @@ from typing import Literal
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.chat.call_text import CallText
-from gptrs_runtime.chat.marks import CallFamily, ThoughtMarks
+from gptrs_runtime.chat.messages import CallFamily, ThoughtMarks
 
 
 @dataclass(frozen=True)

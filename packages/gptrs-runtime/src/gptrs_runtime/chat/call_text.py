@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, cast
 
-from gptrs_runtime.chat.marks import CallFamily
+from gptrs_runtime.chat.messages import CallFamily
 
 _State = Literal["open", "whole", "broken"]
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")

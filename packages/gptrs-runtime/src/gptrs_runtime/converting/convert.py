@@ -25,8 +25,7 @@ from gptrs_runtime.converting.destination import (
     require_free,
     watched,
 )
-from gptrs_runtime.converting.model_content import open_stored
-from gptrs_runtime.converting.rounding import in_dtype
+from gptrs_runtime.converting.model_content import in_dtype, open_stored
 
 CHECKPOINT_SUFFIX = ".gptrschk"
 _DTYPE_KEYS = ("dtype", "torch_dtype")

@@ -15,8 +15,8 @@ import numpy as np
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats import gptrschk
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.formats.safetensors_writer import require_storable, write_safetensors
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors import require_storable, write_safetensors
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES, require_writable
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import ModelError, UsageError
@@ -24,8 +24,7 @@ from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.converting.atomic_folder import StagedFolder, atomic_folder
-from gptrs_runtime.converting.model_content import StoredModel
-from gptrs_runtime.converting.shards import index_text, split
+from gptrs_runtime.converting.model_content import StoredModel, index_text, split
 from gptrs_runtime.sources.gptrschk_model import settings_of
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS
 from gptrs_runtime.sources.model_source import CONFIG

@@ -2,21 +2,169 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs_runtime.embedding.match import text_vectors
-from gptrs_runtime.embedding.recipe import EmbeddingRecipe, Similarity, embedding_recipe
-from gptrs_runtime.embedding.steps import Normalize, Truncate, VectorStep
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.embedding.modules import (
+    EmbeddingRecipe,
+    Normalize,
+    Similarity,
+    Truncate,
+    VectorStep,
+    embedding_recipe,
+)
+from gptrs_runtime.images.decoding import read_image
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.named_prompts import chosen_prompt
+from gptrs_runtime.prompts import chosen_prompt
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
+from gptrs_runtime.text_classes.classify import sigmoid, softmax
 from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts
+from gptrs_runtime.tokenization.special_tokens import named_tokens
+
+# One vector an image: images are prepared as the files of the model say.
+
+
+Image = str | os.PathLike[str] | np.ndarray
+"""A file, or pixels ui8 [H, W, 3] of red, green and blue."""
+IMAGES: Final = 8
+"""Images that run together unless the caller says otherwise."""
+
+
+def embed_images(
+    model: LoadedModel,
+    images: Sequence[Image],
+    batch_size: int = IMAGES,
+    normalize: bool = False,
+    *,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Return the vector of each image, f32 [N, E], in the order of `images`.
+
+    What it is depends on the kind, see docs/images.md. `normalize` divides each by its length.
+    UsageError if there is no image, or an array that is none; ModelError for a model without the
+    capability `image_embedder`, or a file that cannot be read.
+    """
+    embedder = model.image_embedder()
+    if isinstance(images, str | os.PathLike) or len(images) == 0 or batch_size < 1:
+        raise UsageError(
+            "`embed_images` needs a list of images and a batch of at least 1",
+            hint="write `embed_images(model, [image])`",
+        )
+    found: list[np.ndarray] = []
+    for start in range(0, len(images), batch_size):
+        if progress is not None:
+            progress(start, len(images))
+        make = model.image_processor
+        prepared = [make(_pixels(one, make.on_white)) for one in images[start:][:batch_size]]
+        found.extend(embedder.embed_images(batch) for batch in _of_one_size(prepared))
+    if progress is not None:
+        progress(len(images), len(images))
+    vectors = np.concatenate(found)
+    return Normalize()(vectors) if normalize else vectors
+
+
+def _pixels(image: Image, on_white: bool) -> np.ndarray:
+    if not isinstance(image, np.ndarray):
+        return read_image(image, on_white=on_white)
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
+        raise UsageError(
+            f"an image is a file or an array ui8[H, W, 3], got {image.dtype}{list(image.shape)}"
+        )
+    return image
+
+
+def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return neighbours of one size as one batch each."""
+    batches: list[list[np.ndarray]] = []
+    for image in images:
+        if batches and batches[-1][0].shape == image.shape:
+            batches[-1].append(image)
+        else:
+            batches.append([image])
+    return [np.stack(batch) for batch in batches]
+
+
+# How well texts belong to images, by a model whose vectors of both lie in one space.
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Scores of images and texts, each [images, texts].
+
+    `logits` f32 are what the model gives, scaled cosines. `probabilities` f64 of an image sum to 1
+    over the texts, or stand each for themselves, as `independent_scores` of the model says.
+    """
+
+    logits: np.ndarray
+    probabilities: np.ndarray
+
+
+def match(
+    model: LoadedModel,
+    images: Sequence[Image],
+    texts: Sequence[str],
+    batch_size: int = IMAGES,
+    *,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+) -> Matches:
+    """Return how well each text belongs to each image.
+
+    `truncate` and `lengths` are as of `embed`. UsageError if there is no image or text; ModelError
+    for a model without the capability `image_text`, or without a tokenizer.
+    """
+    scorer = model.image_text()
+    vectors = text_vectors(model, texts, LongTexts(truncate, lengths))
+    pictures = embed_images(model, images, batch_size, normalize=True)
+    scale, bias = scorer.scale_and_bias()
+    cosines = pictures.astype(np.float64) @ Normalize()(vectors).T
+    logits = (cosines * scale + bias).astype(np.float32)
+    shares = sigmoid(logits) if scorer.independent_scores else softmax(logits)
+    return Matches(logits, shares)
+
+
+def text_vectors(model: LoadedModel, texts: Sequence[str], long: LongTexts) -> np.ndarray:
+    """Return the vector of each text in the space of images, f32 [N, E]; errors as of `match`."""
+    scorer = model.image_text()
+    if isinstance(texts, str) or not texts:
+        raise UsageError("a list of at least 1 text is needed", hint="write `[text]`")
+    limit = scorer.context_length
+    found_rows = [model.tokenizer.encode_within(text, limit) for text in texts]
+    long.told([length for _, length in found_rows], limit)
+    rows = [row for row, _ in found_rows]
+    for row in rows:
+        require_known_tokens(row, scorer.vocab_size)
+    padding = _padding(model) if scorer.pads_texts else rows[0][-1]
+    found: list[np.ndarray] = []
+    for start in range(0, len(rows), BATCH_SIZE):
+        batch = rows[start:][:BATCH_SIZE]
+        length = limit if scorer.pads_texts else max(map(len, batch))
+        tokens = np.full((len(batch), length), padding, np.int64)
+        for index, row in enumerate(batch):
+            tokens[index, : len(row)] = row
+        found.append(scorer.embed_texts(tokens))
+    return np.concatenate(found)
+
+
+def _padding(model: LoadedModel) -> int:
+    """Return the token that texts are filled up with."""
+    name = named_tokens(model.files).get("pad_token")
+    token = None if name is None else model.tokenizer.number(name)
+    if token is None:
+        raise ModelError(
+            f"the files of `{model.name}` name no token of padding, which it needs",
+            hint="add `pad_token` to tokenizer_config.json",
+        )
+    return token
+
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 

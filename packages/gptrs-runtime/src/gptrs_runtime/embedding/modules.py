@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Final, Literal, cast
 
 import numpy as np
 
@@ -11,11 +13,187 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
-from gptrs_runtime.embedding.pooling import MODES, Pooling
-from gptrs_runtime.embedding.steps import ACTIVATIONS, Dense, LayerNorm, Normalize, VectorStep
+from gptrs_runtime.prompts import read_prompts
+from gptrs_runtime.sources.model_folder import (
+    MODEL_CONFIG,
+    MODULES,
+    MOST_MODULES,
+    TRANSFORMER_CONFIG,
+)
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
-from gptrs_runtime.sources.module_folders import MOST_MODULES
-from gptrs_runtime.sources.sentence_transformers import MODULES
+
+# Pooling the vectors of tokens to the vector of a text, as sentence-transformers does it.
+
+
+_SMALLEST_SUM: Final = 1e-9
+"""The least divisor of a sum of weights."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The pooling modes of a text; the vectors of several are concatenated.
+
+    `modes` are names in `MODES`. Without `include_prompt` the tokens of the prompt are left out.
+    """
+
+    modes: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+
+    def __call__(self, vectors: np.ndarray, mask: np.ndarray, prompt: int = 0) -> np.ndarray:
+        """Vectors f32 [B, T, D] and i1 [B, T], true where a token is -> f32 [B, D * modes].
+
+        `prompt` is how many tokens of the prompt each text begins with. A text without
+        a token that is left gives zeros. Sums are made in f64.
+        """
+        if not self.include_prompt:
+            mask = mask.copy()
+            mask[:, :prompt] = False
+        wide = vectors.astype(np.float64)
+        parts = [MODES[mode](wide, mask) for mode in self.modes]
+        return np.concatenate(parts, axis=-1).astype(np.float32)
+
+
+_Weights = Callable[[np.ndarray], np.ndarray]
+"""From the mask i1 [B, T] to how much each token counts, f64 [B, T]."""
+
+
+def _weighted(weights: _Weights) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def pool(vectors: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.matmul(weights(mask)[:, np.newaxis], vectors)[:, 0]  # (B, 1, T) (B, T, D)
+
+    return pool
+
+
+def _first(mask: np.ndarray) -> np.ndarray:
+    return (mask & (np.cumsum(mask, axis=1) == 1)).astype(np.float64)
+
+
+def _last(mask: np.ndarray) -> np.ndarray:
+    return _first(mask[:, ::-1])[:, ::-1]
+
+
+def _equal(mask: np.ndarray) -> np.ndarray:
+    return mask / np.maximum(_count(mask), _SMALLEST_SUM)
+
+
+def _equal_by_root(mask: np.ndarray) -> np.ndarray:
+    return mask / np.sqrt(np.maximum(_count(mask), _SMALLEST_SUM))
+
+
+def _by_position(mask: np.ndarray) -> np.ndarray:
+    """Token i counts i + 1 times, be there a prompt that is left out or not (Muennighoff 2022)."""
+    weights = mask * np.arange(1.0, mask.shape[1] + 1)
+    return weights / np.maximum(weights.sum(axis=1, keepdims=True), _SMALLEST_SUM)
+
+
+def _count(mask: np.ndarray) -> np.ndarray:
+    return mask.sum(axis=1, keepdims=True, dtype=np.float64)
+
+
+def _largest(vectors: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    found = np.where(mask[:, :, np.newaxis], vectors, -np.inf).max(axis=1)
+    return np.where(mask.any(axis=1, keepdims=True), found, 0.0)
+
+
+MODES: Final[dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "cls": _weighted(_first),
+    "max": _largest,
+    "mean": _weighted(_equal),
+    "mean_sqrt_len_tokens": _weighted(_equal_by_root),
+    "weightedmean": _weighted(_by_position),
+    "lasttoken": _weighted(_last),
+}
+"""By the name that sentence-transformers gives it, in the order in which it concatenates them.
+
+Each takes vectors f64 [B, T, D] and the mask i1 [B, T], and gives f64 [B, D].
+"""
+
+
+# Steps on the vector of a text after pooling: normalization and affine layers.
+
+
+_SMALLEST_NORM: Final = 1e-12
+"""The least divisor of a vector, as in torch's `normalize`."""
+
+_NORM_EPSILON: Final = 1e-5
+"""The default epsilon of `torch.nn.LayerNorm`, which sentence-transformers keeps."""
+
+VectorStep = Callable[[np.ndarray], np.ndarray]
+"""From f32 [N, D] to f32 [N, E]."""
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Divides each vector by its Euclidean length; zeros stay zeros."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, D]."""
+        length = np.sqrt(np.square(x, dtype=np.float64).sum(axis=-1, keepdims=True))
+        return (x / np.maximum(length, _SMALLEST_NORM)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Keeps the first `size` elements of each vector, of models that are trained for it.
+
+    Matryoshka embeddings (Kusupati et al. 2022).
+    """
+
+    size: int
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, min(D, size)]."""
+        return x[..., : self.size]
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    activation: str
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, E]."""
+        weight = self.weight.astype(np.float64)
+        # Row by row: BLAS may sum those of a matrix in another order.
+        product = np.stack([weight @ row for row in x.astype(np.float64)])
+        if self.bias is not None:
+            product = product + self.bias
+        return ACTIVATIONS[self.activation](product).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """Layer normalization of a vector, with a weight [D] and a bias [D]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, D]."""
+        wide = x.astype(np.float64)
+        centred = wide - wide.mean(axis=-1, keepdims=True)
+        scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + _NORM_EPSILON)
+        return (centred / scale * self.weight + self.bias).astype(np.float32)
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def _identity(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+ACTIVATIONS: Final[dict[str, VectorStep]] = {
+    "torch.nn.modules.activation.Tanh": np.tanh,
+    "torch.nn.modules.activation.ReLU": _relu,
+    "torch.nn.modules.linear.Identity": _identity,
+}
+"""By the name under which sentence-transformers saves them."""
+
 
 _WEIGHTS: Final = "model.safetensors"
 _PACKAGE: Final = "sentence_transformers."
@@ -170,3 +348,67 @@ def _weights(files: ModelSource, module: _Module) -> dict[str, np.ndarray]:
 
 def _shapes(weights: Mapping[str, np.ndarray]) -> str:
     return listed(f"{name} {list(array.shape)}" for name, array in weights.items()) or "none"
+
+
+# The files of sentence-transformers beside a model: what makes a vector of a text.
+
+
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How two vectors are compared, by the names of sentence-transformers."""
+SIMILARITIES: Final = ("cosine", "dot", "euclidean", "manhattan")
+
+_MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
+_logger = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class EmbeddingRecipe:
+    """The steps on a text before the model, and on the vectors of its tokens after it.
+
+    `max_length` is the most tokens of a text, None for as many as the model takes. `steps` follow
+    the pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one that
+    does unless another is asked for. `similarity` is how vectors are compared.
+    """
+
+    pooling: Pooling
+    steps: tuple[VectorStep, ...] = ()
+    max_length: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict[str, str])
+    default_prompt: str = ""
+    similarity: Similarity = "cosine"
+
+
+def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
+    """Read the files; without `modules.json` it is the mean of all tokens, and a note says so.
+
+    ModelError for malformed files, and for modules and settings that are not supported, by name.
+    """
+    max_length, lower_case = _text_settings(files)
+    prompts, default = read_prompts(files, "SentenceTransformer")
+    modules = files.read_json_list(MODULES)
+    pooling, steps = _MEAN if modules is None else pooling_and_steps(files, modules)
+    if modules is None:
+        _logger.info("there is no %s: vectors of tokens are averaged, not normalized", MODULES)
+    fields = _fields(files, MODEL_CONFIG)
+    if fields.get("truncate_dim") is not None:
+        steps = (*steps, Truncate(fields.integer("truncate_dim")))
+    # sentence-transformers leaves the function open where the file has null.
+    similarity = cast("Similarity", fields.choice("similarity_fn_name", SIMILARITIES, "cosine"))
+    return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default, similarity)
+
+
+def _text_settings(files: ModelSource) -> tuple[int | None, bool]:
+    fields = _fields(files, TRANSFORMER_CONFIG)
+    fields.require("transformer_task", "feature-extraction")
+    fields.require("module_output_name", "token_embeddings")
+    longest = fields.count("max_seq_length")
+    if longest is None:
+        longest = _fields(files, TOKENIZER_CONFIG).count("model_max_length")
+    return longest, fields.boolean("do_lower_case", False)
+
+
+def _fields(files: ModelSource, name: str) -> Fields:
+    return Fields(files.read_json(name) or {}, f"in {quoted(name)}")

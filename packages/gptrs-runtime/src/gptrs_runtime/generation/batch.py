@@ -14,7 +14,7 @@ from gptrs_runtime.generation.keyword_options import generation_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import Generation
-from gptrs_runtime.generation.prompt_file import PromptFile
+from gptrs_runtime.generation.prompt_cache import PromptFile
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.prompts import Prompt

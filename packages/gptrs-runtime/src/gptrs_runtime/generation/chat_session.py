@@ -2,19 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Unpack
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from msgspec.structs import replace
 
-from gptrs_runtime.chat.messages import Message
-from gptrs_runtime.generation.chat_answers import answer_form, read_answer
+from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import shown_value
+from gptrs_runtime.chat.answer_reader import (
+    AnswerEvent,
+    AnswerForm,
+    AnswerReader,
+    CallArguments,
+    CallStart,
+    TextDelta,
+    ThoughtsDelta,
+)
+from gptrs_runtime.chat.messages import Message, call_family, shown_marks, thought_marks
 from gptrs_runtime.generation.keyword_options import generation_options
 from gptrs_runtime.generation.keywords import OptionFields
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.stream import TextStream
-from gptrs_runtime.images.image_prompts import about_images
+from gptrs_runtime.images.image_prompts import about_images, shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+
+if TYPE_CHECKING:
+    from gptrs_runtime.generation.outcome import Generation
+    from gptrs_runtime.loaded_model import LoadedModel
+
+
+# Answers of a model to a conversation: how they are to be read, and whole ones, read.
+
+
+_TAIL: Final = 64
+"""The last tokens of a prompt, which a mark at its end is part of."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool: its name, and its arguments as JSON of an object."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: its text without thoughts and calls; `reasoning` is None where it has none."""
+
+    text: str
+    reasoning: str | None
+    calls: tuple[Call, ...]
+
+
+def answer_form(
+    model: LoadedModel,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    several: bool = True,
+    certain: bool = False,
+) -> AnswerForm:
+    """Return how answers of a model are read, by the marks of its chat template.
+
+    `tools` are those that the template is told of; `several` and `certain` are those of
+    `AnswerForm`. Without a template all of an answer is text. UsageError for malformed tools,
+    ModelError for a model whose calls cannot be read.
+    """
+    needs = dict(map(_tool, tools))
+    try:
+        template = model.chat_template(with_tools=bool(needs)).source
+    except ModelError:
+        if needs:
+            raise
+        return AnswerForm()
+    calls = call_family(template, model.name) if needs else None
+    thoughts = thought_marks(template, model.tokenizer)
+    shown = shown_marks(model.tokenizer.special_pieces(), thoughts, calls)
+    return AnswerForm(thoughts, calls, needs, several, certain, shown)
+
+
+def _tool(tool: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the name of a tool, and whether it needs arguments."""
+    function: dict[str, Any] = dict(tool.get("function", tool))
+    name: object = function.get("name")
+    parameters: object = function.get("parameters") or {}
+    if not isinstance(name, str) or not isinstance(parameters, Mapping):
+        raise UsageError(
+            f"a tool has a name and perhaps parameters, got {shown_value(function)}",
+            hint='write {"type": "function", "function": {"name": ..., "parameters": {...}}}',
+        )
+    return name, bool(cast("Mapping[str, Any]", parameters).get("required"))
+
+
+def opens_thoughts(model: LoadedModel, form: AnswerForm, prompt: Sequence[int]) -> bool:
+    """Return whether a prompt ends where thoughts begin, so that the answer begins within them."""
+    if form.thoughts is None:
+        return False
+    tail = model.tokenizer.decode(list(shown_tokens(prompt))[-_TAIL:], special=True)
+    return tail.rstrip().endswith(form.thoughts.begin.rstrip())
+
+
+def answer_reader(
+    model: LoadedModel, prompt: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+) -> AnswerReader:
+    """Return a reader of the answer to the tokens of a prompt, which takes its pieces.
+
+    The pieces must show the special tokens in `form.shown` of the reader:
+    `stream(model, prompt, special=reader.form.shown)`. Errors are those of `answer_form`.
+    """
+    form = answer_form(model, tools)
+    return AnswerReader(form, opened=opens_thoughts(model, form, prompt))
+
+
+def read_answer(
+    model: LoadedModel,
+    generation: Generation,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    opened: bool | None = None,
+) -> Answer:
+    """Return thoughts, text and calls of an answer, whatever special tokens its text shows.
+
+    `tools` are those that the template was told of. `opened` says whether it begins within
+    thoughts, None that it does where the prompt opens some: False for a text of a form, which has
+    none. Errors are those of `answer_form`.
+    """
+    form = answer_form(model, tools)
+    if opened is None:
+        opened = opens_thoughts(model, form, generation.prompt_token_ids)
+    text = generation.text
+    if form.shown and not any(mark in text for mark in form.shown):
+        text = _with_marks(model, generation, form.shown)
+    reader = AnswerReader(form, opened=opened)
+    return joined([*reader.push(text), *reader.finish()])
+
+
+def thought_tokens(model: LoadedModel, reader: AnswerReader, tokens: Sequence[int]) -> int:
+    """Return how many of the tokens of an answer that was read are thoughts and their marks."""
+
+    def length(count: int) -> int:
+        return len(model.tokenizer.decode(tokens[:count], special=reader.form.shown))
+
+    counts = range(len(tokens) + 1)
+    return sum(
+        bisect_left(counts, end, key=length) - max(0, bisect_right(counts, begin, key=length) - 1)
+        for begin, end in reader.thought_spans
+    )
+
+
+def joined(events: Sequence[AnswerEvent]) -> Answer:
+    """Return the answer that all its events make up."""
+    calls: list[tuple[str, list[str]]] = []
+    for event in events:
+        if isinstance(event, CallStart):
+            calls.append((event.name, []))
+        elif isinstance(event, CallArguments):
+            calls[event.index][1].append(event.text)
+    return Answer(
+        "".join(event.text for event in events if isinstance(event, TextDelta)),
+        "".join(event.text for event in events if isinstance(event, ThoughtsDelta)) or None,
+        tuple(Call(name, "".join(parts)) for name, parts in calls),
+    )
+
+
+def _with_marks(model: LoadedModel, generation: Generation, shown: frozenset[str]) -> str:
+    """Return the text of a generation with special tokens that it did not show.
+
+    A stop string, and what follows it, is no part of it.
+    """
+    whole = model.tokenizer.decode(generation.token_ids, special=shown)
+    if generation.finish_reason != "stop":
+        return whole
+    parts, room = list[str](), len(generation.text)
+    for part in re.split(f"({'|'.join(map(re.escape, shown))})", whole):
+        if part in shown:
+            parts.append(part)
+        else:
+            parts.append(part[:room])
+            room -= len(parts[-1])
+            if len(parts[-1]) < len(part):
+                break
+    return "".join(parts)
 
 
 class ChatSession:

@@ -14,7 +14,7 @@ from gptrs.nn.cache_spec import cache_groups
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, own_pages, ragged_step
 from gptrs_runtime.generation.paged_cache import LONG, PagedCache
-from gptrs_runtime.generation.step_shapes import StepShapes
+from gptrs_runtime.generation.step_times import StepShapes
 from gptrs_runtime.generation.text_cache import Row
 from gptrs_runtime.loaded_model import LoadedModel
 

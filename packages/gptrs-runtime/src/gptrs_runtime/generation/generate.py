@@ -11,7 +11,7 @@ from gptrs_runtime.generation.logits_processors import LogitsProcessor
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.stream import TextStream
-from gptrs_runtime.generation.token_scores import TokenScores
+from gptrs_runtime.generation.text_stream import TokenScores
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.prompts import Prompt
 

@@ -14,9 +14,8 @@ from gptrs_runtime.generation.guessing.guesser import TextGuesses
 from gptrs_runtime.generation.logits_processors import FormJudge, ProcessorChain
 from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.sampling import Sampler, require_finite
-from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter
-from gptrs_runtime.generation.token_scores import TokenScores
-from gptrs_runtime.images.picture_tokens import Picture
+from gptrs_runtime.generation.text_stream import IncrementalDecoder, StopFilter, TokenScores
+from gptrs_runtime.images.image_prompts import Picture
 
 
 class GeneratedText:

@@ -16,7 +16,7 @@ from gptrs.errors import MissingLibraryError, ModelError, NoTokenError, UsageErr
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, counted
-from gptrs_runtime.deep_stack import on_deep_stack
+from gptrs_runtime.capable_model import on_deep_stack
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.model_source import ModelSource
 

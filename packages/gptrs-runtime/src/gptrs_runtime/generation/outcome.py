@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.guessing.counts import GuessCounts
-from gptrs_runtime.generation.token_scores import TokenScores
+from gptrs_runtime.generation.guessing.guesser import GuessCounts
+from gptrs_runtime.generation.text_stream import TokenScores
 
 FinishReason = Literal["eos", "stop", "length", "error", "interrupted"]
 

@@ -21,12 +21,10 @@ from gptrs.nn.greedy_steps import Chosen, greedy_steps
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
-from gptrs_runtime.generation.cache_budget import group_layouts
 from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
-from gptrs_runtime.generation.step_shapes import StepShapes
-from gptrs_runtime.generation.step_times import StepTimes
+from gptrs_runtime.generation.step_times import StepShapes, StepTimes, group_layouts
 from gptrs_runtime.generation.text_cache import GreedyRow, Row
-from gptrs_runtime.images.picture_tokens import has_pictures, seen
+from gptrs_runtime.images.image_prompts import has_pictures, seen
 from gptrs_runtime.loaded_model import LoadedModel
 
 LONG: Final = 1 << 32

@@ -8,12 +8,10 @@ from functools import cached_property, partial
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
 from gptrs_runtime.generation.beams import BEAM_SETTINGS, BeamSearch, BeamTask, asked_beams
-from gptrs_runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs_runtime.generation.context import Context, ContextLimit
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.draft import DraftText, draft_cache
-from gptrs_runtime.generation.guessing.guesser import TextGuesses
-from gptrs_runtime.generation.guessing.prompt_lookup import PromptLookup
+from gptrs_runtime.generation.guessing.guesser import PromptLookup, TextGuesses
 from gptrs_runtime.generation.logits_processors import (
     FormJudge,
     LogitsProcessor,
@@ -27,16 +25,15 @@ from gptrs_runtime.generation.model_settings import (
     configured_suppression,
     note_unsupported,
 )
-from gptrs_runtime.generation.no_cache import NoCache
 from gptrs_runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
 from gptrs_runtime.generation.paged_cache import PagedCache, paged_cache
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.scheduler import Scheduler, WhenFailed
-from gptrs_runtime.generation.source_cache import SourceCache
-from gptrs_runtime.generation.source_settings import FORCED, SourceSettings
-from gptrs_runtime.generation.text_cache import TextCache
+from gptrs_runtime.generation.source_cache import FORCED, SourceCache, SourceSettings
+from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
+from gptrs_runtime.generation.text_cache import NoCache, TextCache
 from gptrs_runtime.generation.text_stream import Decode, after
-from gptrs_runtime.images.picture_tokens import Picture, PicturedTokens, shown_tokens
+from gptrs_runtime.images.image_prompts import Picture, PicturedTokens, shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 
 

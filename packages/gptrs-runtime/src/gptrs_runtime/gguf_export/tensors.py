@@ -3,26 +3,73 @@ turned, and blocks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
+from gptrs import functionals as F
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gguf import RowOrder
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import WeightUse
 from gptrs.errors import ModelError
+from gptrs.functionals.rotary import unscaled_frequencies
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.rope import RopeSettings
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-from gptrs_runtime.converting.rounding import CONVERTIBLE, in_dtype
-from gptrs_runtime.gguf_export.stacks import ROUTER
-from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf
+from gptrs_runtime.converting.model_content import CONVERTIBLE, in_dtype
+from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, Rotary
+
+# The matrices of experts as a GGUF file has them: those of a layer as one tensor.
+
+
+_EXPERT = re.compile(r"(blk\.[0-9]+\.ffn_[a-z]+)\.([0-9]+)\.(weight|bias)")
+ROUTER = "ffn_gate_inp"
+"""How the names of tensors start that choose experts, which files have in f32."""
+_GATE = "ffn_gate_inp_shexp.weight"
+
+
+def stacked(tensors: Sequence[GgufOutgoing]) -> list[GgufOutgoing]:
+    """Return the tensors with those of experts `blk.N.ffn_up.E.weight` as stacks of all E.
+
+    The gate of one output is a vector there. ModelError for experts of several types.
+    """
+    stacks: dict[str, list[tuple[int, GgufOutgoing]]] = {}
+    for tensor in tensors:
+        name = tensor.data.name
+        found = _EXPERT.fullmatch(name)
+        key = name if found is None else f"{found[1]}_exps.{found[3]}"
+        stacks.setdefault(key, []).append((0 if found is None else int(found[2]), tensor))
+    return [_joined(key, sorted(found, key=lambda each: each[0])) for key, found in stacks.items()]
+
+
+def _joined(name: str, experts: Sequence[tuple[int, GgufOutgoing]]) -> GgufOutgoing:
+    first = experts[0][1]
+    if first.data.name == name:
+        vector = name.endswith(f".{_GATE}")
+        return GgufOutgoing(first.data, first.type_name, first.shape[1:]) if vector else first
+    alike = {(tensor.type_name, tensor.shape) for _, tensor in experts}
+    if len(alike) > 1 or [number for number, _ in experts] != list(range(len(experts))):
+        raise ModelError(
+            f"the experts of {quoted(name)} are not of one type and shape, or some are missing",
+            hint="a pattern of `--keep` names all experts of a layer or none",
+        )
+
+    def parts() -> Iterator[np.ndarray]:
+        for _, tensor in experts:
+            yield from tensor.data.parts()
+
+    nbytes = sum(tensor.data.type.size for _, tensor in experts)
+    data = OutgoingTensor(name, TensorType(dtypes.ui8, (nbytes,)), parts)
+    return GgufOutgoing(data, first.type_name, (len(experts), *first.shape))
+
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _NAMES_OF = {dtypes.f32: "F32", dtypes.f16: "F16", dtypes.bf16: "BF16"}
@@ -151,3 +198,45 @@ def _more(parts: Callable[[], Iterator[np.ndarray]], offset: float) -> Iterator[
 def _whole(load: Callable[[], np.ndarray], turned: bool) -> Iterator[np.ndarray]:
     array = load()
     yield array.T if turned and array.ndim == _MATRIX else array
+
+
+# Rotary embeddings in the words of GGUF files.
+
+
+_BY_DIVISORS = (1.0, 4.0, 8192)
+"""The low and high factors, and the positions, of the scaling that is told by divisors only."""
+
+
+def read_rotary(
+    settings: Mapping[str, object], kind: str, positions: int, head_dim: int, share: float | None
+) -> Rotary:
+    """Return the rotary embedding of a model; ModelError for one that has no words there."""
+    rope = RopeSettings.from_settings(settings, kind, positions, rotated=share)
+    return Rotary(rope.theta, rope.rotated, *_scaled(rope, head_dim))
+
+
+def _scaled(rope: RopeSettings, head_dim: int) -> tuple[Metadata, np.ndarray | None]:
+    """Return the metadata of a rotary scaling, and the divisors of frequencies, if it has any."""
+    scaling = rope.scaling
+    if scaling is None:
+        return {}, None
+    if isinstance(scaling, F.LinearScaling):
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}, None
+    if isinstance(scaling, F.Llama3Scaling):
+        own = (scaling.low_frequency_factor, scaling.high_frequency_factor)
+        if (*own, scaling.original_max_position) == _BY_DIVISORS:
+            exact = unscaled_frequencies(head_dim, rope.theta)
+            return {}, exact / scaling.frequencies(head_dim, rope.theta, None)
+    if isinstance(scaling, F.YarnScaling):
+        factor, original = scaling.factor, scaling.original_max_position
+        if scaling == F.YarnScaling(factor, original):
+            words: Metadata = {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": factor,
+                "rope.scaling.original_context_length": original,
+            }
+            return words, None
+    raise ModelError(
+        f"the rotary scaling {scaling} cannot be written as a GGUF file",
+        hint="none, linear, YaRN with its own defaults, and `llama3` as it came out, can",
+    )

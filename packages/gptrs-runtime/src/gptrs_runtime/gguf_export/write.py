@@ -2,32 +2,231 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+import numpy as np
 
 from gptrs.backend.contract import Backend
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
 from gptrs.checkpoint.params import WeightUse
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
+from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.converting.destination import watched
-from gptrs_runtime.gguf_export.rotary import read_rotary
-from gptrs_runtime.gguf_export.stacks import stacked
-from gptrs_runtime.gguf_export.tensors import GgufNames, extra_tensors, plain_tensors
-from gptrs_runtime.gguf_export.vocabulary import vocabulary_of
+from gptrs_runtime.gguf_export.tensors import (
+    GgufNames,
+    extra_tensors,
+    plain_tensors,
+    read_rotary,
+    stacked,
+)
 from gptrs_runtime.quantizing.gguf_blocks import GGUF_WEIGHT_TYPES, quantized_outgoing
-from gptrs_runtime.quantizing.group_rounding import Rounding
-from gptrs_runtime.quantizing.plan import planned
-from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
-from gptrs_runtime.quantizing.weight_types import WeightType
+from gptrs_runtime.quantizing.plan import WeightType, planned
+from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, Rounding
 from gptrs_runtime.results import TensorError
 from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, settings_of
+from gptrs_runtime.sources.gguf_tokenizer import (
+    BYTE_BPE,
+    CUT_OTHERWISE,
+    NO_TOKENIZER,
+    PRE_TOKENIZERS,
+    SENTENCEPIECE,
+    WHOLE,
+    GgufTokenizer,
+)
 from gptrs_runtime.sources.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER, ModelSource
+from gptrs_runtime.tokenization.special_tokens import named_tokens
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
+
+# The tokenizer of a model as the metadata of a GGUF file, tried beside the one that it was.
+#
+# The format says how a text is cut by a name (`tokenizer.ggml.pre`) only. The name is found by
+# trying each that `gguf_tokenizer` reads on a text with a bit of everything. Where none gives the
+# same tokens, the file has the whole `tokenizer.json`, too, and whoever wrote it is told.
+
+
+PROBE = (
+    "Hello World, it's 12345 o'clock!  We'LL see\tthem\n\n\n  return x_1 + 3.14; // HTTPServer\r\n"
+    " \u00e4\u00f6\u00fc \u00dcber \u00c9T\u00c9 na\u00efve cafe\u0301 \u0434\u043e\u043c\u0430"
+    " \u6771\u4eac \u0e44\u0e17\u0e22 \u0928\u092e\u0938\u094d\u0924\u0947 \U0001f600\U0001f680"
+    " --(a)[b]{c} $$ 100%\ndef f(a):\n    if a >= 10 and b!='':\n        pass   \n"
+    " ?!?! we're you've I'd 0xFF 1,000.00"
+)
+"""Letters of both cases and several scripts, digits, spaces, line ends, signs and contractions."""
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+_UNKNOWN_SCORE = -1e6
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Metadata of a tokenizer; a `note` says what other readers will do otherwise."""
+
+    metadata: Metadata
+    note: str | None = None
+
+
+def vocabulary_of(source: ModelSource, size: int) -> Vocabulary:
+    """Return the metadata of the tokenizer and the chat template of a model of `size` tokens.
+
+    A model without a tokenizer has none in the file, either. ModelError for a malformed one, or
+    one with tokens that the model does not have.
+    """
+    if not source.has_file(TOKENIZER):
+        return Vocabulary({"tokenizer.ggml.model": NO_TOKENIZER}, "there is no tokenizer to write")
+    tokenizer = tokenizer_of(source, source.name)
+    whole = cast("dict[str, Any]", json.loads(tokenizer.as_json()))
+    unknown = whole["model"].get("unk_token")
+    beside: Metadata = {**_special(source, tokenizer, unknown), **_template(source)}
+    for candidate in _candidates(whole, size):
+        metadata = {**candidate, **beside, **_around(tokenizer, beside)}
+        if _same(tokenizer, metadata):
+            return Vocabulary(metadata)
+    kept: Metadata = {
+        **next(_candidates(whole, size), {"tokenizer.ggml.model": NO_TOKENIZER}),
+        **beside,
+    }
+    return Vocabulary(
+        {**kept, **_around(tokenizer, beside), WHOLE: tokenizer.as_json()},
+        CUT_OTHERWISE,
+    )
+
+
+def _candidates(whole: Mapping[str, Any], size: int) -> Iterator[Metadata]:
+    """Yield the metadata of tokens in each way that they may be read, the simplest first."""
+    model = whole["model"]
+    if model.get("type") != "BPE":
+        return
+    tokens, types = _tokens(whole, size)
+    found: Metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    merges = [_joined(merge) for merge in model["merges"]]
+    if model.get("byte_fallback"):
+        scores = _scores(tokens, merges)
+        for prefixed in (True, False):
+            yield {
+                **found,
+                "tokenizer.ggml.model": SENTENCEPIECE,
+                "tokenizer.ggml.pre": "default",
+                "tokenizer.ggml.scores": scores,
+                "tokenizer.ggml.add_space_prefix": prefixed,
+            }
+        return
+    first: dict[str, str] = {}
+    for name, cut in PRE_TOKENIZERS.items():
+        first.setdefault(json.dumps([cut.steps, cut.nfc, cut.begins]), name)
+    written: Metadata = {"tokenizer.ggml.model": BYTE_BPE, "tokenizer.ggml.merges": merges}
+    for name in first.values():
+        yield {**found, **written, "tokenizer.ggml.pre": name}
+
+
+def _tokens(whole: Mapping[str, Any], size: int) -> tuple[list[str], np.ndarray]:
+    """Return `size` tokens and their types; numbers that no token has are unused ones."""
+    numbers: dict[int, str] = {number: text for text, number in whole["model"]["vocab"].items()}
+    added = {each["id"]: each for each in whole["added_tokens"]}
+    numbers |= {number: each["content"] for number, each in added.items()}
+    if numbers and max(numbers) >= size:
+        raise ModelError(
+            f"the tokenizer has token {max(numbers)}, the model has {size}",
+            hint="the tokenizer and the weights are not of one model",
+        )
+    unknown = whole["model"].get("unk_token")
+    is_bytes = bool(whole["model"].get("byte_fallback"))
+
+    def kind(number: int) -> int:
+        text = numbers.get(number)
+        if text is None:
+            return _UNUSED
+        if text == unknown:
+            return _UNKNOWN
+        if number in added:
+            return _CONTROL if added[number]["special"] else _USER_DEFINED
+        return _BYTE if is_bytes and len(text) == 6 and text.startswith("<0x") else _NORMAL
+
+    tokens = [numbers.get(number, f"[PAD{number}]") for number in range(size)]
+    return tokens, np.array([kind(number) for number in range(size)], np.int32)
+
+
+def _joined(merge: str | Sequence[str]) -> str:
+    return merge if isinstance(merge, str) else " ".join(merge)
+
+
+def _scores(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
+    """Return scores by which the tokens are merged in the order of `merges`."""
+    place: dict[str, int] = {}
+    for number, merge in enumerate(merges):
+        place.setdefault(merge.replace(" ", ""), number)
+    scores = [-float(place[token]) if token in place else _UNKNOWN_SCORE for token in tokens]
+    return np.array(scores, np.float32)
+
+
+def _special(source: ModelSource, tokenizer: TextTokenizer, unknown: object) -> Metadata:
+    """Return the numbers of special tokens: those that end a text are eos, eot and eom."""
+    named = named_tokens(source)
+    if isinstance(unknown, str):
+        named.setdefault("unk_token", unknown)
+    numbers = {
+        which: tokenizer.number(named[f"{which}_token"])
+        for which in ("bos", "eos", "unk", "pad")
+        if f"{which}_token" in named
+    }
+    stated = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
+    several = cast("list[object]", stated) if isinstance(stated, list) else [stated]
+    ends = [each for each in several if _is_token(each)]
+    first = numbers.get("eos")
+    ordered = [first, *ends] if first is not None and first in ends else ends or [first]
+    found: dict[str, object] = dict(
+        zip(("eos", "eot", "eom"), dict.fromkeys(ordered), strict=False)
+    )
+    begin = numbers.get("bos", source.config.get("bos_token_id"))
+    found |= {"bos": begin, "unknown": numbers.get("unk"), "padding": numbers.get("pad")}
+    return {
+        f"tokenizer.ggml.{which}_token_id": number
+        for which, number in found.items()
+        if _is_token(number)
+    }
+
+
+def _is_token(value: object) -> TypeGuard[int]:
+    """Return whether a setting is the number of a token."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _template(source: ModelSource) -> Metadata:
+    try:
+        return {"tokenizer.chat_template": chat_template_of(source, source.name).source}
+    except ModelError:  # there is none
+        return {}
+
+
+def _around(tokenizer: TextTokenizer, beside: Metadata) -> Metadata:
+    """Return whether the tokenizer puts special tokens around a text."""
+    tokens = tokenizer.encode("a")
+    plain = tokenizer.encode("a", special=False)
+    first, last = (beside.get(f"tokenizer.ggml.{which}_token_id") for which in ("bos", "eos"))
+    more = len(tokens) > len(plain)
+    return {
+        "tokenizer.ggml.add_bos_token": more and tokens[0] == first,
+        "tokenizer.ggml.add_eos_token": more and tokens[-1] == last,
+    }
+
+
+def _same(tokenizer: TextTokenizer, metadata: Metadata) -> bool:
+    """Return whether the tokenizer that the metadata describe gives the same tokens."""
+    try:
+        made = GgufTokenizer(metadata, "in the file to be written").tokenizer_json()
+        read = TextTokenizer(made, TOKENIZER)
+        return read.encode(PROBE) == tokenizer.encode(PROBE)
+    except ModelError:
+        return False
+
 
 PLAIN_TYPES = {"f32": dtypes.f32, "f16": dtypes.f16, "bf16": dtypes.bf16}
 """The types of files whose matrices are not quantized."""

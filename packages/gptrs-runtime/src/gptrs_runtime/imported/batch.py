@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,13 +12,124 @@ import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import UsageError
-from gptrs.plugins.importers import ImportedModel
+from gptrs.ir.program import Program
+from gptrs.ir.specialize import lone_symbol, specialize, symbols
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.tensor_type import TensorType
+from gptrs.plugins.exporters import ImportedModel, ModelInput
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs_runtime.imported.images import ImageFiles
-from gptrs_runtime.imported.input_roles import COMPANIONS, is_token_input, token_inputs
-from gptrs_runtime.imported.sizes import made_up, require_free_sizes, sizes_of, usual_sizes
+from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.imported.scores import (
+    COMPANIONS,
+    IMAGE_EDGE,
+    ImageFiles,
+    image_axes,
+    is_token_input,
+    token_inputs,
+)
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
+from gptrs_runtime.programs import made_up_array
+
+# The sizes that a file leaves free: as they are given, else as the kind of input suggests.
+
+
+_SIZE = re.compile(r"([^=]{1,200})=([0-9]{1,9})")
+
+
+def named_sizes(texts: Sequence[str]) -> dict[str, int]:
+    """Return sizes by name out of texts such as `batch=2`; UsageError for anything else."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{quoted(text)} is no size", hint="write it as in `--symbol batch=2`")
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
+def free_sizes(inputs: Mapping[str, ModelInput]) -> list[str]:
+    """Return the names of the sizes that a model leaves free."""
+    shapes = [each.shape or () for each in inputs.values()]
+    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))
+
+
+def require_free_sizes(inputs: Mapping[str, ModelInput], given: Mapping[str, int]) -> None:
+    """UsageError for a size that the model does not leave free."""
+    names = free_sizes(inputs)
+    for name in given:
+        if name not in names:
+            raise UsageError(
+                f"the model has no free size {quoted(name)}",
+                hint=f"it has {', '.join(names) or 'none'}",
+            )
+
+
+def sizes_of(
+    inputs: Mapping[str, ModelInput], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the sizes that are `given`, and those that arrays for the inputs have.
+
+    UsageError for one that is given and no model's, or another one than that of an array.
+    """
+    require_free_sizes(inputs, given)
+    known = dict(given)
+    for name, array in arrays.items():
+        for size, stated in zip(array.shape, inputs[name].shape or (), strict=False):
+            if isinstance(stated, str) and given.get(stated, size) != size:
+                raise UsageError(
+                    f"`{stated}={given[stated]}` is asked for, the input {quoted(name)} has {size}",
+                    hint="leave out `--symbol`: inputs that are given say their sizes",
+                )
+            if isinstance(stated, str):
+                known.setdefault(stated, size)
+    return known
+
+
+def usual_sizes(
+    inputs: Mapping[str, ModelInput], known: Mapping[str, int], batch: int, length: int
+) -> dict[str, int]:
+    """Return `known` and the sizes that the kind of input suggests for others.
+
+    A first axis that is free is that of a batch, the second one of an input of tokens has `length`,
+    edges of an image have IMAGE_EDGE.
+    """
+    sizes = dict(known)
+    for each in inputs.values():
+        shape = each.shape or ()
+        if len(shape) > 1 and isinstance(shape[0], str):
+            sizes.setdefault(shape[0], batch)
+        second = shape[1] if len(shape) > 1 else 0
+        if is_token_input(each) and isinstance(second, str):
+            sizes.setdefault(second, length)
+        axes = image_axes(each)
+        for stated in () if axes is None else (shape[axes.height], shape[axes.width]):
+            if isinstance(stated, str):
+                sizes.setdefault(stated, IMAGE_EDGE)
+    return sizes
+
+
+def type_with(wanted: ModelInput, sizes: Mapping[str, int]) -> TensorType:
+    """Return the type of an input; UsageError for an open rank or a size that nobody says."""
+    shape = wanted.shape
+    if shape is None:
+        raise UsageError(f"the rank of `{wanted}` is not stated", hint="give it by --input")
+    unknown = [each for each in shape if isinstance(each, str) and each not in sizes]
+    if unknown:
+        raise UsageError(
+            f"the size `{unknown[0]}` of `{wanted}` is not known",
+            hint=f"give it with `--symbol {unknown[0]}=SIZE`",
+        )
+    dims = tuple(sizes[each] if isinstance(each, str) else each for each in shape)
+    return TensorType(wanted.dtype, dims)
+
+
+def made_up(each: ModelInput, sizes: Mapping[str, int], seed: int) -> np.ndarray:
+    """Return a made-up array for an input; UsageError as `type_with`, or for a negative seed."""
+    if seed < 0:
+        raise UsageError(f"a seed is an integer >= 0, got {seed}")
+    return made_up_array(each.name, type_with(each, sizes), seed)
+
 
 _GIVE: Final = "give it in a file of tensors with --input, by its name"
 
@@ -141,3 +253,59 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
 
 def _listed(model: ImportedModel) -> str:
     return ", ".join(f"`{each}`" for each in model.inputs.values()) or "nothing"
+
+
+# The program of an imported model: with symbols, or for sizes that are given.
+
+
+_EXAMPLE: Final = 8
+"""A size for each free one about which nothing is known."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The program of a model; `sizes` are those that it was made for, where it has no symbols."""
+
+    program: Program
+    sizes: Mapping[str, int]
+
+
+def converted(loaded: LoadedImport, given: Mapping[str, int]) -> Converted:
+    """Return the program; where sizes are given, for these and the usual ones of others.
+
+    UsageError for a size that the model does not leave free; UnsupportedError where it cannot be
+    converted.
+    """
+    inputs = loaded.model.inputs
+    names = free_sizes(inputs)
+    sizes = {name: _EXAMPLE for name in names} | usual_sizes(inputs, given, 1, _EXAMPLE)
+    arrays = random_batch(loaded.model, 0, sizes)
+    program = loaded.program(arrays)
+    if symbols(program):
+        if not given:
+            return Converted(program, {})
+        program = specialize(program, _bound(program, list(arrays.values())))
+    return Converted(program, {name: sizes[name] for name in names})
+
+
+def _bound(program: Program, arrays: Sequence[np.ndarray]) -> dict[int, int]:
+    """Return the sizes of symbols, by the parameters that arrays in this order go to."""
+    found: dict[int, int] = {}
+    remaining = list(arrays)
+    for param in program.main.body.params:
+        shape = param.type.shape
+        while remaining and not _fits(remaining[0].shape, shape):
+            remaining.pop(0)  # its values decided sizes: it is no parameter
+        if not remaining:
+            break
+        for size, dim in zip(remaining.pop(0).shape, shape, strict=True):
+            number = lone_symbol(dim)
+            if number is not None:
+                found[number] = size
+    return found
+
+
+def _fits(sizes: Sequence[int], shape: Sequence[object]) -> bool:
+    return len(sizes) == len(shape) and all(
+        isinstance(dim, SymbolicDim) or dim == size for size, dim in zip(sizes, shape, strict=True)
+    )

@@ -10,11 +10,11 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.contract import Backend, Precision
-from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import use_backend
 from gptrs.errors import GptrsError, UnsupportedError
 from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ImporterPlugin
-from gptrs.plugins.importers import ImportedModel, import_model
+from gptrs.plugins.exporters import ImportedModel, import_model
 from gptrs.plugins.manager import backend_of, manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
+from gptrs_runtime.quantizing.plan import WeightType
 from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor
-from gptrs_runtime.quantizing.weight_types import WeightType
 
 GGUF_WEIGHT_TYPES = {
     "q8": WeightType("q8", 8),

@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import WeightUse
 from gptrs.errors import ModelError, UsageError
-from gptrs.quoting import quoted
-from gptrs_runtime.quantizing.weight_types import HEAD_TYPE, WeightType
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+
+# The types that weights are quantized to, by the names that users give them.
+
+
+Offset = Literal["none", "bias", "zero_point"]
+"""Where the zero of a group is: amid the codes, or moved by a float bias or an integer."""
+
+DEFAULT_GROUP = 32
+LARGEST_GROUP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WeightType:
+    """Codes of `bits`, and a scale in f16 for each `group` of them; None is one for each row."""
+
+    name: str
+    bits: int
+    offset: Offset = "none"
+    group: int | None = DEFAULT_GROUP
+
+    def grouped(self, group: int) -> WeightType:
+        """Return the type with groups of another size; 0 is one group for each row.
+
+        UsageError for a size that is no multiple of 8 up to LARGEST_GROUP.
+        """
+        if group and (group % 8 or not 8 <= group <= LARGEST_GROUP):
+            raise UsageError(
+                f"groups of {group} weights cannot be stored",
+                hint=f"a multiple of 8 up to {LARGEST_GROUP}, or 0 for one group a row",
+            )
+        return WeightType(self.name, self.bits, self.offset, group or None)
+
+    def group_of(self, columns: int) -> int:
+        """Return the size of the groups of rows of `columns`."""
+        return self.group or columns
+
+
+WEIGHT_TYPES: Mapping[str, WeightType] = {
+    "q8": WeightType("q8", 8),
+    "q4": WeightType("q4", 4),
+    "q4_asym": WeightType("q4_asym", 4, "zero_point"),
+    "int8": WeightType("int8", 8, group=None),
+}
+"""The types of folders, by name."""
+LOADED_TYPES = ("q8", "q4")
+"""Those that weights may get when they are loaded."""
+HEAD_TYPE = WEIGHT_TYPES["q8"]
+"""The type of heads and tables of tokens, whose errors reach the output at once."""
+
+
+def weight_type(name: str, known: tuple[str, ...] = tuple(WEIGHT_TYPES)) -> WeightType:
+    """Return the type of that name; UsageError for one that is not among `known`."""
+    if name not in known:
+        raise UsageError(
+            f"weights cannot be quantized to {quoted(str(name))}",
+            hint=f"choose from {listed(known)}",
+        )
+    return WEIGHT_TYPES[name]
+
 
 SMALLEST = 16
 """Matrices with fewer rows or columns stay: routers, heads of few classes."""
@@ -88,3 +149,35 @@ def _is_head(name: str, gives_tokens: bool) -> bool:
     if gives_tokens:
         return True
     return parts[-1] in _HEADS or (parts[-1] == "dense" and parts[-2:-1] == ["pooler"])
+
+
+# Work on items in threads; results come in the order of the items.
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Generator[Result, None, None]:
+    """Yield `work` of each item, made by so many threads; no more results than those wait.
+
+    The first error of `work` is raised in the place of its result. Nothing runs any more when the
+    iterator has ended or was closed.
+    """
+    if threads < 2:
+        yield from map(work, items)
+        return
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, "gptrs-rounding") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Final
 
+from gptrs.backend.memory import memory_bytes
+from gptrs.errors import ModelError
+from gptrs.ir.dtypes import DType
+from gptrs.plugins.capabilities import CausalLM
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
+from gptrs_runtime.generation.family_cache import AdaptedSteps, FamilyCache, adapted_steps
 from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import FinishReason, Generation
-from gptrs_runtime.generation.token_scores import TokenScores
+from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
+from gptrs_runtime.generation.text_stream import TokenScores
+from gptrs_runtime.loaded_model import LoadedModel
 
 TakeNow = Callable[[Sequence["Piece"]], bool]
 """Takes pieces in the callback that tells of them; False leaves them to the task that waits."""
@@ -214,3 +224,107 @@ class AnswerStream:
             return True
         self._pieces.extendleft(reversed(pieces))
         return False
+
+
+# The memory of several key/value caches out of one budget.
+
+
+_CONTEXTS = 8
+_SHARE_OF_MEMORY = 2
+
+
+def shared_budget(
+    models: Sequence[LoadedModel], budget: int | str | None, dtype: str | None
+) -> list[int | None]:
+    """Return how many bytes the cache of each model may take, so that all hold as many contexts.
+
+    `budget` is that of all together, as in `GenerationOptions`; None, for one model, leaves its
+    default, for several half of the memory at most, and 8 contexts of each. UsageError for a
+    malformed one, ModelError for a model that cannot generate.
+    """
+    total = cache_budget(budget)
+    contexts = [_context_bytes(model.causal_lm(), cache_dtype(dtype)) for model in models]
+    if len(models) == 1:
+        return [total]
+    if total is None:
+        memory = memory_bytes()
+        total = _CONTEXTS * sum(contexts)
+        total = total if memory is None else min(total, memory // _SHARE_OF_MEMORY)
+    return [total * size // sum(contexts) for size in contexts]
+
+
+def _context_bytes(lm: CausalLM, dtype: DType) -> int:
+    """Return the bytes of the keys and values of a whole context."""
+    return (
+        sum(
+            2
+            * spec.n_kv_heads
+            * spec.head_dim
+            * min(spec.window or lm.context_length, lm.context_length)
+            for spec in lm.cache_specs()
+        )
+        * dtype.numpy.itemsize
+    )
+
+
+# Which models of an engine take steps together: those that differ by their adapters.
+
+
+_logger = logging.getLogger("gptrs")
+
+MOST_ADAPTERS: Final = 8
+"""Adapters of one step: each of its rows is multiplied by the factors of all of them."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model that steps by itself, or several that differ by their adapters, and step `together`.
+
+    `names` are those that requests call them by.
+    """
+
+    models: Sequence[LoadedModel]
+    names: Sequence[str]
+    together: AdaptedSteps | None = None
+
+    def new_cache(self, options: GenerationOptions) -> FamilyCache | None:
+        """Return a cache for all of them; None for one model, which has one already."""
+        if self.together is None:
+            return None
+        dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
+        return FamilyCache(self.models, self.together, dtype, budget)
+
+    def number(self, model: LoadedModel) -> int:
+        """Return the number of a model in the cache, 0 where it is alone."""
+        return 0 if self.together is None else 1 + list(self.models).index(model)
+
+
+def families(models: Mapping[str, LoadedModel]) -> list[Family]:
+    """Return which of the models take steps together: up to `MOST_ADAPTERS` adapters of one.
+
+    They change the same layers: a product of zeros would round what follows it in another way. All
+    others take steps by themselves, and so do adapters of a model whose layers cannot tell rows
+    apart.
+    """
+    alike: dict[Hashable, dict[str, LoadedModel]] = {}
+    for name, model in models.items():
+        changed = () if model.adapter is None else model.adapter.modules
+        alike.setdefault((id(model.base or model), frozenset(changed)), {})[name] = model
+    return [family for named in alike.values() for family in _of_equal_layers(named)]
+
+
+def _of_equal_layers(models: Mapping[str, LoadedModel]) -> list[Family]:
+    """Return the families of names whose models share their weights and change the same layers."""
+    adapted = list({id(model): model for model in models.values() if model.base}.values())
+    found = [Family((model,), (name,)) for name, model in models.items()]
+    for start in range(0, len(adapted) - 1, MOST_ADAPTERS):
+        members = adapted[start : start + MOST_ADAPTERS]
+        try:
+            together = adapted_steps(members)
+        except ModelError as error:
+            _logger.warning("adapters take steps of their own: %s", error)
+            break
+        names = [name for name, model in models.items() if any(model is m for m in members)]
+        found = [each for each in found if each.names[0] not in names]
+        found.append(Family(members, names, together))
+    return found

@@ -21,11 +21,8 @@ from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.prompts import Prompt
-from gptrs_runtime.serving.answers import AnswerStream
-from gptrs_runtime.serving.budgets import shared_budget
-from gptrs_runtime.serving.families import families
-from gptrs_runtime.serving.lane import Lane
-from gptrs_runtime.serving.loop import EngineLoop
+from gptrs_runtime.serving.answers import AnswerStream, families, shared_budget
+from gptrs_runtime.serving.lane import EngineLoop, Lane
 
 MOST_RUNNING: Final = 64
 MOST_REQUESTS: Final = 1024

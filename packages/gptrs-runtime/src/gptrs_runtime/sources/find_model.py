@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats import magic
+from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
@@ -38,9 +38,9 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         source.name = wanted.repository
         return source
     start = _magic(name)
-    if start.startswith(magic.GPTRSCHK):
+    if start.startswith(gptrschk.GPTRSCHK):
         return gptrschk_model.GptrschkModel.open(name)
-    if start.startswith(magic.GGUF):
+    if start.startswith(gptrschk.GGUF):
         return gguf_model.GgufModel.open(name)
     if os.path.isfile(name):
         raise _no_model(Path(name))
@@ -80,7 +80,7 @@ def _no_model(path: Path) -> ModelError:
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether there is a regular file that begins as a `GPTRSCHK` or GGUF file does."""
-    return _magic(path).startswith((magic.GPTRSCHK, magic.GGUF))
+    return _magic(path).startswith((gptrschk.GPTRSCHK, gptrschk.GGUF))
 
 
 def _magic(path: str | os.PathLike[str]) -> bytes:
@@ -90,7 +90,7 @@ def _magic(path: str | os.PathLike[str]) -> bytes:
     except ModelError:
         return b""
     try:
-        return read_at(descriptor, len(magic.GPTRSCHK), 0)
+        return read_at(descriptor, len(gptrschk.GPTRSCHK), 0)
     except OSError:
         return b""
     finally:

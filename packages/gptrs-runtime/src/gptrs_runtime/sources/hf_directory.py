@@ -34,7 +34,7 @@ from gptrs_runtime.sources.model_source import (
     TOKENIZER,
     ModelSource,
 )
-from gptrs_runtime.sources.quantization_config import KEY, MLX_KEY, scheme_of
+from gptrs_runtime.sources.quantized_folder import KEY, MLX_KEY, scheme_of
 from gptrs_runtime.sources.timm_folder import (
     PREPROCESSOR,
     TimmFolder,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
         bitsandbytes_folder,
         byte_bpe_files,
         byte_tokens,
+        decoded_folder,
         format_kinds,
         mlx_folder,
-        mxfp4_folder,
         quantized_folder,
     )
 else:
@@ -58,7 +58,7 @@ else:
     byte_tokens = lazy_module("gptrs_runtime.sources.byte_tokens")
     format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
     mlx_folder = lazy_module("gptrs_runtime.sources.mlx_folder")
-    mxfp4_folder = lazy_module("gptrs_runtime.sources.mxfp4_folder")
+    decoded_folder = lazy_module("gptrs_runtime.sources.decoded_folder")
     quantized_folder = lazy_module("gptrs_runtime.sources.quantized_folder")
 
 WEIGHTS = "model.safetensors"
@@ -185,7 +185,7 @@ class HfDirectory(ModelSource):
         if self._scheme is None:
             return stored
         if self._scheme.layout == "mxfp4":
-            return mxfp4_folder.Mxfp4Folder(stored)
+            return decoded_folder.Mxfp4Folder(stored)
         if self._scheme.layout == "bitsandbytes":
             return bitsandbytes_folder.BitsAndBytesFolder(stored)
         if self._scheme.layout == "mlx":

@@ -22,9 +22,13 @@ from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS, shards_of
+from gptrs_runtime.sources.model_folder import (
+    MODEL_CONFIG,
+    MODULES,
+    TRANSFORMER_CONFIG,
+    module_folders,
+)
 from gptrs_runtime.sources.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER
-from gptrs_runtime.sources.module_folders import module_folders
-from gptrs_runtime.sources.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 
 SETTINGS = (
     CONFIG,

@@ -20,8 +20,7 @@ from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
-from gptrs_runtime.sources.quantization_config import QuantizationScheme
-from gptrs_runtime.sources.quantized_folder import QuantizedFolder
+from gptrs_runtime.sources.quantized_folder import QuantizationScheme, QuantizedFolder
 
 
 class MlxFolder(QuantizedFolder):

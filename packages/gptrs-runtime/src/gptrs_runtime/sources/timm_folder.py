@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from typing_extensions import override
@@ -14,15 +15,11 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.param_source import FileSource
-from gptrs.errors import CheckpointError
+from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.lazy_module import lazy_module
+from gptrs.plugins.timm_family import Shapes, TimmFamily
 from gptrs.quoting import quoted
-
-if TYPE_CHECKING:
-    from gptrs_runtime.sources import timm_names
-else:
-    timm_names = lazy_module("gptrs_runtime.sources.timm_names")
+from gptrs_runtime.sources.format_kinds import timm_kind
 
 PREPROCESSOR: Final = "preprocessor_config.json"
 """The file that is made of `pretrained_cfg`."""
@@ -59,7 +56,7 @@ class TimmFolder(FileSource):
             for short, name in own.items()
             if not name.endswith("num_batches_tracked")
         }
-        found, parts = timm_names.translated(
+        found, parts = translated(
             fields.text("architecture") or "", fields.text("global_pool") or "", shapes, where
         )
         self._parts = {name: part._replace(stored=own[part.stored]) for name, part in parts.items()}
@@ -116,14 +113,14 @@ class TimmFolder(FileSource):
         offset = whole.offset + part.number * nbytes
         return file, TensorEntry(name, whole.tag, whole.dtype, part.shape, offset, nbytes)
 
-    def _part(self, name: str) -> timm_names.Part:
+    def _part(self, name: str) -> Part:
         part = self._parts.get(name)
         if part is None:
             raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
         return part
 
 
-def _slices(part: timm_names.Part) -> tuple[slice, ...]:
+def _slices(part: Part) -> tuple[slice, ...]:
     """Return what a part is of the stored tensor: its rows, and all of the other axes."""
     rows = part.shape[0]
     first = slice(part.number * rows, (part.number + 1) * rows)
@@ -150,3 +147,75 @@ def _labels(fields: Fields) -> dict[str, str]:
     texts = cast("dict[str, object]", shown) if isinstance(shown, dict) else {}
     words = cast("list[object]", names)
     return {str(number): str(texts.get(str(name), name)) for number, name in enumerate(words)}
+
+
+# Models that timm saves, as transformers saves the same ones: names of tensors, and settings.
+
+
+_WITHOUT_TIMM: Final = (
+    "export it from timm with `torch.export.save(torch.export.export(model.eval(), (image,)),"
+    ' "model.pt2")`: a file `.pt2` is imported'
+)
+
+
+class Part(NamedTuple):
+    """A stored tensor, or the rows of its part `number` of `parts` equal ones, in another shape."""
+
+    stored: str
+    shape: tuple[int, ...]
+    number: int = 0
+    parts: int = 1
+
+
+def translated(
+    architecture: str, pooling: str, shapes: Shapes, where: str
+) -> tuple[dict[str, object], dict[str, Part]]:
+    """Return the settings of the kind of an architecture, and its tensors by the kind's names.
+
+    `pooling` is the `global_pool` of its config.json. ModelError for an architecture, a pooling or
+    a tensor that no kind has.
+    """
+    shown = f"the architecture {quoted(architecture)} of timm in {quoted(where, 200)}"
+    kind, family, found = timm_kind(architecture, shown, _WITHOUT_TIMM)
+    if pooling not in ("", family.pooling):
+        raise ModelError(
+            f"{shown} is supported with the `global_pool` {quoted(family.pooling)} alone,"
+            f" found {quoted(pooling)}",
+            hint=_WITHOUT_TIMM,
+        )
+    if family.head is not None and family.head not in shapes:
+        raise ModelError(
+            f"{shown} has no tensor {quoted(family.head)}: without a head it is not supported",
+            hint=_WITHOUT_TIMM,
+        )
+    parts: dict[str, Part] = {}
+    for name in shapes:
+        parts |= _renamed(family, name, shapes, shown)
+    try:
+        return {"model_type": kind, **family.settings(found, shapes)}, parts
+    except (KeyError, IndexError):
+        raise ModelError(
+            f"{shown} lacks tensors of its layers", hint="download the weights again"
+        ) from None
+
+
+def _renamed(family: TimmFamily, name: str, shapes: Shapes, shown: str) -> dict[str, Part]:
+    shape, counted = shapes[name], family.counted(name, shapes)
+    if not counted:
+        return {}
+    for pattern, names in family.rules:
+        found = re.fullmatch(pattern, counted)
+        if found is not None:
+            count = len(names)
+            own = family.shaped(name, shape)
+            if own and own[0] % count:
+                break
+            own = (own[0] // count, *own[1:]) if count > 1 else own
+            return {
+                found.expand(each): Part(name, own, index, count)
+                for index, each in enumerate(names)
+            }
+    raise ModelError(
+        f"{shown} has a tensor {quoted(name)} {list(shape)}, which the kind does not have",
+        hint=_WITHOUT_TIMM,
+    )

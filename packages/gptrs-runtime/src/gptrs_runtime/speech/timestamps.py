@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.errors import UsageError
+from gptrs.plugins.capabilities import CTCModel
+from gptrs.progress import SoundProgress
 from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Segment, Transcription
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.speech.ctc_vocabulary import ctc_vocabulary_of
 
 SECONDS: Final = 0.02
 """Of each step of a timestamp: two frames."""
@@ -89,3 +97,156 @@ def parts_of(tokens: Sequence[int], first: int, frames: int) -> tuple[list[Part]
         found.append(Part(own[0] - first, last - first, tuple(own)))
         begin = end
     return found, frames if single else (tokens[begin - 2] - first) * FRAMES
+
+
+# Transcribe speech by the best token of each frame: chunks that overlap, joined inside.
+
+
+CHUNK_SECONDS: Final = 30.0
+"""Seconds of the longest chunk: attention takes time and memory by the square of it."""
+_EDGES: Final = 6
+"""Each edge of a chunk, which only gives context, is this part of it."""
+_SMALLEST_VARIANCE: Final = 1e-7
+
+
+class SoundForm(NamedTuple):
+    """How a model takes sound: its rate in Hz, and whether each chunk is normalized."""
+
+    rate: int
+    normalizes: bool
+
+
+def sound_form_of(files: ModelSource) -> SoundForm:
+    """Return the settings of a `Wav2Vec2FeatureExtractor`; ModelError for another extractor."""
+    settings = files.read_json("preprocessor_config.json")
+    if settings is None:
+        below = (files.read_json("processor_config.json") or {}).get("feature_extractor")
+        settings = cast("dict[str, object]", below) if isinstance(below, dict) else {}
+    fields = Fields(settings, "of the feature extractor")
+    fields.require("feature_extractor_type", "Wav2Vec2FeatureExtractor")
+    fields.require("feature_size", 1)
+    return SoundForm(fields.integer("sampling_rate", 16_000), fields.boolean("do_normalize", True))
+
+
+def transcribe_frames(
+    model: LoadedModel,
+    samples: np.ndarray,
+    form: SoundForm,
+    *,
+    timestamps: bool,
+    progress: SoundProgress | None,
+    chunk_seconds: float = CHUNK_SECONDS,
+) -> Transcription:
+    """Return the text of samples f32 [N] at the rate of `form`, with a segment for each word.
+
+    Without `timestamps` the whole is one segment. Chunks overlap, as in transformers' pipeline
+    with `chunk_length_s`. UsageError for a sound that is too short for a frame.
+    """
+    hearer = model.ctc()
+    seconds = samples.size / form.rate
+    require_frames(model, hearer.frame_count(samples.size), samples.size, form)
+    vocabulary = ctc_vocabulary_of(model.files, model.name)
+    step, best = hearer.frame_samples, list[int]()
+    for chunk in chunks_of(samples.size, step, round(chunk_seconds * form.rate / step)):
+        if progress is not None:
+            progress(chunk.start / form.rate, seconds)
+        best += _best_tokens(hearer, samples[chunk.start : chunk.end], chunk, form)
+    if progress is not None:
+        progress(seconds, seconds)
+    text, words = vocabulary.text(best), vocabulary.words(best)
+    if timestamps:
+        scale = step / form.rate
+        segments = [
+            Segment(
+                round(word.start * scale, 3), round(word.end * scale, 3), word.text, word.token_ids
+            )
+            for word in words
+        ]
+    else:
+        ids = tuple(token for word in words for token in word.token_ids)
+        segments = [Segment(0.0, round(seconds, 3), text, ids)] if text else []
+    return Transcription(text, None, seconds, tuple(segments))
+
+
+def require_frames(model: LoadedModel, frames: int, samples: int, form: SoundForm) -> None:
+    """Raise UsageError for so many samples that have no frame."""
+    if frames < 1:
+        raise UsageError(
+            f"{samples} samples are too few for `{model.name}` to hear",
+            hint=f"they are {samples / form.rate:.4f} seconds at {form.rate} Hz",
+        )
+
+
+def normalized(samples: np.ndarray) -> np.ndarray:
+    """Return samples f32 [N] of mean 0 and variance 1, as a `Wav2Vec2FeatureExtractor` does."""
+    spread = np.sqrt(samples.var() + _SMALLEST_VARIANCE)
+    return ((samples - samples.mean()) / spread).astype(np.float32)
+
+
+class Chunk(NamedTuple):
+    """Samples from `start` to before `end`; of the frames, those in `kept` count."""
+
+    start: int
+    end: int
+    kept: slice
+
+
+def chunks_of(samples: int, step: int, frames: int) -> Iterator[Chunk]:
+    """Yield overlapping chunks of `frames`, each of `step` samples, that cover the sound.
+
+    Neighbours share two edges; frames in an edge that has a neighbour are left out. The arithmetic
+    is that of transformers' pipeline.
+    """
+    length, edge = frames * step, round(frames / _EDGES) * step
+    for start in range(0, samples, max(length - 2 * edge, step)):
+        end = min(start + length, samples)
+        left = 0 if not start else edge
+        right = 0 if end == samples else edge
+        size = end - start
+        if size > left:
+            total = round(size / step)
+            first, last = (round(side / size * total) for side in (left, right))
+            yield Chunk(start, end, slice(first, total - last))
+        if start + length >= samples:
+            return
+
+
+def _best_tokens(hearer: CTCModel, samples: np.ndarray, chunk: Chunk, form: SoundForm) -> list[int]:
+    count = hearer.frame_count(samples.size)
+    if count < 1:
+        return []
+    samples = normalized(samples) if form.normalizes else samples
+    logits = hearer.score_frames(samples[None], [samples.size])[0, :count]
+    return [int(token) for token in logits.argmax(axis=-1)[chunk.kept]]
+
+
+# Segments as subtitles: SubRip (SRT) and WebVTT.
+
+
+def srt(segments: Sequence[Segment]) -> str:
+    """Return segments as a SubRip file."""
+    return "\n".join(
+        f"{number}\n{_time(each.start, ',')} --> {_time(each.end, ',')}\n{each.text.strip()}\n"
+        for number, each in enumerate(segments, start=1)
+    )
+
+
+def vtt(segments: Sequence[Segment]) -> str:
+    """Return segments as a WebVTT file."""
+    cues = (
+        f"{_time(each.start, '.')} --> {_time(each.end, '.')}\n{_escaped(each.text)}\n"
+        for each in segments
+    )
+    return "\n".join(["WEBVTT\n", *cues])
+
+
+def _escaped(text: str) -> str:
+    return text.strip().replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _time(seconds: float, point: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds, milliseconds = divmod(milliseconds, 1000)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{milliseconds:03}"

@@ -13,10 +13,8 @@ from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Transcription
 from gptrs_runtime.speech.fallback import Fallback
-from gptrs_runtime.speech.features import RATE
-from gptrs_runtime.speech.frame_text import sound_form_of, transcribe_frames
-from gptrs_runtime.speech.sound_files import read_sound, resampled
-from gptrs_runtime.speech.sound_text import transcribe_sounds
+from gptrs_runtime.speech.sound_files import RATE, read_sound, resampled, transcribe_sounds
+from gptrs_runtime.speech.timestamps import sound_form_of, transcribe_frames
 from gptrs_runtime.speech.window_settings import WindowSettings
 from gptrs_runtime.speech.windows import transcribe_windows
 

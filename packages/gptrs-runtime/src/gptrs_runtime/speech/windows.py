@@ -18,7 +18,7 @@ from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Segment, Transcription, Window
 from gptrs_runtime.speech.fallback import Fallback, Quality, compression_ratio
-from gptrs_runtime.speech.features import HOP, RATE, log_mel
+from gptrs_runtime.speech.sound_files import HOP, RATE, log_mel
 from gptrs_runtime.speech.timestamps import SECONDS, Part, parts_of
 from gptrs_runtime.speech.window_settings import WindowSettings
 

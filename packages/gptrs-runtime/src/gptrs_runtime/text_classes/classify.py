@@ -2,20 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, cast
 
 import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs_runtime.capable_model import RERANKER
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.results import LabelScore
+from gptrs_runtime.prompts import chosen_prompt, read_prompts
+from gptrs_runtime.results import LabelScore, Ranked
+from gptrs_runtime.sources.model_folder import MODEL_CONFIG
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs_runtime.text_classes.scores import class_scores
+from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
+
+# Logits to scores, by the settings that transformers and sentence-transformers go by.
+
+
+Scores = Callable[[np.ndarray], np.ndarray]
+"""From logits f64 [..., classes] to scores of the same shape."""
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities that sum to 1 over the last axis, f64."""
+    wide = logits.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Return `1 / (1 + exp(-x))` of each, f64."""
+    return 0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))
+
+
+def unchanged(logits: np.ndarray) -> np.ndarray:
+    """Return the logits, f64."""
+    return logits.astype(np.float64)
+
+
+_BY_PROBLEM: Final[dict[str, Scores]] = {
+    "regression": unchanged,
+    "single_label_classification": softmax,
+    "multi_label_classification": sigmoid,
+}
+_BY_MODULE: Final[dict[str, Scores]] = {
+    "torch.nn.modules.activation.Sigmoid": sigmoid,
+    "torch.nn.modules.linear.Identity": unchanged,
+}
+
+
+def class_scores(config: Mapping[str, object], classes: int) -> Scores:
+    """Return what makes scores of the logits of a classifier, by `problem_type` of config.json.
+
+    Without it one class has a sigmoid, several have a softmax. ModelError for another problem.
+    """
+    problem = config.get("problem_type")
+    if problem is None:
+        return sigmoid if classes == 1 else softmax
+    if not isinstance(problem, str) or problem not in _BY_PROBLEM:
+        raise ModelError(
+            f"`problem_type` must be one of {listed(_BY_PROBLEM)}, found {shown_value(problem)}"
+        )
+    # transformers gives one class a sigmoid whatever its problem, but for a regression.
+    return sigmoid if classes == 1 and problem != "regression" else _BY_PROBLEM[problem]
+
+
+def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None = None) -> Scores:
+    """Return what makes a score of the one logit of a reranker: a sigmoid unless its files say so.
+
+    sentence-transformers names the function in config.json, or in `saved`, the content of
+    config_sentence_transformers.json, which goes first. ModelError for another function.
+    """
+    own = config.get("sentence_transformers")
+    table = cast("Mapping[str, object]", own if isinstance(own, Mapping) else {})
+    name = (saved or {}).get("activation_fn") or table.get("activation_fn")
+    name = name or config.get("sbert_ce_default_activation_function")
+    if name is None:
+        return sigmoid
+    if not isinstance(name, str) or name not in _BY_MODULE:
+        raise ModelError(
+            f"the function of scores must be one of {listed(_BY_MODULE)}, found {shown_value(name)}"
+        )
+    return _BY_MODULE[name]
+
 
 Text = str | tuple[str, str]
 """A text, or a pair that is read as one."""
@@ -108,3 +183,116 @@ def _encoded(model: LoadedModel, texts: Sequence[Text], long: LongTexts) -> list
     for row in rows:
         require_known_tokens(row.tokens, known)
     return rows
+
+
+# Documents in the order in which they answer a query, by a model that reads both together.
+
+
+def rank(
+    model: LoadedModel,
+    query: str,
+    documents: Sequence[str],
+    top_k: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+    progress: Progress | None = None,
+) -> list[Ranked]:
+    """Return the documents, the best first, or the `top_k` best; of equal scores the earlier one.
+
+    Scores are the sigmoid of the logit, or what the files of sentence-transformers name. The
+    instruction before each pair is the default one of these files, the one called `prompt_name`, or
+    the caller's own `prompt`, empty for none. `truncate` and `lengths` are as of `embed`, for the
+    query with each document. UsageError if there is no document; ModelError for a model that does
+    not give a pair one score.
+    """
+    if isinstance(documents, str) or not documents or (top_k is not None and top_k < 1):
+        raise UsageError(
+            "`rank` needs a list of documents and a `top_k` of at least 1",
+            hint="write `rank(model, query, [document, ...])`",
+        )
+    model.ranker()
+    prompts, default = read_prompts(model.files, "CrossEncoder")
+    first = chosen_prompt(prompts, default, prompt_name, prompt)
+    long = LongTexts(truncate, lengths)
+    if RERANKER in model.capabilities:
+        pairs = [(query, document) for document in documents]
+        logits = pair_logits(model, pairs, first, batch_size, long, progress)
+    else:
+        pairs = [(first + query, document) for document in documents]
+        logits = _only_class(model, text_logits(model, pairs, batch_size, progress, long))
+    scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))(logits)
+    order = np.argsort(-logits, kind="stable")[:top_k]
+    rows = [int(row) for row in order]
+    return [Ranked(row, float(scores[row]), documents[row]) for row in rows]
+
+
+def _only_class(model: LoadedModel, logits: np.ndarray) -> np.ndarray:
+    if logits.shape[1] != 1:
+        raise ModelError(
+            f"`{model.name}` gives a pair {logits.shape[1]} classes, a reranker gives it one score",
+            hint="`classify` takes pairs and tells their classes",
+        )
+    return logits[:, 0]
+
+
+# Any labels for texts, by a model that tells whether one sentence follows from another (NLI).
+
+
+TEMPLATE: Final = "This example is {}."
+"""The sentence that must follow from a text for it to have a label."""
+_FOLLOWS: Final = "entail"
+
+
+def zero_shot(
+    model: LoadedModel,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    template: str = TEMPLATE,
+    *,
+    multi_label: bool = False,
+    batch_size: int = BATCH_SIZE,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+    progress: Progress | None = None,
+) -> list[tuple[LabelScore, ...]]:
+    """Return `labels` with their scores for each text, the best first.
+
+    A text has a label so far as `template`, with the label for `{}`, follows from it. Scores sum to
+    1 over the labels, or with `multi_label` each is by itself. `truncate` and `lengths` are as of
+    `embed`, a text with its longest label. UsageError for no labels, or a
+    template without `{}`; ModelError for a model without a class that begins with `entail`.
+    """
+    if isinstance(texts, str) or not texts or isinstance(labels, str) or not labels:
+        raise UsageError("`zero_shot` needs a list of texts and a list of labels")
+    if template.count("{}") != 1:
+        raise UsageError(f"the template needs `{{}}` once, got {quoted(template)}")
+    pairs = [(text, template.replace("{}", label)) for text in texts for label in labels]
+    long = LongTexts(truncate, lengths, len(labels))
+    logits = text_logits(model, pairs, batch_size, progress, long)
+    follows, against = _classes(model, logits.shape[1])
+    by_text = logits.reshape(len(texts), len(labels), -1)
+    if multi_label or len(labels) == 1:
+        scores = softmax(by_text[..., [against, follows]])[..., 1]
+    else:
+        scores = softmax(by_text[..., follows])
+    best = np.argsort(-scores, axis=1, kind="stable")
+    return [
+        tuple(LabelScore(labels[int(index)], float(row[index])) for index in order)
+        for row, order in zip(scores, best, strict=True)
+    ]
+
+
+def _classes(model: LoadedModel, count: int) -> tuple[int, int]:
+    """Return the class "entailment" and the class against it: the first, or the last for that."""
+    names = [class_label(model.config, index) for index in range(count)]
+    follows = [index for index, name in enumerate(names) if name.lower().startswith(_FOLLOWS)]
+    if not follows or count < 2:
+        raise ModelError(
+            f"`{model.name}` has no class that begins with `{_FOLLOWS}`: it has {listed(names)}",
+            hint="zero-shot labels need a model for natural language inference (NLI)",
+        )
+    return follows[0], count - 1 if follows[0] == 0 else 0

@@ -12,7 +12,7 @@ from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Filling
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs_runtime.text_classes.scores import softmax
+from gptrs_runtime.text_classes.classify import softmax
 from gptrs_runtime.text_classes.tag import whole_texts
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 

@@ -22,11 +22,11 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
-from gptrs_runtime.generation.step_shapes import StepShapes
+from gptrs_runtime.generation.step_times import StepShapes
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.model_folder import MODULES, TRANSFORMER_CONFIG
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
-from gptrs_runtime.sources.sentence_transformers import MODULES, TRANSFORMER_CONFIG
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
 
 Pair = tuple[str, str]

@@ -16,8 +16,7 @@ from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs_runtime.text_classes.classify import longest_text
-from gptrs_runtime.text_classes.scores import softmax
+from gptrs_runtime.text_classes.classify import longest_text, softmax
 from gptrs_runtime.tokenization.encoded_text import EncodedText
 
 OUTSIDE: Final = "O"

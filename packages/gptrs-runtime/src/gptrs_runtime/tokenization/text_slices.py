@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer, models
 
-from gptrs_runtime.tokenization.tokenizer_growth import steps_of
+from gptrs_runtime.tokenization.tokenizer_file import steps_of
 
 SLICE: Final = 1 << 16
 """The least length of a slice, in characters."""

@@ -15,14 +15,23 @@ from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted
 from gptrs.spans import span
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
-from gptrs_runtime.tokenization.encoded_text import EncodedText, TextLength, cut_lengths
+from gptrs_runtime.tokenization.encoded_text import (
+    EncodedText,
+    TextLength,
+    cut_lengths,
+    panics_unheard,
+)
 from gptrs_runtime.tokenization.missing_tokens import add_missing, set_prefix_space
-from gptrs_runtime.tokenization.rust_panics import panics_unheard
-from gptrs_runtime.tokenization.special_tokens import added_tokens
+from gptrs_runtime.tokenization.special_tokens import TokenBytes, added_tokens
 from gptrs_runtime.tokenization.text_slices import SLICE, is_sliceable, slices
-from gptrs_runtime.tokenization.token_bytes import TokenBytes
-from gptrs_runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
-from gptrs_runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_bytes, steps_of
+from gptrs_runtime.tokenization.tokenizer_file import (
+    MOST_BYTES,
+    grown,
+    made_bytes,
+    read_tokenizer,
+    steps_of,
+    without_panics,
+)
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import byte_bpe_files

@@ -4,21 +4,13 @@ from gptrs_torch.ops import (
     activations,
     arithmetic,
     attention,
-    comparison,
-    contraction,
     convolution,
-    creation,
-    embedding_bag,
-    grouped_product,
-    histogram,
     indexing,
     layout,
     normalization,
-    padding,
     pooling,
     recurrent,
     reduction,
-    sorting,
 )
 
 __all__ = [

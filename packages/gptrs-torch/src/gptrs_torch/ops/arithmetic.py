@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_torch.node import Node
-from gptrs_torch.registry import converts
-from gptrs_torch.values import Number, Operand, converted, operand, scalar
+from gptrs_torch.conversion import Node, converts
+from gptrs_torch.program_check import Number, Operand, converted, operand, scalar
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": F.abs,

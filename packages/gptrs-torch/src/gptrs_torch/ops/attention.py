@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gptrs.api.models import Tensor
+import math
+
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_torch.node import Node
-from gptrs_torch.registry import converts
-from gptrs_torch.values import converted, is_number
+from gptrs_torch.conversion import Node, converts
+from gptrs_torch.program_check import converted, is_number
 
 
 def attended(
@@ -77,3 +78,117 @@ def _has_one_head(query: Tensor, key: Tensor, value: Tensor) -> bool:
     heads = key.shape[1], value.shape[1]
     batches = {query.shape[0], key.shape[0], value.shape[0]}
     return all(is_number(count, 1) for count in heads) and len(batches) == 1
+
+
+# Rows of a table, reduced bag by bag.
+
+
+_SUM, _MEAN = 0, 1
+
+
+@converts("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    node: Node,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor, ...]:
+    """Return sums, means or maxima [bags, width] of rows of the weight; an empty bag gives zeros.
+
+    What torch returns beside them is for gradients, and refused where anything reads it.
+    """
+    del scale_grad_by_freq, sparse
+    if any(user.args[1:] != (0,) and user.users for user in node.source.users):
+        node.refuse("gives what only gradients need")
+    count = offsets.shape[0] - (1 if include_last_offset else 0)
+    member = _membership(indices, offsets, count)
+    if padding_idx >= 0:
+        kept = F.logical_not(F.equal(indices, padding_idx))
+        member = F.logical_and(member, F.expand_dims(kept, 0))
+    rows = F.take(weight, indices, 0)
+    if mode not in (_SUM, _MEAN):
+        whole = F.where(F.expand_dims(member, 2), F.expand_dims(rows, 0), -math.inf)
+        empty = F.logical_not(F.any(member, [1], keepdims=True))
+        found = F.where(empty, 0.0, F.max(whole, 1))
+        return found, indices, indices, indices
+    if per_sample_weights is not None:
+        rows = rows * F.expand_dims(per_sample_weights, 1)
+    weights = F.cast(member, weight.dtype)
+    # Not by a product: 0 * NaN of a row that is in another bag would be NaN.
+    chosen = F.where(F.expand_dims(member, 2), F.expand_dims(rows, 0), 0.0)
+    found = F.sum(chosen, 1)
+    if mode == _MEAN:
+        found = found / F.maximum(F.sum(weights, 1, keepdims=True), 1.0)
+    return found, indices, indices, indices
+
+
+def _membership(indices: Tensor, offsets: Tensor, count: int) -> Tensor:
+    """Return [bags, indices]: whether an index belongs to the bag that starts at an offset."""
+    shape = [offsets.shape[0], indices.shape[0]]
+    places = primitives.iota(shape, 1, dtypes.si64)
+    begun = places >= F.expand_dims(F.cast(offsets, dtypes.si64), 1)
+    last = F.zeros([1, indices.shape[0]], dtypes.i1)
+    ended = F.concat([F.slice_axis(begun, 0, 1, offsets.shape[0] - 1), last], 0)
+    member = F.logical_and(begun, F.logical_not(ended))
+    return F.slice_axis(member, 0, 0, count)
+
+
+# Products whose groups of rows, columns or terms have matrices of their own: `_grouped_mm`.
+
+
+@converts("_grouped_mm")
+def grouped_product(
+    node: Node,
+    x: Tensor,
+    y: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: object = None,
+) -> Tensor:
+    """Return products of groups; `offs` holds where each ends on the axis that they divide.
+
+    Of matrices x [G, M, K] and y [G, K, N] each is multiplied with its own. Else groups divide the
+    rows of x [M, K], the columns of y [K, N], or, of two matrices, what is summed up.
+    """
+    del out_dtype
+    if bias is not None:
+        node.refuse("has a bias")
+    if offs is None:
+        return converted(F.matmul(x, y), node.dtype)
+    ends = converted(offs, dtypes.si64)
+    if x.rank == 2 and y.rank == 3:
+        made = F.grouped_linear(x, F.transpose(y, (0, 2, 1)), _groups(node, ends, x.shape[0]))
+    elif x.rank == 3:
+        turned = F.transpose(y, (1, 0))
+        made = F.grouped_linear(turned, x, _groups(node, ends, y.shape[1]))
+        made = F.transpose(made, (1, 0))
+    else:
+        made = _sums(node, x, y, ends)
+    return converted(made, node.dtype)
+
+
+def _groups(node: Node, ends: Tensor, count: int) -> Tensor:
+    """Return the group of each of `count` places: how many groups end before or at it.
+
+    Places behind the last group count to it: torch leaves their results open.
+    """
+    if not is_number(count):
+        node.refuse("has a free count of rows")
+    places = F.expand_dims(F.arange(count), 1)
+    groups = F.sum(F.cast(F.greater_equal(places, ends), dtypes.si64), 1)
+    return F.minimum(groups, ends.shape[0] - 1)
+
+
+def _sums(node: Node, x: Tensor, y: Tensor, ends: Tensor) -> Tensor:
+    """Return x [M, K] times y [K, N] for each group of terms, [G, M, N]."""
+    groups = _groups(node, ends, x.shape[1])
+    within = F.less(F.arange(x.shape[1]), ends[ends.shape[0] - 1])
+    names = F.expand_dims(F.expand_dims(F.arange(ends.shape[0]), 1), 1)
+    own = F.logical_and(F.equal(groups, names), within)
+    return F.matmul(F.where(own, F.expand_dims(x, 0), F.zeros([], x.dtype)), y)

@@ -8,10 +8,9 @@ from typing import Any, Literal, cast
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_torch.node import Node
+from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.registry import converts
-from gptrs_torch.values import (
+from gptrs_torch.program_check import (
     Operand,
     axis_of,
     converted,

@@ -8,9 +8,8 @@ import torch
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_torch.node import Node
-from gptrs_torch.registry import converts
-from gptrs_torch.values import converted
+from gptrs_torch.conversion import Node, converts
+from gptrs_torch.program_check import converted
 
 
 @converts("native_layer_norm")

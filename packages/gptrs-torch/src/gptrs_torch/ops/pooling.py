@@ -9,9 +9,8 @@ import numpy as np
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_torch.node import Node
+from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.registry import converts
 
 
 def _pair(values: Sequence[int] | int, count: int) -> list[int]:

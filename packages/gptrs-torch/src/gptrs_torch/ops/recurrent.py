@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs_torch.node import Node, operator_name
-from gptrs_torch.registry import converts
+from gptrs_torch.conversion import Node, converts, operator_name
 
 States = tuple[Tensor, ...]
 RecurrentStep = Callable[[Tensor, States], States]

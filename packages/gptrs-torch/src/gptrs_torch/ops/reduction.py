@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_torch.node import Node
+from gptrs_torch.conversion import Node, converts
+from gptrs_torch.ops.activations import truth
 from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.ops.comparison import truth
-from gptrs_torch.registry import converts
-from gptrs_torch.values import Number, axes_of, axis_of, converted, is_number
+from gptrs_torch.program_check import Number, axes_of, axis_of, converted, is_number, scalar
 
 Axes = int | list[int] | None
 
@@ -187,3 +186,66 @@ def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tens
     """Return `log(sum(exp(x)))`."""
     made = converted(x, node.dtype)
     return made if x.rank == 0 else F.logsumexp(made, axes_of(dim, x), keepdim)
+
+
+# Sorting, and the largest of a row.
+
+
+@converts("sort")
+def ordered(
+    node: Node,
+    x: Tensor,
+    dim: int = -1,
+    descending: bool = False,
+    *,
+    stable: bool | None = None,
+    **named: object,
+) -> tuple[Tensor, Tensor]:
+    """Return elements in order along an axis, and where they were; equal ones keep theirs."""
+    del node, stable
+    axis = axis_of(int(str(named.get("dim", dim))), x)
+    down = bool(named.get("descending", descending))
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    places = primitives.iota(x.shape, axis, dtypes.si64)
+    keys = F.cast(x, dtypes.ui8) if x.dtype.is_bool else x
+    values, found = primitives.sort([keys, places], axis, down, True)
+    return (F.cast(values, x.dtype) if x.dtype.is_bool else values), found
+
+
+@converts("topk")
+def top_k(
+    node: Node, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the k largest or smallest elements along an axis, and where they are."""
+    del node, sorted
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    values, places = F.top_k(x, k, axis_of(dim, x), largest)
+    return values, F.cast(places, dtypes.si64)
+
+
+# Counts of elements between edges.
+
+
+@converts("histc")
+def histogram(node: Node, x: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
+    """Return how many elements lie in each of the bins; the last one holds its upper edge as well.
+
+    Edges that are equal stand for the least and the greatest element. Elements near an edge are
+    where torch puts them: their bins are rounded in the same order.
+    """
+    if not all(is_number(size) for size in x.shape):
+        node.refuse("has a free size")
+    wide = dtypes.f32 if x.dtype.bits < dtypes.f32.bits else x.dtype
+    flat = converted(F.reshape(x, (-1,)), wide)
+    low, high = scalar(min, wide), scalar(max, wide)
+    if min == max and flat.shape[0]:
+        low, high = F.min(flat), F.max(flat)
+    equal = F.equal(low, high)
+    low, high = F.where(equal, low - 1.0, low), F.where(equal, high + 1.0, high)
+    inside = F.logical_and(F.greater_equal(flat, low), F.less_equal(flat, high))
+    places = F.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
+    found = F.minimum(F.cast(places, dtypes.si64), scalar(bins - 1, dtypes.si64))
+    counts = F.scatter(F.zeros([bins], dtypes.si64), found, F.cast(inside, dtypes.si64), 0, "add")
+    return converted(counts, node.dtype)

@@ -2,21 +2,13 @@
 
 from gptrs_backend_jax.stablehlo.ops import (
     calls,
-    contraction,
     control_flow,
-    conversion_of_types,
-    convolution,
     elementwise,
-    gathering,
     indexing,
     layout,
-    random_bits,
     reduction,
-    scattering,
-    selecting,
     sizes,
     sorting,
-    trigonometry,
     window,
 )
 

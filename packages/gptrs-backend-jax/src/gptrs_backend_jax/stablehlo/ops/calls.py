@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from gptrs.api import UsageError
-from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.conversion import (
+    CONVERTERS,
+    KNOWING,
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+)
 from gptrs_backend_jax.stablehlo.ops.sorting import approximate_top_k
 from gptrs_backend_jax.stablehlo.reading.module import shown
-from gptrs_backend_jax.stablehlo.registry import CONVERTERS, KNOWING, converts
-from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor
 
 SHAPE_ASSERTION: Final = "shape_assertion"
 MARKS: Final = ("Sharding", "annotate_device_placement", "LayoutConstraint")

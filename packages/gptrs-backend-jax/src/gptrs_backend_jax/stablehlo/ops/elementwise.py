@@ -8,10 +8,20 @@ from typing import Final
 import numpy as np
 
 from gptrs.api.models import Tensor, primitives
+from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_backend_jax.stablehlo.conversion import Node
-from gptrs_backend_jax.stablehlo.registry import converts
-from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, filled, scalar, spread
+from gptrs_backend_jax.stablehlo.conversion import (
+    CONVERTERS,
+    ELEMENTWISE,
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+    filled,
+    scalar,
+    spread,
+)
 
 _UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "ceil": primitives.ceil,
@@ -297,3 +307,108 @@ def batch_norm(
 
     normal = primitives.div(primitives.sub(x, along(mean)), along(root))
     return primitives.add(primitives.mul(normal, along(scale)), along(offset))
+
+
+# Trigonometric functions and the error function, of what PTIR has.
+
+
+@converts("tan", elementwise=True)
+def tangent(node: Node, x: Tensor) -> Tensor:
+    """Return the tangent."""
+    return F.tan(_real(node, x))
+
+
+@converts("atan2", elementwise=True)
+def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
+    """Return the angle of the point (x, y), from -pi to pi."""
+    return F.atan2(_real(node, y), _real(node, x))
+
+
+def _real(node: Node, x: Tensor) -> Tensor:
+    """Return x; UnsupportedError for complex numbers."""
+    if not x.dtype.is_float:
+        raise node.error(f"of `{x.type}` is not converted")
+    return x
+
+
+def erf(node: Node, x: Tensor) -> Tensor:
+    """Return the error function, which JAX writes as `chlo.erf`."""
+    del node
+    return primitives.erf(x)
+
+
+CONVERTERS["chlo.erf"] = erf
+ELEMENTWISE.add("chlo.erf")
+
+
+# Conversion between element types: integers wrap, floats are cut and saturate, bits are read.
+
+
+@converts("convert", elementwise=True)
+def convert(node: Node, x: Tensor) -> Tensor:
+    """Return `x` as another type: integers keep their low bits, complex numbers the real part."""
+    target = node.dtype
+    if x.dtype.is_complex and not (target.is_complex or target.is_bool):
+        x = complex_part(node, x, 0)
+    return converted(x, target)
+
+
+def converted(x: Tensor, target: DType) -> Tensor:
+    """Return `x` as another type; integers wrap, where `cast` of PTIR saturates."""
+    if x.dtype is target:
+        return x
+    if not (x.dtype.is_integer and target.is_integer):
+        return primitives.cast(x, target)
+    if target.bits == x.dtype.bits:
+        return primitives.bitcast(x, target)
+    if target.bits > x.dtype.bits:
+        if x.dtype.kind == "unsigned" or target.kind == "signed":
+            return primitives.cast(x, target)
+        return primitives.bitcast(converted(x, signed_of(target)), target)
+    wide = unsigned_of(x.dtype)
+    bits = x if x.dtype is wide else primitives.bitcast(x, wide)
+    low = primitives.bit_and(bits, filled(2**target.bits - 1, bits))
+    narrow = primitives.cast(low, unsigned_of(target))
+    return narrow if narrow.dtype is target else primitives.bitcast(narrow, target)
+
+
+@converts("bitcast_convert")
+def bitcast(node: Node, x: Tensor) -> Tensor:
+    """Return the bits of `x` as another type: wider elements become several on a new last axis."""
+    source, target = x.dtype, node.dtype
+    if source is target:
+        return x
+    if source.is_bool or target.is_bool or source.is_complex or target.is_complex:
+        raise node.error(f"of `{x.type}` to {target} is not converted")
+    if source.bits == target.bits:
+        return primitives.bitcast(x, target)
+    narrow, wide = sorted((source, target), key=lambda each: each.bits)
+    count = wide.bits // narrow.bits
+    bits = primitives.bitcast(x, unsigned_of(source)) if source is not unsigned_of(source) else x
+    places = [place * narrow.bits for place in range(count)]
+    made = _split(bits, target, places) if source is wide else _joined(bits, target, places)
+    return made if made.dtype is target else primitives.bitcast(made, target)
+
+
+def _split(bits: Tensor, target: DType, places: list[int]) -> Tensor:
+    """Return the parts of integers, low bits first, on a new last axis."""
+    parts = [
+        converted(primitives.shift_right_logical(bits, filled(place, bits)), unsigned_of(target))
+        for place in places
+    ]
+    return primitives.concat(
+        [primitives.reshape(each, (*bits.shape, 1)) for each in parts], bits.rank
+    )
+
+
+def _joined(bits: Tensor, target: DType, places: list[int]) -> Tensor:
+    """Return integers of the parts on the last axis, low bits first."""
+    total: Tensor | None = None
+    lead = bits.shape[:-1]
+    for number, place in enumerate(places):
+        column = primitives.slice(bits, [0] * len(lead) + [number], [*lead, 1])
+        one = primitives.cast(primitives.reshape(column, lead), unsigned_of(target))
+        moved = primitives.shift_left(one, filled(place, one))
+        total = moved if total is None else primitives.bit_or(total, moved)
+    assert total is not None
+    return total

@@ -2,12 +2,71 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from gptrs.api.models import Tensor, primitives
-from gptrs.api.programs import dtypes
-from gptrs_backend_jax.stablehlo.conversion import Node
-from gptrs_backend_jax.stablehlo.registry import converts
+from gptrs.api.programs import SymbolicDim, dtypes
+from gptrs_backend_jax.stablehlo.conversion import (
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+    filled,
+    scalar,
+    size_tensor,
+)
+from gptrs_backend_jax.stablehlo.ops.control_flow import combined_by
+from gptrs_backend_jax.stablehlo.ops.layout import padded
+from gptrs_backend_jax.stablehlo.ops.reduction import RowLayout, index_vectors, row_numbers
+from gptrs_backend_jax.stablehlo.ops.sizes import shape_of
+from gptrs_backend_jax.stablehlo.ops.window import MAX_WINDOW, Movement, movement
+
+# Gather: windows of a tensor at places that indices give.
+
+
+@converts("gather")
+def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+    """Return windows, moved inside where they would leave the tensor."""
+    return gathered(node, x, indices, node.integers("slice_sizes"))
+
+
+@converts("dynamic_gather", knows=True)
+def dynamic_gather(node: Node, x: Value, indices: Value, sizes: Value) -> Tensor:
+    """Return windows of sizes that are computed of sizes."""
+    return gathered(node, as_tensor(x), as_tensor(indices), shape_of(node, sizes))
+
+
+def gathered(node: Node, x: Tensor, indices: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return windows of `sizes` as one `take` of rows."""
+    numbers = node.numbers("dimension_numbers")
+    (vector_axis,) = numbers["index_vector_dim"]
+    places = [axis - (axis > vector_axis) for axis in numbers["start_indices_batching_dims"]]
+    layout = RowLayout(
+        shape=x.shape,
+        window=tuple(sizes),
+        removed=tuple(numbers["collapsed_slice_dims"]),
+        batching=tuple(zip(numbers["operand_batching_dims"], places, strict=True)),
+        mapped=tuple(numbers["start_index_map"]),
+        is_reading=True,
+    )
+    vectors = index_vectors(indices, vector_axis)
+    rows, _ = row_numbers(layout, vectors)
+    taken = primitives.take(layout.as_rows(x), rows)
+    # Now [batch.., kept.., whole..]: windows go to the places that the offsets name.
+    held = layout.kept + layout.whole
+    offsets = numbers["offset_dims"]
+    lead = vectors.rank - 1
+    order: list[int] = []
+    batch = iter(range(lead))
+    axes = iter(sorted(held))
+    for axis in range(taken.rank):
+        order.append(lead + held.index(next(axes)) if axis in offsets else next(batch))
+    return primitives.transpose(taken, order)
 
 
 @converts("dynamic_slice")
@@ -29,3 +88,148 @@ def _vector(starts: Sequence[Tensor]) -> Tensor:
     types = {each.dtype for each in starts}
     same = starts if len(types) == 1 else [primitives.cast(each, dtypes.si64) for each in starts]
     return primitives.concat([primitives.reshape(each, (1,)) for each in same], 0)
+
+
+# Scatter: updates combined into windows of a tensor at places that indices give.
+
+
+@converts("scatter")
+def scatter(node: Node, *operands: Tensor) -> list[Tensor]:
+    """Return tensors with updates combined in; a window that is not all inside is left out."""
+    count = len(operands) // 2
+    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    kinds = combined_by(node.conversion.module, node.operation.regions[0])
+    results: list[Tensor] = []
+    for x, update, kind in zip(inputs, updates, kinds, strict=True):
+        if kind is None:
+            raise node.error("combines elements by a region that is none of PTIR")
+        results.append(_scattered(node, x, indices, update, kind))
+    return results
+
+
+def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str) -> Tensor:
+    if kind == "keep":
+        return x
+    if kind == "sub":
+        updates, kind = primitives.neg(updates), "add"
+    if x.dtype.is_bool and kind != "replace":
+        if kind not in ("and", "or", "mul", "add", "max", "min"):
+            raise node.error(f"combines truth values by `{kind}`")
+        is_all = kind in ("and", "mul", "min")
+        parts = (primitives.cast(each, dtypes.ui8) for each in (x, updates))
+        wide, more = parts
+        made = _written(node, wide, indices, more, "min" if is_all else "max")
+        return primitives.cast(made, dtypes.i1)
+    return _written(node, x, indices, updates, kind)
+
+
+def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str) -> Tensor:
+    """Return x with windows combined into its rows; one row more takes what is outside."""
+    numbers = node.numbers("scatter_dimension_numbers")
+    (vector_axis,) = numbers["index_vector_dim"]
+    layout = _layout(x.shape, updates.shape, numbers, vector_axis)
+    vectors = index_vectors(indices, vector_axis)
+    rows, inside = row_numbers(layout, vectors)
+    table = layout.as_rows(x)
+    if inside is not None:
+        beyond = filled(size_tensor(layout.count, rows.dtype), rows)
+        rows = primitives.select(inside, rows, beyond)
+        table = primitives.pad(table, [0] * table.rank, [1] + [0] * (table.rank - 1))
+    held = layout.kept + layout.whole
+    windows = numbers["update_window_dims"]
+    in_order = sorted(held)
+    lead = [axis for axis in range(updates.rank) if axis not in windows]
+    order = lead + [windows[in_order.index(axis)] for axis in held]
+    arranged = primitives.transpose(updates, order)
+    flat = primitives.reshape(arranged, [rows.size, *table.shape[1:]])
+    numbered = primitives.reshape(rows, [rows.size, *([1] * (table.rank - 1))])
+    places = primitives.broadcast_to(numbered, flat.shape)
+    match kind:
+        case "add" | "mul" | "max" | "min" | "replace":
+            written = primitives.scatter_reduce(table, places, flat, 0, kind)
+        case _:
+            raise node.error(f"combines elements by `{kind}`")
+    if inside is not None:
+        written = primitives.slice(written, [0] * table.rank, [layout.count, *table.shape[1:]])
+    return layout.from_rows(written)
+
+
+def _layout(
+    shape: tuple[int, ...],
+    updates: Sequence[int],
+    numbers: dict[str, list[int]],
+    vector_axis: int,
+) -> RowLayout:
+    removed, batching = numbers["inserted_window_dims"], numbers["input_batching_dims"]
+    window = [1] * len(shape)
+    held = [axis for axis in range(len(shape)) if axis not in removed and axis not in batching]
+    for axis, place in zip(held, numbers["update_window_dims"], strict=True):
+        window[axis] = updates[place]
+    places = [axis - (axis > vector_axis) for axis in numbers["scatter_indices_batching_dims"]]
+    return RowLayout(
+        shape=shape,
+        window=tuple(window),
+        removed=tuple(removed),
+        batching=tuple(zip(batching, places, strict=True)),
+        mapped=tuple(numbers["scattered_dims_to_operand_dims"]),
+        is_reading=False,
+    )
+
+
+# The gradient of a pool: each window chooses an element, to which its update goes.
+
+
+@converts("select_and_scatter", knows=True)
+def select_and_scatter(node: Node, x: Value, updates: Value, first: Value) -> Tensor:
+    """Return `first` everywhere, combined with the update of each window at what it chooses."""
+    operand, given = as_tensor(x), as_tensor(updates)
+    (kind,) = combined_by(node.conversion.module, node.operation.regions[1])
+    if kind not in ("add", "mul", "max", "min") or given.dtype.is_bool or given.dtype.is_complex:
+        raise node.error("combines updates by a region that is none of PTIR")
+    places = _chosen(node, operand, given.shape, movement(node, operand.rank))
+    count = math.prod(operand.shape)
+    outside = filled(size_tensor(count, places.dtype), places)  # windows of padding alone
+    places = primitives.select(primitives.compare(places, filled(0, places), "lt"), outside, places)
+    table = primitives.broadcast_to(as_tensor(first), (count + 1,))
+    flat = (math.prod(given.shape),)
+    rows, values = primitives.reshape(places, flat), primitives.reshape(given, flat)
+    written = primitives.scatter_reduce(table, rows, values, 0, kind)
+    return primitives.reshape(primitives.slice(written, [0], [count]), operand.shape)
+
+
+def _chosen(node: Node, x: Tensor, windows: tuple[int, ...], move: Movement) -> Tensor:
+    """Return for each window the place of the element that it chooses, -1 where it has none."""
+    size = math.prod(move.window)
+    if size > MAX_WINDOW:
+        raise node.error(f"chooses among {size} elements")
+    gaps = [step - 1 for step in move.base]
+    count = math.prod(x.shape)
+    is_small = not isinstance(count, SymbolicDim) and count < 2**31
+    numbers = dtypes.si32 if is_small else dtypes.si64
+    places = primitives.reshape(primitives.iota((count,), 0, numbers), x.shape)
+    none = Known(np.array(-1), numbers)
+    values = primitives.pad(x, move.low, move.high, gaps)
+    places = padded(places, none, move.low, move.high, gaps)
+    best: tuple[Tensor, Tensor] | None = None
+    for place in itertools.product(*map(range, move.window)):
+        value, number = (
+            primitives.slice(each, place, windows, move.strides) for each in (values, places)
+        )
+        best = (value, number) if best is None else _better(node, best, (value, number), windows)
+    assert best is not None, "a window has elements"
+    return best[1]
+
+
+def _better(
+    node: Node,
+    best: tuple[Tensor, Tensor],
+    other: tuple[Tensor, Tensor],
+    windows: tuple[int, ...],
+) -> tuple[Tensor, Tensor]:
+    """Return the pairs that the region keeps; one of the padding is never chosen over another."""
+    zero = primitives.broadcast_to(scalar(0, best[1].dtype), windows)
+    lacks, is_padding = (primitives.compare(each[1], zero, "lt") for each in (best, other))
+    (prefers,) = node.lifted(0, [best[0], other[0]], windows)
+    kept = primitives.bit_or(is_padding, primitives.bit_and(prefers, primitives.logical_not(lacks)))
+    value, number = (primitives.select(kept, a, b) for a, b in zip(best, other, strict=True))
+    return value, number

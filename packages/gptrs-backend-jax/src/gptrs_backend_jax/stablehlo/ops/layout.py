@@ -9,10 +9,16 @@ import numpy as np
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import dtypes
-from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.conversion import (
+    SMALL,
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+    scalar,
+)
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray
-from gptrs_backend_jax.stablehlo.registry import converts
-from gptrs_backend_jax.stablehlo.values import SMALL, Known, Value, as_tensor, scalar
 from gptrs_backend_jax.stablehlo.weights import LARGE
 
 

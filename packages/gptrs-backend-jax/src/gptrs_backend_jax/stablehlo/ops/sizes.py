@@ -10,7 +10,15 @@ import numpy as np
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import dtypes
-from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.conversion import (
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+    folds,
+    known_sizes,
+)
 from gptrs_backend_jax.stablehlo.ops.layout import (
     broadcast_axes,
     indices,
@@ -18,8 +26,6 @@ from gptrs_backend_jax.stablehlo.ops.layout import (
     sliced,
     static_shape,
 )
-from gptrs_backend_jax.stablehlo.registry import converts, folds
-from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, known_sizes
 
 _ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,

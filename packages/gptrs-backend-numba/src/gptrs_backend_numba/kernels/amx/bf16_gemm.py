@@ -6,8 +6,13 @@ Few rows are multiplied with it, too, so that a row is the same bits whatever is
 from __future__ import annotations
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.kernels.amx.bf16_gemm_ir import BLOCK_ROWS, TILE_ROWS, multiply_tiles
-from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
+from gptrs_backend_numba.kernels.amx.gemm_ir import (
+    BLOCK_ROWS,
+    TILE_ROWS,
+    configure_amx,
+    multiply_tiles,
+    release_amx,
+)
 from gptrs_backend_numba.kernels.matmul.bf16 import TileForm
 
 

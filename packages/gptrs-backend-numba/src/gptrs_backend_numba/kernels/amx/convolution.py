@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.function_calls import call_compiled
-from gptrs_backend_numba.codegen.kernel import kernel, kernel_part
+from gptrs_backend_numba.codegen.kernel import call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
 from gptrs_backend_numba.kernels.amx.convolution_ir import (
     BLOCK,
     PARTS_BYTES,
@@ -26,8 +24,8 @@ from gptrs_backend_numba.kernels.amx.convolution_ir import (
     split_line,
     split_step,
 )
-from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
-from gptrs_backend_numba.kernels.convolution.geometry import (
+from gptrs_backend_numba.kernels.amx.gemm_ir import STEP, configure_amx, release_amx
+from gptrs_backend_numba.kernels.convolution.job import (
     ACTIVATION,
     BOUNDS,
     COMMON,

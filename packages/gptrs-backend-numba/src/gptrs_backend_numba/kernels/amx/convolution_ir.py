@@ -24,15 +24,18 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VectorEmitter,
     number,
 )
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
+from gptrs_backend_numba.kernels.amx.gemm_ir import (
     MOST_PARTS,
     STEP,
     TILE_BYTES,
+    VOID,
     bits_of_parts,
+    load_tile,
     paired_parts,
+    store_tile,
+    tile_register,
 )
-from gptrs_backend_numba.kernels.amx.gemm_ir import VOID, load_tile, store_tile, tile_register
-from gptrs_backend_numba.kernels.convolution.direct_ir import (
+from gptrs_backend_numba.kernels.convolution.direct import (
     Epilogue,
     lanes_below,
     masked_load,

@@ -15,32 +15,29 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
-from gptrs_backend_numba.codegen.function_calls import call_compiled
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
+from gptrs_backend_numba.kernels.amx.gemm_ir import (
+    AMX_ROWS,
     MOST_PARTS,
     PAIRS,
+    PAIRS_A_STEP,
+    PAIRS_WITH_ONE_TILE,
+    PAIRS_WITH_TWO_TILES,
     PART_BYTES,
     STEP,
     STEPS,
     TILE_BYTES,
-    split_pairs,
-    split_row,
-)
-from gptrs_backend_numba.kernels.amx.gemm_ir import (
-    AMX_ROWS,
-    PAIRS_A_STEP,
-    PAIRS_WITH_ONE_TILE,
-    PAIRS_WITH_TWO_TILES,
     begin_sums,
     configure_amx,
     has_nan,
     multiply_and_split,
     multiply_block,
     release_amx,
+    split_pairs,
+    split_row,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+from gptrs_backend_numba.kernels.matmul.gemm import (
     BIAS,
     BLOCK_LENGTH,
     DIRECT,

@@ -20,9 +20,11 @@ from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
 from gptrs_backend_numba.kernels.attention.attention_ir import (
     LARGEST_SCORE_ROWS,
     ROWS,
+    hide_from_panel,
     score_tile_1,
     score_tile_4,
     score_tile_largest,
+    softmax_panel,
     value_tile_1,
     value_tile_4,
     value_tile_largest,
@@ -62,7 +64,6 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     T,
     visible_keys,
 )
-from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel, softmax_panel
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, transpose
 
 BLOCK = 48

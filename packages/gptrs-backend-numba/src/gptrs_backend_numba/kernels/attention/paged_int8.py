@@ -1,14 +1,14 @@
 """Attention over pages of vectors as bytes, and their updates: codes of 8 bits and an f32 scale.
 
 The keys and values of a block are brought to f32 once for all rows that see it, and then computed
-with as those of f32 pages. A vector [D] takes D + 4 bytes: see `gptrs.functionals.rounded_vectors`.
+with as those of f32 pages. A vector [D] takes D + 4 bytes: see `gptrs.functionals.normalization`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gptrs.functionals.rounded_vectors import SCALE_BYTES
+from gptrs.functionals.normalization import SCALE_BYTES
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import load_of, memory_of

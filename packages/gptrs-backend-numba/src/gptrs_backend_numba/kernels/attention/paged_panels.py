@@ -15,7 +15,10 @@ from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.attention.attention_ir import (
     LARGEST_SCORE_ROWS,
     ROWS,
+    hide_from_panel,
+    hide_until_panel,
     prefetch_row,
+    softmax_pages_panel,
 )
 from gptrs_backend_numba.kernels.attention.many_queries import transpose_4
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
@@ -38,8 +41,6 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
 )
 from gptrs_backend_numba.kernels.attention.paged_ir import page_score_tile, page_value_tile
 from gptrs_backend_numba.kernels.attention.paged_rows import INF, cap_scores
-from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_panel
-from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel, hide_until_panel
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 

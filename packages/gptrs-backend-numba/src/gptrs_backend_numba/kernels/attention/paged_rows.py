@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import tanh_f32
 from gptrs_backend_numba.codegen.vector_ir import WIDTH, multiply_add
-from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_far
+from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_far, softmax_pages_row
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
     BLOCK,
     GROUP,
@@ -32,7 +32,6 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     first_seen,
 )
 from gptrs_backend_numba.kernels.attention.paged_ir import page_dots, page_values
-from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_row
 
 INF = np.float32(np.inf)
 _CHUNK = 8

@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import divide, fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import bf16_to_f32, f16_to_f32
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row
+from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row, softmax_row
 from gptrs_backend_numba.kernels.attention.geometry import (
     CAUSAL,
     DEFAULT_OFFSET,
@@ -46,7 +46,6 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     T,
     visible_keys,
 )
-from gptrs_backend_numba.kernels.attention.softmax_ir import softmax_row
 from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, dots, tile
 
 PREFETCHED_KEYS = 16

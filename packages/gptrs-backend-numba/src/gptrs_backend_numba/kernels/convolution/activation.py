@@ -17,7 +17,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     splat,
     words,
 )
-from gptrs_backend_numba.kernels.convolution.direct_ir import masked_load, masked_store, masks_of
+from gptrs_backend_numba.kernels.convolution.direct import masked_load, masked_store, masks_of
 
 _ROUNDER = 1.5 * 2**23
 """Added to a small number, it leaves the nearest integer in the last bits of the sum."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
-from gptrs_backend_numba.kernels.convolution.geometry import PAD_FIELDS
+from gptrs_backend_numba.kernels.convolution.job import PAD_FIELDS
 
 H, W, TOP, LEFT, HEIGHT, WIDTH, ROWS, ROWS_A_TASK = range(len(PAD_FIELDS))
 

@@ -24,8 +24,13 @@ from gptrs_backend_numba.codegen.elements import (
     rounded_of,
     unchanged,
 )
-from gptrs_backend_numba.codegen.function_calls import call_compiled, use_wide_vectors
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.kernel import (
+    SpecializedKernel,
+    call_compiled,
+    kernel,
+    kernel_part,
+    use_wide_vectors,
+)
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.kernels.matmul.bf16_ir import (
     LEFT_SIZE,
@@ -35,8 +40,7 @@ from gptrs_backend_numba.kernels.matmul.bf16_ir import (
     multiply_rows,
     round_step,
 )
-from gptrs_backend_numba.kernels.matmul.gemm import block_of_task
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+from gptrs_backend_numba.kernels.matmul.gemm import (
     BLOCK_LENGTH,
     FINISH,
     LK,
@@ -49,6 +53,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     K,
     M,
     N,
+    block_of_task,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, prefetch_rows, transpose
 

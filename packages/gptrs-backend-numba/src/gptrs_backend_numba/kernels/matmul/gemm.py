@@ -9,57 +9,66 @@ are, nor where the borders of tasks lie.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
-from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.kernel import (
+    SpecializedKernel,
+    call_compiled,
+    call_tile,
+    kernel,
+    kernel_part,
+)
 from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
-    ALONG_K,
-    BIAS,
-    BLOCK_LENGTH,
-    BLOCKS,
-    DIRECT,
-    FINISH,
-    HAS_BIAS,
-    HAS_RESIDUAL,
-    LEFT,
-    LK,
-    LM,
-    OUT_STEP,
-    PACK,
-    PACKED,
-    PANELS_A_TASK,
-    RANK,
-    RESIDUAL,
-    RESIDUAL_STEP,
-    RIGHT,
-    RIGHT_MODE,
-    RK,
-    RN,
-    SKIPPED,
-    SUMS,
-    TILE,
-    TILE_ALONG_K,
-    TILES,
-    TILES_A_TASK,
-    K,
-    M,
-    N,
-)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import (
     PANEL,
     PANELS_OF_ROW,
     prefetch_rows,
+    tile_along_k,
     tile_memory,
     tile_of_any_height,
     transpose,
 )
-from gptrs_backend_numba.kernels.matmul.tile_along_k_ir import tile_along_k
+
+# The numbers that the kernels of a matrix product read: their positions in the geometry.
+#
+# The (size, stride) pairs of the batch axes follow them, at `LEFT` and at `RIGHT`.
+
+
+LENGTH = 28
+"""The count of numbers in front of the batch axes."""
+(
+    M, N, K,
+    LM, LK, RN, RK,  # strides of both sides, in elements
+    LEFT, RIGHT,  # where (size, stride) of the batch axes of the sides begin, in this order
+    RANK,  # number of batch axes
+    TILES,  # of one matrix of the left side; the first M % TILES have one row more than others
+    TILES_A_TASK, PANELS_A_TASK,
+    SKIPPED,  # panels of other threads, likely, between a task and the next one of a thread
+    BLOCK_LENGTH,  # values of k in a block
+    RIGHT_MODE,  # how the right side is read: one of the modes below
+    TILE, PACK, FINISH,  # addresses of functions
+    TILE_ALONG_K,
+    BIAS, RESIDUAL, SUMS,  # addresses, filled in by the call
+    DIRECT,  # whether sums are results: f32, with nothing but a bias and a residual of f32
+    HAS_BIAS, HAS_RESIDUAL,
+    OUT_STEP, RESIDUAL_STEP,  # elements from one row to the next
+) = range(LENGTH)  # fmt: skip
+
+PACKED, BLOCKS, IN_PLACE, ALONG_K = range(4)
+"""Modes of the right side: all of it is packed; each task packs it block by block; read as it is,
+contiguous along n; or along k. They do not show in results."""
+
+
+def numbers(fields: Mapping[int, int]) -> list[int]:
+    """Return the numbers in front of the batch axes; those not in `fields` are 0."""
+    return [fields.get(position, 0) for position in range(LENGTH)]
+
 
 _FEW_TILES = 3
 """Tiles up to which it pays to prefetch from two places: with weights from memory on a Sapphire

@@ -25,7 +25,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     VectorEmitter,
     words,
 )
-from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import HAS_PAIRS, pair_dots, store_wide
+from gptrs_backend_numba.kernels.matmul.bf16_ir import HAS_PAIRS, pair_dots, store_wide
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, places
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 

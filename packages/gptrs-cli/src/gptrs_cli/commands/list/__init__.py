@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from gptrs.plugins.descriptions import CommandPlugin
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.entry_points import load_reference
 from gptrs_cli.command_group import LazyCommand, command_of
 from gptrs_cli.plain_commands import Application, PlainGroup
 

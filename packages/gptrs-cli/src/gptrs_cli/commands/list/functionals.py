@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
+import typer
 from msgspec import Struct
 
+from gptrs.api.backends import op_support
 from gptrs.plugins.descriptions import FunctionalPlugin
-from gptrs.plugins.manager import manager
-from gptrs_cli.commands.list.unusable import explain_unusable
+from gptrs.plugins.manager import get_backend, manager
+from gptrs_cli.commands.list.plugins import explain_unusable
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.streams import has_colors
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.dump_records import rounded
 from gptrs_runtime.bundled_models import model_path
 from gptrs_runtime.functional_listing import (
     ListedFunctional,
     ListedImplementation,
+    ListedPattern,
+    ListedVariant,
     list_functionals,
+    list_patterns,
 )
 from gptrs_runtime.functional_overrides import command_line_overrides
 from gptrs_runtime.results import Result
@@ -151,3 +160,134 @@ def _shown(implementation: ListedImplementation) -> str:
         return implementation.name
     state = "" if plugin.state.usable else f", {plugin.state}"
     return f"{implementation.name} ({plugin.distribution} {plugin.version}{state})"
+
+
+# The table of ops by element types, narrow enough for a terminal of 80 columns.
+
+
+_GROUPS = {
+    "i": {"i1": "1"},
+    "si": {"si4": "4", "si8": "8", "si16": "16", "si32": "32", "si64": "64"},
+    "ui": {"ui4": "4", "ui8": "8", "ui16": "16", "ui32": "32", "ui64": "64"},
+    "f8": {"f8e4m3": "e4", "f8e5m2": "e5"},
+    "bf": {"bf16": "16"},
+    "f": {"f16": "16", "f32": "32", "f64": "64"},
+    "cf": {"cf32": "32", "cf64": "64"},
+}
+"""The element types by the first line of the header, with what its second line says."""
+_COLUMNS = [dtype for group in _GROUPS.values() for dtype in group]
+_MARKS = {"all": "x", "some": "~", "none": "-"}
+_LOOKS = {"x": "green", "~": "yellow", "-": "bright_black"}
+_WIDTH = 3
+LEGEND = "x taken   ~ taken in some forms   - refused   blank: not defined by PTIR"
+
+
+def print_op_matrix(support: Mapping[str, Mapping[str, str]]) -> None:
+    """Print what `gptrs.api.backends.op_support` found, a line an op, and what the marks mean."""
+    left = max(map(len, ["OP", *support]))
+    colored = has_colors(sys.stdout)
+    bits = [name for group in _GROUPS.values() for name in group.values()]
+    for title, cells in (("", _group_names()), ("OP", bits)):
+        line = title.ljust(left) + "".join(cell.rjust(_WIDTH) for cell in cells)
+        print(typer.style(line, bold=True) if colored else line.rstrip())
+    for op, types in support.items():
+        marks = [_MARKS[types[dtype]] if dtype in types else "" for dtype in _COLUMNS]
+        cells = [_cell(mark, colored) for mark in marks]
+        print(f"{op.ljust(left)}{''.join(cells)}".rstrip())
+
+
+def _group_names() -> list[str]:
+    """Return the name of each group above its first column, and nothing above the others."""
+    return [
+        name if position == 0 else ""
+        for name, group in _GROUPS.items()
+        for position in range(len(group))
+    ]
+
+
+def _cell(mark: str, colored: bool) -> str:
+    cell = mark.rjust(_WIDTH)
+    return typer.style(cell, fg=_LOOKS[mark]) if colored and mark else cell
+
+
+# `gptrs list ops`: which ops a backend runs, on which element types.
+
+
+_Support = dict[str, dict[str, Literal["all", "some", "none"]]]
+
+
+class ListOps(Result, frozen=True, kw_only=True, tag="gptrs.list.ops/1"):
+    """`gptrs list ops`: for each op and element type whether the backend takes it."""
+
+    backend: str
+    ops: _Support
+
+
+@command_options("backend")
+def ops(settings: Settings) -> None:
+    """List what a backend says it runs: ops by element types.
+
+    Nothing is run to find out. Some forms: it depends on other types, attributes or shapes.
+    `gptrs conformance run` tells whether what a backend runs is right.
+    """
+    engine = get_backend(settings.backend)
+    with Waiting(f"asking {engine.name}"):
+        support = op_support(engine)
+    if settings.json:
+        return print_result(ListOps(backend=engine.name, ops=cast("_Support", support)))
+    print_op_matrix(support)
+    states = [state for types in support.values() for state in types.values()]
+    taken = sum(state != "none" for state in states)
+    print(f"\n{LEGEND}")
+    print(f"backend `{engine.name}` takes {taken} of {len(states)} pairs of op and element type")
+
+
+# `gptrs list patterns`: the calls that backends can find in programs.
+
+
+class ListPatterns(Result, frozen=True, kw_only=True, tag="gptrs.list.patterns/1"):
+    """`gptrs list patterns`."""
+
+    patterns: list[ListedPattern]
+
+
+@command_options()
+def patterns(settings: Settings) -> None:
+    """List the functions whose calls are found in programs.
+
+    Such a call can be computed by one kernel. With --json, every way in which it can look comes
+    with an example program.
+    """
+    listed = list_patterns()
+    if settings.json:
+        print_result(ListPatterns(patterns=listed))
+    else:
+        _print_patterns(listed)
+
+
+def _print_patterns(listed: list[ListedPattern]) -> None:
+    rows = [
+        [
+            each.name if number == 0 else "",
+            ", ".join(variant.operands),
+            str(count),
+            _settings(variant),
+        ]
+        for each in listed
+        for number, (variant, count) in enumerate(_alike(each))
+    ]
+    print_table(["function", "operands", "forms", "settings"], rows)
+
+
+def _alike(pattern: ListedPattern) -> list[tuple[ListedVariant, int]]:
+    """Variants that differ in nothing but the types that are computed in, with their number."""
+    counts: dict[str, tuple[ListedVariant, int]] = {}
+    for variant in pattern.variants:
+        key = f"{variant.operands} {_settings(variant)}"
+        counts[key] = (variant, counts[key][1] + 1) if key in counts else (variant, 1)
+    return list(counts.values())
+
+
+def _settings(variant: ListedVariant) -> str:
+    fixed = [f"{name}={value}" for name, value in variant.fixed.items()]
+    return ", ".join([*fixed, *(f"{name}=any" for name in variant.read)])

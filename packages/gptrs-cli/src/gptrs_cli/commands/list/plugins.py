@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -17,14 +17,24 @@ from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.commands.list.unusable import explain_unusable
-from gptrs_cli.doctor.devices import shown_device
+from gptrs_cli.commands.doctor import shown_device
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.streams import note, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.results import Result
+
+# Says below a list why some of what is in it cannot be used.
+
+
+def explain_unusable(records: Iterable[PluginRecord]) -> None:
+    """Print the reason and the hint for each plugin that is not usable."""
+    for record in records:
+        if not record.state.usable:
+            hint = f"; {record.hint}" if record.hint else ""
+            reason = f"{record.reason}{hint}"
+            print(printable(f"\n{record.kind} `{record.name}` is {record.state}: {reason}"))
 
 
 class BackendRecord(Struct, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 
 from gptrs.capture.caching.source_identity import Names, Sources
-from gptrs.capture.events.trace import ImplementationChoice
+from gptrs.capture.events import ImplementationChoice
 from gptrs.disk_cache import CacheReport, DiskCache, Entries, EntryFormat
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.split import Split
+from gptrs.optimizer.pipeline import Split
 from gptrs.private_files import private_folder
 from gptrs.quick_dataclass import dataclass
 

@@ -2,30 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import itertools
+import traceback
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import cast
 
 from gptrs.backend.contract import Backend
 from gptrs.capture import execute
+from gptrs.capture.caching.source_identity import package_of
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.graph import GraphSlice, Leaf, Source
-from gptrs.capture.jitting.call_signature import CallShape, CallSignature, Names, refused
 from gptrs.capture.jitting.compiled_steps import StepKey, SymbolicKey
-from gptrs.capture.jitting.dynamic_axes import AxesTree, DynamicAxes
-from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
-from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
-from gptrs.capture.jitting.recording import active_recording, recording_key, telling
-from gptrs.capture.jitting.repeated_calls import collecting_calls
-from gptrs.capture.jitting.size_needed import size_needed
+from gptrs.capture.jitting.dynamic_axes import (
+    AxesTree,
+    AxisPlan,
+    CallShape,
+    CallSignature,
+    DynamicAxes,
+    Names,
+    refused,
+)
+from gptrs.capture.jitting.pytree import (
+    AS_GIVEN,
+    LEAF,
+    LIST,
+    SORTED,
+    TUPLE,
+    FieldsNode,
+    PytreeNode,
+    Refusal,
+    Static,
+    Structure,
+    Tree,
+    count_tensors,
+    flatten,
+    rebuild,
+)
+from gptrs.capture.jitting.replay import collecting_calls
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.placeholder import Placeholder, require_own
 from gptrs.capture.ports import load_signature_contexts
-from gptrs.capture.tensor import Tensor
+from gptrs.capture.tensor import Placeholder, Tensor, require_own
 from gptrs.errors import GptrsError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
+
+# The error for code that needs the number behind a `dynamic` axis while it is captured.
+
+
+_CORE = Path(__file__).parents[2]
+
+
+def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> UsageError:
+    """Return `error` with the line of the function's code that asked, and the axis in question."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _CORE not in Path(frame.filename).parents]
+    frame = (own or frames)[-1]
+    places = ", ".join(plan.place(number) for number in sorted(error.symbols))
+    return UsageError(
+        f"`{function}` needs the number behind {places} at {frame.filename}:{frame.lineno},"
+        f" `{frame.line}`: {plan.named(error.question)}",
+        hint="leave the axis out of `dynamic`, or compute by +, -, * and comparisons alone",
+    )
+
+
+# Tensors that are told out of functions while they are captured: more results of their steps.
+
+
+_numbers = itertools.count(1)
+_told: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", default=None)
+"""The records of the open capture."""
+
+
+class Recording:
+    """Takes the tensors that code tells while it is captured, and has their values after each run.
+
+    It is a part of the signature of jitted functions: a step is captured and compiled once for it,
+    and replayed with it.
+    """
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.found: dict[str, Tensor] = {}
+        """The tensors of the last run, in the order in which they were told."""
+
+    def tell(self, name: str, value: Tensor) -> None:
+        """Record a tensor; a name that was told before gets a number, `name@1`."""
+        told = _told.get()
+        target = self.found if told is None else told  # in eager mode there is no capture
+        key, again = name, 0
+        while key in target:
+            again += 1
+            key = f"{name}@{again}"
+        target[key] = value
+
+    def deliver(self, values: Mapping[str, Tensor]) -> None:
+        """Take what was told in a run."""
+        self.found.update(values)
+
+
+_active: ContextVar[Recording | None] = ContextVar("gptrs_recording", default=None)
+
+
+def active_recording() -> Recording | None:
+    """Return the recording that is in force, if any."""
+    return _active.get()
+
+
+def recording_key() -> Hashable:
+    """Return what tells recordings apart in a signature; () without one."""
+    active = _active.get()
+    return () if active is None else active.number
+
+
+@contextmanager
+def recording(wanted: Recording) -> Generator[None]:
+    """Scope in which `wanted` takes what is told."""
+    token = _active.set(wanted)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def telling() -> Generator[dict[str, Tensor]]:
+    """Scope of a capture: yields the tensors that are told in it."""
+    told: dict[str, Tensor] = {}
+    token = _told.set(told)
+    try:
+        yield told
+    finally:
+        _told.reset(token)
+
 
 _contexts: list[Callable[[], Hashable]] = []
 _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
@@ -210,3 +323,89 @@ class CapturedFunction:
         except Refusal as refusal:
             refusal.hint = "return tensors, arrays, static values, and containers of them"
             raise refused(refusal, f"`{self.name}` cannot return", returned, "result") from None
+
+
+# The closure of a jitted function, in a form that other processes can compare.
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """The function and all that it closes over: equal closures are captured alike."""
+
+    text: str
+    """Names of classes and functions, values of attributes, types and order of the tensors."""
+    packages: frozenset[str]
+    """The top-level packages with that code."""
+    leaves: tuple[Leaf, ...]
+    """The distinct tensors."""
+
+
+Describe = Callable[[], Closure | None]
+"""Returns the closure of a function as it is now; None if it has parts that nothing identifies."""
+
+
+# Structures of arguments and results as tuples and strings, for other processes.
+
+
+_VALUES = (bool, int, float, str, bytes, type(None))
+_NODES: dict[str, PytreeNode] = {
+    "tuple": TUPLE,
+    "list": LIST,
+    "sorted dict": SORTED,
+    "dict": AS_GIVEN,
+}
+_KINDS = {id(node): kind for kind, node in _NODES.items()}
+_TENSOR = "tensor"
+_STATIC = "static"
+_FIELDS = "fields"
+
+
+class NotPlainError(ValueError):
+    """A structure holds a value or a container that only this process knows."""
+
+
+def plain_structure(structure: Structure) -> object:
+    """Return a structure as nested tuples; raise NotPlainError where it has no such form.
+
+    It has none with enum members, element types, values of other classes, and containers of
+    classes that do not belong to gptrs.
+    """
+    if structure is LEAF:
+        return _TENSOR
+    if isinstance(structure, Static):
+        if type(structure.value) not in _VALUES:
+            raise NotPlainError
+        return _STATIC, structure.value
+    node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
+    return *_kind(node, rest), *map(plain_structure, parts)
+
+
+def _kind(node: PytreeNode, rest: Hashable) -> tuple[object, object]:
+    if isinstance(node, FieldsNode) and package_of(node.kind.__module__) == "gptrs":
+        return _FIELDS, f"{node.kind.__module__}.{node.kind.__qualname__}"
+    kind = _KINDS.get(id(node))
+    if kind is None or (rest is not None and not _all_strings(rest)):
+        raise NotPlainError
+    return kind, None if rest is None else cast("tuple[object, ...]", rest)[1:]
+
+
+def _all_strings(rest: Hashable) -> bool:
+    """Whether these are the keys of a dict, after their type, and strings."""
+    return isinstance(rest, tuple) and all(
+        type(key) is str for key in cast("tuple[object, ...]", rest)[1:]
+    )
+
+
+def structure_of(plain: object) -> Structure:
+    """Return the structure of a `plain_structure`; NotPlainError for named fields."""
+    if plain == _TENSOR:
+        return LEAF
+    kind, rest, *parts = cast("tuple[str, Hashable, *tuple[object, ...]]", plain)
+    if kind == _STATIC:
+        return Static(rest)
+    if kind not in _NODES:
+        raise NotPlainError
+    if rest is not None:
+        keys = cast("tuple[str, ...]", rest)
+        rest = (*map(type, keys[:1]), *keys)
+    return (_NODES[kind], rest, *map(structure_of, parts))

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
+import numpy as np
+
 from gptrs.backend.collector import collector_paused
 from gptrs.backend.contract import Backend
 from gptrs.capture import execute
-from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.compilation import Prepared, prepare
+from gptrs.capture.execute import chosen_backend
 from gptrs.capture.graph import Leaf, Source, common_backend
-from gptrs.capture.jitting.call_signature import Names
-from gptrs.capture.jitting.captured_function import CapturedFunction, JitCall
-from gptrs.capture.jitting.closure import Describe
+from gptrs.capture.jitting.captured_function import (
+    CapturedFunction,
+    Describe,
+    JitCall,
+    active_recording,
+    capture_is_open,
+    signature_context,
+)
 from gptrs.capture.jitting.compiled_steps import (
     MANY_SIGNATURES,
     CompiledSteps,
     JitSignature,
     SymbolicKey,
 )
-from gptrs.capture.jitting.dynamic_axes import AxesTree
+from gptrs.capture.jitting.dynamic_axes import AxesTree, Names
 from gptrs.capture.jitting.kept_captures import CaptureRecord, StepInterface, donating_roles
-from gptrs.capture.jitting.pinned_call import PinnedCall
 from gptrs.capture.jitting.pytree import rebuilder
-from gptrs.capture.jitting.recording import active_recording
 from gptrs.capture.jitting.replay import CompiledStep, replay
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, known_leaves
@@ -39,6 +45,41 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs.spans import span
+
+# A call of a jitted function that is made over and over: no flattening, no lookup, only arrays.
+
+
+class PinnedCall:
+    """The compiled step of one signature, as a function of arrays.
+
+    It keeps what the step has closed over (weights) alive. Variables of the environment are not
+    read again: the step stays what it was when it was pinned.
+    """
+
+    def __init__(self, step: CompiledStep, context: tuple[Hashable, ...]) -> None:
+        self._step = step
+        self._context = context
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """Return the result tensors in order, as arrays of the caller's own.
+
+        `arrays` hold the tensors of the arguments, in order and in the types of the signature; they
+        are used where they are. None, before anything runs, where the function itself must be
+        called: other overrides are active, or a capture is open.
+        """
+        if signature_context() != self._context or capture_is_open():
+            return None
+        step = self._step
+        backend = step.backend
+        buffers = [to_device(backend, array) for array in arrays]
+        if step.constants:
+            buffers += [execute.buffer_of(leaf, backend) for leaf in step.constants]
+        results, outcome = step.prepared.submit(step.constants, buffers, True, step.weights)
+        if outcome is not None:
+            outcome.require()
+        found = [to_host(backend, result) for result in results]
+        return [array if array.flags.writeable else array.copy() for array in found]
+
 
 _TYPE: Callable[[Source], TensorType] = attrgetter("type")
 NO_AXES: Mapping[str, AxesTree] = MappingProxyType({})

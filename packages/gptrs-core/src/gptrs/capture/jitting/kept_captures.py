@@ -11,8 +11,7 @@ import os
 from collections.abc import Sequence
 
 from gptrs.backend.contract import Backend, InputRole
-from gptrs.capture import execute, ports
-from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture import events, execute, ports
 from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
 from gptrs.capture.caching.source_identity import (
@@ -23,11 +22,17 @@ from gptrs.capture.caching.source_identity import (
     unchanged,
 )
 from gptrs.capture.compilation import Prepared, prepare_optimized, settings_for
-from gptrs.capture.events import trace
+from gptrs.capture.execute import chosen_backend
 from gptrs.capture.graph import Leaf, common_backend, role_of
-from gptrs.capture.jitting.captured_function import Capture, JitCall
-from gptrs.capture.jitting.closure import Closure, Describe
-from gptrs.capture.jitting.plain_structure import NotPlainError, plain_structure, structure_of
+from gptrs.capture.jitting.captured_function import (
+    Capture,
+    Closure,
+    Describe,
+    JitCall,
+    NotPlainError,
+    plain_structure,
+    structure_of,
+)
 from gptrs.capture.jitting.pytree import Structure
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
@@ -91,7 +96,7 @@ class CaptureRecord:
         None if something about it is unknown, if it is traced, and without a folder for it.
         """
         ports.load_trace_sinks()
-        if any(call.context) or trace.sinks() or not optimized_programs().keeps:
+        if any(call.context) or events.sinks() or not optimized_programs().keeps:
             return None
         closure = describe()
         if closure is None:

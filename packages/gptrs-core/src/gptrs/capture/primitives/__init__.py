@@ -4,16 +4,6 @@ Axes may be negative here and are normalized; shapes and element types must fit 
 neither promotes nor broadcasts. Errors are those of the op (ProgramError).
 """
 
-from gptrs.capture.primitives.contraction import *  # noqa: F403
-from gptrs.capture.primitives.control_flow import *  # noqa: F403
-from gptrs.capture.primitives.creation import *  # noqa: F403
-from gptrs.capture.primitives.custom_call import *  # noqa: F403
+from gptrs.capture.primitives.computing import *  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403
 from gptrs.capture.primitives.elementwise import *  # noqa: F403
-from gptrs.capture.primitives.indexing import *  # noqa: F403
-from gptrs.capture.primitives.layout import *  # noqa: F403
-from gptrs.capture.primitives.normalization import *  # noqa: F403
-from gptrs.capture.primitives.quantization import *  # noqa: F403
-from gptrs.capture.primitives.random import *  # noqa: F403
-from gptrs.capture.primitives.reduction import *  # noqa: F403
-from gptrs.capture.primitives.sorting import *  # noqa: F403
-from gptrs.capture.primitives.window import *  # noqa: F403
+from gptrs.capture.primitives.structure import *  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403

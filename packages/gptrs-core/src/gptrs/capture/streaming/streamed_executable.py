@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -12,6 +16,7 @@ from typing_extensions import override
 from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
+from gptrs.errors import GptrsError, ModelError
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbol_places
@@ -172,3 +177,192 @@ def _memory(value: _Value) -> Buffer:
     assert value is not None, "a value is not dropped before its last use"
     assert not isinstance(value, Parameter), "results are never parameters themselves"
     return value
+
+
+# A thread that has the system read weights from their file while others are computed with.
+
+
+try:
+    import resource
+except ImportError:  # where there is no such system call
+    resource = None
+
+_Queue = queue.Queue[Sequence[weakref.ref[Parameter]] | None]
+_MOST_WAITING = 8
+"""Groups of weights; a thread that is further behind than that only gets in the way."""
+
+
+class Prefetcher:
+    """Its thread starts with the first `prefetch` in each process, and ends with this object.
+
+    It works only while this process makes the disk work: advice on pages that the system has in
+    its cache takes time from the computation and gains nothing.
+    """
+
+    def __init__(self) -> None:
+        self._reads: int | None = None
+        self._waiting: _Queue = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def prefetch(self, weights: Sequence[Parameter]) -> None:
+        """Have the files of these weights read, unless the thread is behind already."""
+        before, self._reads = self._reads, _disk_reads()
+        if before is not None and before == self._reads:
+            return
+        if self._thread is None or not self._thread.is_alive():  # as after a fork
+            self._start()
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait([weakref.ref(weight) for weight in weights])
+
+    def _start(self) -> None:
+        self._waiting = queue.Queue(_MOST_WAITING)
+        arguments = (self._waiting,)
+        self._thread = threading.Thread(
+            target=_serve, args=arguments, name="gptrs-prefetch", daemon=True
+        )
+        self._thread.start()
+        # At exit nobody waits for the thread; in a forked child the queue may be locked for good.
+        weakref.finalize(self, _stop, self._waiting).atexit = False
+
+
+def _disk_reads() -> int | None:
+    """Return a number that grows when this process reads from a disk, None if it is unknown."""
+    if resource is None:
+        return None
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_inblock + usage.ru_majflt
+
+
+def _serve(waiting: _Queue) -> None:
+    while (weights := waiting.get()) is not None:
+        for reference in weights:
+            _prefetch(reference())
+
+
+def _prefetch(weight: Parameter | None) -> None:
+    if weight is not None and not weight.loaded:
+        # An error in the file is reported when the weight is loaded.
+        with contextlib.suppress(GptrsError, OSError, ValueError):
+            weight.prefetch()
+
+
+def _stop(waiting: _Queue) -> None:
+    """End the thread, and drop the weights that still wait."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            waiting.get_nowait()
+    waiting.put(None)
+
+
+# Keeps the weights of a model in memory as far as its budget goes, and the others out of it.
+
+
+_ROW = 1 << 16
+"""Bytes that reading a row of a mapped table may bring into memory: the system maps around it."""
+
+
+class MruStreamer(WeightStreamer):
+    """Holds at most `streaming.budget` bytes of weights.
+
+    Evicts the most recently used weight (MRU): access is cyclic, so it is needed again last, and
+    nearly all that fits is still there in the next cycle; evicting the least recently used one
+    would read every weight in every cycle. Threads wait for each other.
+    """
+
+    def __init__(self, streaming: Streaming) -> None:
+        self._streaming = streaming
+        self.most_held = 0
+        """The most bytes that were held so far."""
+        self.bytes_read = 0
+        """The bytes of weights that were brought into memory so far."""
+        self._lock = threading.Lock()
+        # Least recently used first. Weights hold their streamer, so it holds them weakly.
+        self._held: dict[weakref.ref[Parameter], int] = {}
+        self._prefetcher = Prefetcher()
+
+    @property
+    @override
+    def streaming(self) -> Streaming:
+        return self._streaming
+
+    @property
+    def bytes_held(self) -> int:
+        """The bytes of weights that are in memory now."""
+        return sum(nbytes for weight, nbytes in list(self._held.items()) if weight() is not None)
+
+    @override
+    def require_room(self, parts: Sequence[WeightRows]) -> None:
+        every = {weight for part in parts for weight in part}
+        pinned = sum(weight.type.nbytes for weight in every if self._pinned(weight))
+        worst = max(parts, key=self._need)
+        budget, least = self.streaming.budget, pinned + self._need(worst)
+        if least > budget:
+            largest = max(worst, key=lambda weight: weight.loading_nbytes)
+            raise ModelError(
+                f"a weight budget of {budget} bytes is too small: `{largest.name}`, a"
+                f" `{largest.type}`, and what is needed beside it take {least} bytes",
+                hint=f"set a budget of at least {least} bytes",
+            )
+
+    @override
+    @contextmanager
+    def acquire(self, weights: WeightRows) -> Generator[Mapping[Parameter, Buffer]]:
+        with self._lock:
+            self._make_room(self._need(weights, missing=True), keep=weights)
+            buffers = {weight: self._buffer(weight, rows) for weight, rows in weights.items()}
+            self.most_held = max(self.most_held, self.bytes_held)
+            yield buffers
+            for weight, rows in weights.items():
+                if rows is not None and not weight.loaded:
+                    weight.release_pages(buffers[weight])
+
+    @override
+    def prefetch(self, weights: WeightRows) -> None:
+        missing = [w for w, rows in weights.items() if rows is None and not w.loaded]
+        if missing:
+            self._prefetcher.prefetch(missing)
+
+    def _need(self, weights: WeightRows, missing: bool = False) -> int:
+        """Return the bytes that weights take besides pinned ones, or besides all that are held."""
+        need = 0
+        for weight, rows in weights.items():
+            if missing and weight.loaded:
+                continue
+            if rows is not None:
+                need += min(rows * _ROW, weight.type.nbytes)
+            elif missing or not self._pinned(weight):
+                need += weight.loading_nbytes
+        return need
+
+    def _pinned(self, weight: Parameter) -> bool:
+        return weight.type.nbytes < self.streaming.pin_below
+
+    def _buffer(self, weight: Parameter, rows: int | None) -> Buffer:
+        if rows is not None and not weight.loaded:
+            return weight.buffer(keep=False)
+        key = weakref.ref(weight)
+        if not weight.loaded:
+            self.bytes_read += weight.loading_nbytes
+        buffer = weight.acquire()
+        self._held.pop(key, None)
+        self._held[key] = weight.type.nbytes
+        return buffer
+
+    def _make_room(self, need: int, keep: Collection[Parameter]) -> None:
+        """Release weights, the most recently used first, but none in `keep`.
+
+        A share stays free for temporary copies that kernels make of weights; pinned ones go only
+        where the budget would be broken.
+        """
+        budget = self.streaming.budget
+        taken = self.bytes_held + need
+        for limit, spares_pinned in ((budget - self.streaming.share, True), (budget, False)):
+            for key in reversed(self._held.copy()):
+                if taken <= limit:
+                    break
+                weight = key()
+                if weight is None:
+                    del self._held[key]
+                elif weight not in keep and not (spares_pinned and self._pinned(weight)):
+                    taken -= self._held.pop(key)
+                    weight.release()

@@ -19,7 +19,7 @@ import numpy as np
 
 from gptrs.backend.weight_identity import file_digest
 from gptrs.checkpoint.files.open_file import read_at
-from gptrs.checkpoint.formats import magic
+from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES, GgufType, name_of_type
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, refused
 from gptrs.errors import CheckpointError
@@ -88,7 +88,7 @@ def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
     """
     digest = file_digest(os.fstat(descriptor))
     reader = _Reader(descriptor, file)
-    if reader.take(4) != magic.GGUF:
+    if reader.take(4) != gptrschk.GGUF:
         raise reader.error("it is no GGUF file: it does not start with `GGUF`")
     version = reader.u32()
     if version not in VERSIONS:

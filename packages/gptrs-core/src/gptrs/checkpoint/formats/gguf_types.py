@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gptrs.checkpoint.formats.packed_bits import dense_rows, packed_bits, packed_halves
+from gptrs.checkpoint.formats.foreign_files import dense_rows, packed_bits, packed_halves
 from gptrs.checkpoint.quantized_tensor import Part
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

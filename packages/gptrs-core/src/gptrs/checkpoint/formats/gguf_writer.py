@@ -8,14 +8,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gptrs.checkpoint.formats import magic
+from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor, write_data
 from gptrs.checkpoint.formats.gguf_header import (
     MAX_HEADER_BYTES,
     MAX_KEY_BYTES,
     MetadataValue,
 )
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor, write_data
 from gptrs.errors import CheckpointError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
@@ -56,7 +56,7 @@ def write_gguf(
                 f"the name {quoted(tensor.data.name)} has more than {LONGEST_NAME} bytes, the limit"
                 " of GGUF"
             )
-    parts = [magic.GGUF, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
+    parts = [gptrschk.GGUF, struct.pack("<IQQ", 3, len(tensors), len(metadata))]
     parts += [_key(key) + _value(key, value) for key, value in metadata.items()]
     offset = 0
     for tensor in tensors:

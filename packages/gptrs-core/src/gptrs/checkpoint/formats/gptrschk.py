@@ -15,18 +15,24 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from gptrs.checkpoint.files.open_file import is_plain, open_regular, read_at, resolved
-from gptrs.checkpoint.formats import magic
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor, write_data
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor, write_data
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
 from gptrs.checkpoint.formats.tensor_index import MAX_INDEX_BYTES, make_index, read_index
 from gptrs.errors import CheckpointError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
+
+# How the files begin that hold a whole model; light, as each model that is opened asks for it.
+
+
+GGUF: Final = b"GGUF"
+GPTRSCHK: Final = b"GPTRSCHK"
+
 
 VERSION = 2
 MAX_SETTINGS_BYTES = 200_000_000
@@ -91,7 +97,7 @@ def write_gptrschk(
     start = _PREFIX.size + len(text) + _LENGTH.size
     types = {tensor.name: tensor.type for tensor in tensors}
     index = make_index(types, start, ids=True, alignment=ALIGNMENT)
-    file.write(_PREFIX.pack(magic.GPTRSCHK, VERSION, len(text)) + text)
+    file.write(_PREFIX.pack(GPTRSCHK, VERSION, len(text)) + text)
     file.write(_LENGTH.pack(len(index.data)) + index.data)
     position = start + len(index.data)
     for tensor, offset in zip(tensors, index.offsets, strict=True):
@@ -105,7 +111,7 @@ def _read_header(descriptor: int, file: str) -> _Header:
     if len(prefix) < _PREFIX.size:
         raise _refused(file, f"it ends after {len(prefix)} bytes, within its header")
     first, version, length = _PREFIX.unpack(prefix)
-    if first != magic.GPTRSCHK:
+    if first != GPTRSCHK:
         raise _refused(file, f"it is no checkpoint: it starts with {first!r}")
     if version != VERSION:
         raise _refused(file, f"it is version {version} of the format, only {VERSION} is read")
@@ -172,3 +178,45 @@ def _files(value: object, file: str) -> Mapping[str, str]:
 
 def _refused(file: str, problem: str) -> CheckpointError:
     return CheckpointError(f"{quoted(file, 200)}: {problem}", hint=DAMAGED)
+
+
+# `GPTRSTEN` v2, an archive of named tensors of any dtype: reading hostile files, and writing.
+#
+# The magic `GPTRSTEN`, u32 version 2, u32 length of the index, the index, the data, all numbers
+# little-endian; `tensor_index` has the layout of the index. Elements are row-major in their NumPy
+# storage format, but for 4-bit integers, which are packed two a byte, and padded with 0 to a whole
+# byte.
+
+
+MAGIC = b"GPTRSTEN"
+
+
+def open_gptrsten(path: Path, descriptor: int) -> MappedTensors:
+    """Check the index of `descriptor`, which stays the caller's, and map its tensors.
+
+    CheckpointError says what is wrong with it.
+    """
+    size = os.fstat(descriptor).st_size
+    return MappedTensors(path, descriptor, size, _read_entries(str(path), descriptor, size))
+
+
+def write_gptrsten(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
+    """Write the archive of these tensors, in order."""
+    index = make_index({tensor.name: tensor.type for tensor in tensors}, _PREFIX.size, ids=False)
+    file.write(_PREFIX.pack(MAGIC, VERSION, len(index.data)) + index.data)
+    for tensor in tensors:
+        write_data(file, tensor)
+
+
+def _read_entries(file: str, descriptor: int, size: int) -> dict[str, TensorEntry]:
+    prefix = read_at(descriptor, _PREFIX.size, 0)
+    if len(prefix) < _PREFIX.size:
+        raise _refused(file, f"it ends after {len(prefix)} bytes, within its header")
+    magic, version, length = _PREFIX.unpack(prefix)
+    if magic != MAGIC or version != VERSION:
+        raise _refused(file, f"it is version {version} of the format, only {VERSION} is read")
+    left = size - _PREFIX.size
+    if length > min(left, MAX_INDEX_BYTES):
+        raise _refused(file, f"it declares an index of {length} bytes, {left} bytes follow")
+    data = read_at(descriptor, length, _PREFIX.size)
+    return read_index(data, file, _PREFIX.size + length, size, ids=False)

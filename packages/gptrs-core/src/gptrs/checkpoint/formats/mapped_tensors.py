@@ -18,7 +18,7 @@ from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.checkpoint.files.open_file import read_at
 from gptrs.checkpoint.formats.safetensors_header import DTYPES, TensorEntry, refused
 from gptrs.errors import CheckpointError, UsageError
-from gptrs.ir.packed_int4 import unpack_int4
+from gptrs.ir.dtypes import unpack_int4
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 

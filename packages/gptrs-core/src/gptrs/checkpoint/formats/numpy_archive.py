@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from typing_extensions import override
 
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.errors import CheckpointError, GptrsError, ProgramError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType

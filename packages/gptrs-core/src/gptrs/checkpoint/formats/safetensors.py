@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats.foreign_files import FIRST_BYTES, require_no_pointer
+from gptrs.checkpoint.formats.foreign_files import (
+    FIRST_BYTES,
+    OutgoingTensor,
+    require_no_pointer,
+    write_data,
+)
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import (
     DAMAGED,
+    DTYPES,
     MAX_HEADER_BYTES,
     Header,
     parse_header,
 )
-from gptrs.errors import CheckpointError
+from gptrs.errors import CheckpointError, UsageError
 from gptrs.quoting import quoted
 
 
@@ -68,3 +76,49 @@ def _read_header(descriptor: int, file: str) -> tuple[Header, int]:
             return parse_header(text, file, size - 8 - length), size
         problem = "became shorter while it was read"
     raise CheckpointError(f"{quoted(file, 200)} {problem}", hint=DAMAGED)
+
+
+# Writing safetensors files tensor by tensor, in memory that does not grow with them.
+
+
+_TAG_OF = {dtype: tag for tag, dtype in DTYPES.items()}
+_ALIGNMENT = 8
+
+
+def write_safetensors(
+    file: BinaryIO, tensors: Sequence[OutgoingTensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the file of these tensors, those of the widest elements first, so that all are aligned.
+
+    UsageError for a dtype or a name that the format does not have, before anything is written.
+    """
+    for tensor in tensors:
+        require_storable(tensor)
+    ordered = sorted(tensors, key=lambda tensor: -tensor.type.dtype.itemsize)
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    position = 0
+    for tensor in ordered:
+        end = position + tensor.type.nbytes
+        header[tensor.name] = {
+            "dtype": _TAG_OF[tensor.type.dtype],
+            "shape": list(tensor.type.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % _ALIGNMENT)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for tensor in ordered:
+        write_data(file, tensor)
+
+
+def require_storable(tensor: OutgoingTensor) -> None:
+    """UsageError unless a safetensors file can hold a tensor of that name and type."""
+    if tensor.name == "__metadata__":
+        raise UsageError("a tensor in a `.safetensors` file cannot be called `__metadata__`")
+    if tensor.type.dtype not in _TAG_OF:
+        raise UsageError(
+            f"a `.safetensors` file cannot hold `{tensor.type}`:"
+            f" it has no dtype {tensor.type.dtype}",
+            hint="write a `.gptrsten` file, which holds every dtype",
+        )

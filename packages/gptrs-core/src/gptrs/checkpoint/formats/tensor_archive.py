@@ -12,20 +12,19 @@ import numpy as np
 
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats import gptrsten, numpy_archive
+from gptrs.checkpoint.formats import gptrschk, numpy_archive
 from gptrs.checkpoint.formats.foreign_files import (
     FIRST_BYTES,
     PICKLE_SUFFIXES,
+    OutgoingTensor,
     foreign_format,
 )
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile, write_safetensors
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
-_MAGICS = (gptrsten.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
+_MAGICS = (gptrschk.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
 
 
 Writer = Callable[[BinaryIO, Sequence[OutgoingTensor]], None]
@@ -65,8 +64,8 @@ def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
         start = _start(named, descriptor)
         if not begins_archive(named, start):
             raise _no_archive(named, start)
-        if start.startswith(gptrsten.MAGIC):
-            return gptrsten.open_gptrsten(named, descriptor)
+        if start.startswith(gptrschk.MAGIC):
+            return gptrschk.open_gptrsten(named, descriptor)
         is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
         if is_zip or start.startswith(numpy_archive.NPY_MAGIC):
             archive = numpy_archive.NumpyArchive(named, descriptor, is_zip=is_zip)
@@ -180,7 +179,7 @@ _WRITERS: dict[str, Writer] = {
     ".safetensors": write_safetensors,
     ".npz": numpy_archive.write_npz,
     ".npy": _write_npy,
-    ".gptrsten": gptrsten.write_gptrsten,
+    ".gptrsten": gptrschk.write_gptrsten,
 }
 ARCHIVE_SUFFIXES = tuple(_WRITERS)
 """The suffixes of files of tensors."""

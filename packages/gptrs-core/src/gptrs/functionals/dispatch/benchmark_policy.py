@@ -3,36 +3,261 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import Context, copy_context
 from typing import cast
 
-from gptrs.capture.backend_choice import chosen_backend
+import numpy as np
+
+from gptrs.backend.contract import Backend
+from gptrs.capture import events
 from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import optimized_programs
 from gptrs.capture.caching.source_identity import package_of
 from gptrs.capture.compilation import settings_for
-from gptrs.capture.events import trace
-from gptrs.capture.events.trace import ImplementationChoice
+from gptrs.capture.events import ImplementationChoice
+from gptrs.capture.execute import chosen_backend, use_backend
 from gptrs.capture.graph import common_backend
-from gptrs.capture.jitting.plain_structure import NotPlainError, plain_structure
-from gptrs.capture.jitting.pytree import Structure, flatten
-from gptrs.capture.jitting.pytree_nodes import Refusal
-from gptrs.capture.tensor import Tensor
+from gptrs.capture.jitting.captured_function import NotPlainError, plain_structure
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.jitting.pytree import Refusal, Structure, flatten, rebuild
+from gptrs.capture.tensor import Tensor, flush
 from gptrs.errors import GptrsError
-from gptrs.functionals.dispatch.active_overrides import Arguments, Keywords
-from gptrs.functionals.dispatch.implementation_timing import FunctionalCall, find_fastest
+from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, entered
 from gptrs.functionals.dispatch.registry import (
     PORTABLE,
     Implementation,
     find_implementation,
     implementation_names,
 )
+from gptrs.ir.dtypes import DType
 from gptrs.ir.size_guards import example_sizes
 from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError, evaluated
+from gptrs.ir.tensor_type import TensorType
 from gptrs.memory_cache import MemoryCache
+from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
+# How far arrays are from those expected, and whether that is as near as their type allows.
+
+
+def absolute_errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return `|found - expected|` in f64: 0 where both are the same infinity or both are NaN.
+
+    Infinite where one of two numbers is NaN or infinite and the other is not the same.
+    """
+    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+    actual, wanted = found.astype(wide), expected.astype(wide)
+    same = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
+    with np.errstate(invalid="ignore"):  # inf - inf
+        distance = np.abs(actual - wanted)
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def disagreement(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str | None:
+    """Return how results differ from those expected, None if they agree.
+
+    Integers must be equal. Of floats half of the digits must be: the error may be the square root
+    of the machine epsilon, relative to the element plus the largest element. NaN and infinities
+    must be where they are expected.
+    """
+    if len(found) != len(expected):
+        return f"it gives {len(found)} results instead of {len(expected)}"
+    for result, wanted in zip(found, expected, strict=True):
+        type_, due = TensorType.of(result), TensorType.of(wanted)
+        if type_ != due:
+            return f"it gives `{type_}` instead of `{due}`"
+        if not _agree(result, wanted, due.dtype):
+            return f"its `{type_}` is not that of the portable implementation"
+    return None
+
+
+def _agree(found: np.ndarray, expected: np.ndarray, dtype: DType) -> bool:
+    if not (dtype.is_float or dtype.is_complex):
+        return np.array_equal(found, expected)
+    tolerance = _machine_epsilon(dtype) ** 0.5
+    size = np.abs(expected.astype(np.complex128 if dtype.is_complex else np.float64))
+    size[~np.isfinite(size)] = 0
+    peak = size.max(initial=0.0)
+    return bool((absolute_errors(found, expected) <= tolerance * (size + peak)).all())
+
+
+def _machine_epsilon(dtype: DType) -> float:
+    one = np.abs(np.ones((), dtype.numpy))  # of complex types, too, a real number
+    return float(np.abs(np.nextafter(one, one + one) - one))
+
+
+# Runs the implementations of a functional on the operands of a call and finds the fastest.
+
+
+RUNS = 5
+"""Timed runs of an implementation, after one that is not timed; the fastest counts."""
+BUDGET_S = 0.5
+"""Seconds of timed runs after which no other is begun."""
+_SEED = 2025
 _LOG = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class FunctionalCall:
+    """A call of a functional: its arguments, also flattened, and the backend they run on."""
+
+    functional: str
+    args: Arguments
+    kwargs: Keywords
+    structure: Structure
+    operands: Sequence[Tensor]
+    engine: Backend
+    shapes: Sequence[tuple[int, ...]]
+    """The shapes of operands in the race: numbers for symbols, as `structure` has them."""
+
+    @property
+    def abstract(self) -> tuple[bool, ...]:
+        """Which operands depend on placeholders, so that they have no value."""
+        return tuple(operand.source.abstract for operand in self.operands)
+
+    def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
+        """Return the results of an implementation with `operands` in place of the call's."""
+        args, kwargs = cast("tuple[Arguments, Keywords]", rebuild(self.structure, operands))
+        results: list[Tensor] = []
+        flatten(implementation.run(args, kwargs), results)
+        return results
+
+    def sample_operands(self) -> list[Tensor] | None:
+        """Return operands with values: random floats for abstract ones; None if integers are.
+
+        An integer may be an index or a length, for which a random one will not do.
+        """
+        missing = [x for x in self.operands if x.source.abstract]
+        if any(x.dtype.is_integer for x in missing):
+            return None
+        generator = np.random.default_rng(_SEED)
+        return [
+            _random_like(x, shape, generator) if x.source.abstract else x
+            for x, shape in zip(self.operands, self.shapes, strict=True)
+        ]
+
+
+def find_fastest(
+    call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+) -> dict[str, float] | None:
+    """Return the seconds of `portable` and of the implementations called `names` on `operands`.
+
+    None if the portable one fails, so that there is nothing to compare with. Leaves out those that
+    decline the call and, with a warning, those that fail or give another result.
+    """
+    active = ACTIVE.get()
+    # Implementations are asked about the call itself, whose symbolic sizes guards decide.
+    asked = copy_context()
+
+    def race() -> dict[str, float] | None:
+        with entered(active), use_backend(call.engine):
+            return _race(call, portable, names, operands, asked)
+
+    # In a context of its own: in that of a capture, what is compiled would become part of it.
+    return Context().run(race)
+
+
+def _race(
+    call: FunctionalCall,
+    portable: Implementation,
+    names: Sequence[str],
+    operands: Sequence[Tensor],
+    asked: Context,
+) -> dict[str, float] | None:
+    flush(operands)
+    try:
+        expected, least = _timed(call, portable, operands)
+    except Exception:  # the call itself is about to say it
+        return None
+    seconds = {portable.name: least}
+    for name in names:
+        try:
+            seconds[name] = _rival(call, name, operands, expected, asked)
+        except _LeftOutError as error:
+            if error.reason is not None:
+                _LOG.warning("`benchmark` of `%s` leaves out %s", call.functional, error.reason)
+    return seconds
+
+
+class _LeftOutError(Exception):
+    """An implementation is left out of the race; `reason` is None if it declined the call."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _rival(
+    call: FunctionalCall,
+    name: str,
+    operands: Sequence[Tensor],
+    expected: Sequence[np.ndarray],
+    asked: Context,
+) -> float:
+    """Return the seconds of an implementation that agrees with the portable one."""
+    try:
+        rival = find_implementation(call.functional, name)
+        declined = asked.run(rival.refusal, call.args, call.kwargs) is not None
+        found, seconds = ([], 0.0) if declined else _timed(call, rival, operands)
+    except Exception as error:  # whatever a plugin may raise
+        message = " ".join(str(error).split())
+        raise _LeftOutError(f"`{name}`: {type(error).__name__}: {message}") from error
+    if declined:
+        raise _LeftOutError(None)
+    problem = disagreement(found, expected)
+    if problem is not None:
+        raise _LeftOutError(f"`{name}`: {problem}")
+    return seconds
+
+
+def _timed(
+    call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
+) -> tuple[list[np.ndarray], float]:
+    """Return the results of an implementation, and the seconds of its fastest run."""
+    step = _step(call, implementation, operands)
+    values = _values(step)  # compiles
+    least, spent, runs = float("inf"), 0.0, 0
+    while runs < RUNS and spent < BUDGET_S:
+        started = time.perf_counter()
+        _values(step)
+        seconds = time.perf_counter() - started
+        least, spent, runs = min(least, seconds), spent + seconds, runs + 1
+    return values, least
+
+
+def _values(step: Callable[[], list[Tensor]]) -> list[np.ndarray]:
+    results = step()
+    flush(results)
+    return [result.numpy() for result in results]
+
+
+def _step(
+    call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
+) -> Callable[[], list[Tensor]]:
+    """Return a run like that of the call: replayed if operands are abstract, else captured anew."""
+    abstract = call.abstract
+    if not any(abstract):
+        return lambda: call.run(implementation, iter(operands))
+
+    def compute(*given: Tensor) -> list[Tensor]:
+        samples = iter(given)
+        mixed = [next(samples) if t else x for x, t in zip(operands, abstract, strict=True)]
+        return call.run(implementation, iter(mixed))
+
+    replayed = jit(compute)
+    given = [x for x, t in zip(operands, abstract, strict=True) if t]
+    return lambda: replayed(*given)
+
+
+def _random_like(x: Tensor, shape: tuple[int, ...], generator: np.random.Generator) -> Tensor:
+    if x.dtype.is_bool:
+        return Tensor.of_array(np.ones(shape, np.bool_))
+    normal = generator.standard_normal(shape)
+    return Tensor.of_array(np.asarray(normal).astype(x.dtype.numpy))
+
+
 _SIZES = (2, 17, 257)
 """Symbolic sizes from which on implementations are timed anew: one token, a few texts, a prompt, a
 long one. Each is a guard of the program that is captured."""
@@ -156,7 +381,7 @@ def _fastest(
 
 
 def _tell(choice: ImplementationChoice) -> None:
-    for sink in trace.sinks():
+    for sink in events.sinks():
         sink.after_choice(choice)
 
 

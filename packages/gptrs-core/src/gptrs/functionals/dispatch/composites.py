@@ -18,8 +18,7 @@ from gptrs.functionals.dispatch.active_overrides import (
     nothing_overridden,
 )
 from gptrs.functionals.dispatch.override_policy import Benchmark
-from gptrs.ir.attributes import FunctionName
-from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.attributes import Dictionary, DictionaryValue, FunctionName
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Function

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gptrs.ir import dtypes
-from gptrs.ir.attributes import FunctionName
-from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, Signature, op
 from gptrs.ir.ops.control_flow import ControlFlow, Types

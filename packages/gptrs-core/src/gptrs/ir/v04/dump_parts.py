@@ -10,9 +10,9 @@ import numpy as np
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.json_literal import literal_to_json
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import literal_to_json
 from gptrs.ir.v04.upgrade import DTYPE_NAMES_04
 
 _DTYPES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.ir.ops.layout import BroadcastTo, Reshape, Slice, Transpose
+from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Transpose
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
@@ -10,8 +10,15 @@ from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.exact_ops import accepts
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.slice_folding import Span, slice_op, spans_of
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
-from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
+from gptrs.optimizer.rewrite.pattern import (
+    Attribute,
+    Declined,
+    Emitter,
+    Match,
+    Operand,
+    calls,
+    rewrite,
+)
 
 broadcast_to, reshape, slice_ = calls(BroadcastTo), calls(Reshape), calls(Slice)
 transpose, reduce = calls(Transpose), calls(Reduce)
@@ -140,4 +147,46 @@ BROADCAST_FOLDING = RewritePass(
         slice_of_broadcast,
         reduce_of_broadcast,
     ),
+)
+
+
+# Reduces chains of reversals to at most one, along axes where it makes a difference.
+
+
+reverse, broadcasting = calls(Reverse), calls(BroadcastTo)
+a = Attribute[tuple[int, ...]]("a")
+b = Attribute[tuple[int, ...]]("b")
+
+
+@rewrite(reverse(x, axes=a))
+def reverse_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
+    """reverse(x, a) -> reverse(x, a without the axes of size 0 and 1), x if none is left"""
+    axes = tuple(axis for axis in m[a] if m.type.shape[axis] not in (0, 1))
+    if axes and axes == m[a]:
+        return Declined(f"there are several elements along each of the axes {list(axes)}")
+    return emit(Reverse(axes), m[x]) if axes else m[x]
+
+
+@rewrite(reverse(reverse(x, axes=a), axes=b))
+def reverse_of_reverse(m: Match, emit: Emitter) -> Value:
+    """reverse(reverse(x, a), b) -> reverse(x, axes in either a or b)
+
+    Reversals along an axis of both undo each other.
+    """
+    axes = tuple(sorted(set(m[a]) ^ set(m[b])))
+    return emit(Reverse(axes), m[x]) if axes else m[x]
+
+
+@rewrite(reverse(broadcasting(x), axes=a))
+def reverse_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
+    """reverse(broadcast_to(x, s), a) -> reverse(broadcast_to(x, s), a without repeated axes)"""
+    (broadcast,), shape = m.operands, aligned(m[x].type.shape, m.type.rank)
+    axes = tuple(axis for axis in m[a] if shape[axis] != 1)
+    if axes == m[a]:
+        return Declined(f"nothing is repeated along any of the axes {list(axes)}")
+    return emit(Reverse(axes), broadcast) if axes else broadcast
+
+
+REVERSE_FOLDING = RewritePass(
+    "reverse-folding", (reverse_of_unit_dims, reverse_of_reverse, reverse_of_broadcast)
 )

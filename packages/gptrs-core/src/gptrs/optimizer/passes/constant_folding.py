@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptrs.errors import GptrsError
-from gptrs.ir.copying import with_operands
+from gptrs.ir.builder import with_operands
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gptrs.ir.copying import splice, with_operands
+from gptrs.ir.builder import splice, with_operands
 from gptrs.ir.ops.control_flow import Cond, Scan, While
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.optimizer.evaluation import Definitions
 from gptrs.optimizer.pass_base import RegionPass
-from gptrs.optimizer.passes.dead_code import without_dead_code
+from gptrs.optimizer.passes.cleanup import without_dead_code
 
 
 def with_simple_regions(region: Region) -> Region:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 
-from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice
+from gptrs.ir.dtypes import DType
+from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.op import Op
+from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.ops.layout import Concat, Pad, Reshape, Reverse, Slice, Transpose
+from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
-from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
+from gptrs.optimizer.rewrite.pattern import (
+    Attribute,
+    Declined,
+    Emitter,
+    Match,
+    Operand,
+    Operands,
+    calls,
+    rewrite,
+)
+from gptrs.optimizer.rewrite.rewriter import InstructionNode
 from gptrs.quick_dataclass import dataclass
 
 slice_, inner_slice = calls(Slice), calls(Slice)
@@ -171,3 +188,177 @@ SLICE_FOLDING = RewritePass(
         slice_in_canonical_form,
     ),
 )
+
+
+# Flattens concatenations, and drops those that put together nothing, or what was one before.
+
+
+concat = calls(Concat)
+xs = Operands("xs")
+
+MAX_OPERANDS = 64
+"""A concatenation takes in no more than this of what is nested in it, so that time is linear."""
+
+
+@rewrite(concat(xs))
+def concat_of_one(m: Match, emit: Emitter) -> Value | Declined:
+    """concat(x) -> x"""
+    return m[xs][0] if len(m[xs]) == 1 else Declined(f"it has {len(m[xs])} operands")
+
+
+@rewrite(concat(xs))
+def concat_of_empty(m: Match, emit: Emitter) -> Value | Declined:
+    """concat(x, empty, y) -> concat(x, y); of nothing but empty ones, the first of them"""
+    axis = m[concat].axis
+    full = [value for value in m[xs] if value.type.shape[axis] != 0]
+    if len(full) == len(m[xs]):
+        return Declined(f"no operand is empty on axis {axis}")
+    return emit(Concat(axis), *full) if len(full) > 1 else (full or m[xs])[0]
+
+
+@rewrite(concat(xs))
+def concat_of_concat(m: Match, emit: Emitter) -> Value | Declined:
+    """concat(x, concat(y, z)) -> concat(x, y, z) along one axis"""
+    flat: list[Value] = []
+    for value in m[xs]:
+        node = m.definition(value)
+        flat.extend(node.operands if node is not None and node.op == m[concat] else [value])
+    if tuple(flat) == m[xs]:
+        return Declined(f"no operand is a concatenation along axis {m[concat].axis}")
+    if len(flat) > MAX_OPERANDS:
+        return Declined(f"it would have {len(flat)} operands, more than {MAX_OPERANDS}")
+    return emit(m[concat], *flat)
+
+
+@rewrite(concat(xs))
+def concat_of_slices(m: Match, emit: Emitter) -> Value | Declined:
+    """concat(slice(x, s, n), slice(x, s + n, m)) -> slice(x, s, n + m)
+
+    All operands are read from one tensor, next to one another along the axis, and in the same
+    places on every other.
+    """
+    slices, axis = _slices(m), m[concat].axis
+    if len({source for source, _ in slices}) != 1 or len(slices) < len(m[xs]):
+        return Declined("its operands are not slices of one tensor")
+    source, spans = slices[0]
+    if not source.type.is_static:
+        return Declined("its dims are symbolic")
+    if not all(_adjacent(a, b, axis) for (_, a), (_, b) in pairwise(slices)):
+        return Declined(f"its operands were not next to one another on axis {axis}")
+    spans[axis] = Span(spans[axis].start, m.type.shape[axis], spans[axis].step)
+    return emit(slice_op(spans), source)
+
+
+def _slices(m: Match) -> list[tuple[Value, list[Span]]]:
+    """Return the source and the spans of each operand that is a slice."""
+    nodes = [node for value in m[xs] if (node := m.definition(value))]
+    return [(node.operands[0], spans_of(node.op)) for node in nodes if isinstance(node.op, Slice)]
+
+
+def _adjacent(first: list[Span], second: list[Span], axis: int) -> bool:
+    """Return whether `second` goes on along `axis` where `first` ended, and agrees elsewhere."""
+    a, b = first[axis], second[axis]
+    if not a.size or not b.size or a.step != b.step or b.start != a.last + a.step:
+        return False
+    return first[:axis] + first[axis + 1 :] == second[:axis] + second[axis + 1 :]
+
+
+CONCAT_FOLDING = RewritePass(
+    "concat-folding", (concat_of_one, concat_of_empty, concat_of_concat, concat_of_slices)
+)
+
+
+# Takes zeros that a pad puts around images as the padding of the windows that read them.
+
+
+patches = calls(ExtractPatches)
+
+SYMBOLIC_PADDING = Declined("its padding is symbolic")
+
+Axes = tuple[int | None, ...]
+"""For each axis of a value, the axis of what was padded; None for what is none or several."""
+
+
+@rewrite(patches(x))
+def patches_of_pad(m: Match, emit: Emitter) -> Value | Declined:
+    """extract_patches(f(pad(x, l, h)), p) -> extract_patches(f(x), p + (l, h)) where f moves axes
+
+    The pad puts zeros around spatial axes. f is any number of transposes, casts, and reshapes that
+    keep the padded axes; nothing else reads what it makes. What else reads the pad still does.
+    """
+    chain, found = _chain(m)
+    if found is None or not isinstance(found.op, Pad):
+        return Declined("its operand is not padded")
+    pad, (bare,) = found.op, found.operands
+    if not _is_zero(pad.value, bare.type.dtype) or not _is_zero(m[patches].value, m.type.dtype):
+        return Declined("other values than zeros are put around it")
+    if symbols_of((*pad.low, *pad.high)):
+        return SYMBOLIC_PADDING
+    if any(pad.interior or ()) or any(side < 0 for side in (*pad.low, *pad.high)):
+        return Declined("the pad trims, or puts zeros between the elements")
+    padded = frozenset(axis for axis in range(bare.type.rank) if pad.low[axis] or pad.high[axis])
+    ops, axes = _without_padding(chain, bare.type.shape, padded)
+    if not padded.issubset(axes[1:-1]):
+        return Declined(f"the padded axes {sorted(padded)} do not all become spatial ones")
+    for op in ops:
+        bare = emit(op, bare)
+    return emit(_with_padding(m[patches], pad, axes[1:-1]), bare)
+
+
+def _chain(m: Match) -> tuple[list[InstructionNode], InstructionNode | None]:
+    """Return what moves a value on its way to the patches, in order, and what defines the value."""
+    chain: list[InstructionNode] = []
+    node = m.definition(m[x])
+    while node is not None and isinstance(node.op, (Transpose, Cast, Reshape)):
+        if not m.is_read_once(node.results[0]):
+            break
+        chain.insert(0, node)
+        node = m.definition(node.operands[0])
+    return chain, node
+
+
+def _is_zero(value: Scalar | None, dtype: DType) -> bool:
+    return value is None or value == Literal.full(0, dtype)
+
+
+def _without_padding(
+    chain: Sequence[InstructionNode], shape: Shape, padded: frozenset[int]
+) -> tuple[list[Op], Axes]:
+    """Return the ops of a chain for a value of `shape`, not padded, and the axes that come out."""
+    axes: Axes = tuple(range(len(shape)))
+    ops: list[Op] = []
+    for node in chain:
+        op, after = node.op, node.results[0].type.shape
+        if isinstance(op, Transpose):
+            axes = tuple(axes[axis] for axis in op.permutation)
+        elif isinstance(op, Reshape):
+            before = node.operands[0].type.shape
+            axes = _kept([axis if axis in padded else None for axis in axes], before, after)
+            pairs = zip(axes, after, strict=True)
+            op = Reshape(tuple(dim if axis is None else shape[axis] for axis, dim in pairs))
+        ops.append(op)
+    return ops, axes
+
+
+def _kept(axes: Sequence[int | None], before: Shape, after: Shape) -> Axes:
+    """Return the axes of a reshaped value: `axes` where they are kept whole, else None."""
+    found: list[int | None] = [None] * len(after)
+    if not symbols_of((*before, *after)) and math.prod(before):
+        starts = {math.prod(after[:at]): at for at, dim in enumerate(after) if dim > 1}
+        for at, (axis, dim) in enumerate(zip(axes, before, strict=True)):
+            there = starts.get(math.prod(before[:at]))
+            if there is not None and after[there] == dim > 1:
+                found[there] = axis
+    return tuple(found)
+
+
+def _with_padding(op: ExtractPatches, pad: Pad, axes: Axes) -> ExtractPatches:
+    """Return the op with the sides of a pad added to its own."""
+    sides: list[int] = []
+    for window, axis in zip(op.axes(), axes, strict=True):
+        low, high = (0, 0) if axis is None else (pad.low[axis], pad.high[axis])
+        sides += (window.low + low, window.high + high)
+    return replace(op, padding=tuple(sides) if any(sides) else None)
+
+
+PATCH_FOLDING = RewritePass("patch-folding", (patches_of_pad,))

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Sequence
 from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Region, Value
-from gptrs.optimizer.rewrite.journal import Refusal, current_journal
-from gptrs.optimizer.rewrite.pattern import find_match
-from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, Rewrite
-from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.optimizer.rewrite.pattern import Declined, Emitter, Rewrite, find_match
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Refusal, Rewriter, current_journal
 
 FIRINGS_PER_INSTRUCTION = 32
 """Rewrites that undo each other are stopped after this many firings an instruction."""

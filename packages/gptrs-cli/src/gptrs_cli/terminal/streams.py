@@ -1,0 +1,179 @@
+"""The standard streams: whole lines, closed pipes and terminals that are not UTF-8."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import os
+import re
+import select
+import sys
+import traceback
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TextIO, cast
+
+import typer
+from typing_extensions import Buffer, override
+
+from gptrs.quoting import clipped
+
+_PLACES: Final = 6
+"""Most calls that a line names of those that led to an error."""
+_MOST_SAID: Final = 200
+"""Characters of what an error says: of a library it may quote what it was given."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def has_colors(stream: TextIO) -> bool:
+    """Return whether `stream` is a terminal, and neither NO_COLOR nor TERM forbids colors."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether `stream` is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters escaped, except newline and tab."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def note(text: str) -> None:
+    """Print `text` on standard error: information that is not a result."""
+    _write_line(printable(text))
+
+
+def note_below(text: str) -> None:
+    """Flush standard output, then print a note, so that it appears below the results."""
+    sys.stdout.flush()
+    note(text)
+
+
+def complain(kind: str, text: str) -> None:
+    """Print `kind: text`, where `kind` is "error" or "warning" and stands out on a terminal."""
+    color = "red" if kind == "error" else "yellow"
+    label = f"{kind}:"
+    shown = typer.style(label, fg=color, bold=True) if has_colors(sys.stderr) else label
+    _write_line(f"{shown} {printable(text)}")
+
+
+@contextmanager
+def warnings_as_lines() -> Generator[None]:
+    """Open a scope in which each warning and each record of the logger `gptrs` is one line."""
+    logger, handler = logging.getLogger("gptrs"), _LineHandler(logging.INFO)
+    propagated, logger.propagate = logger.propagate, False
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    shown, warnings.showwarning = warnings.showwarning, _show_warning
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+        logger.setLevel(level)
+        warnings.showwarning = shown
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    complain("warning", " ".join(str(message).split()))
+
+
+class _LineHandler(logging.Handler):
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = f"{text}: {_told(error)}"
+        if record.levelno < logging.WARNING:
+            note(text)
+        else:
+            complain("warning" if record.levelno < logging.ERROR else "error", text)
+
+
+def _told(error: BaseException) -> str:
+    """Return what an error is, what it says, and where it was raised, the innermost place first."""
+    frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
+    places = [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(frames)]
+    said = clipped(" ".join(str(error).split()), _MOST_SAID)
+    raised = f" (at {', '.join(places)})" if places else ""
+    return f"{type(error).__name__}{': ' if said else ''}{said}{raised}"
+
+
+def rich_output() -> Any:
+    """Import and return `terminal.rich_output`, late because rich is slow to import."""
+    return importlib.import_module("gptrs_cli.terminal.rich_output")
+
+
+def _write_line(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+# Standard output that a command can rely on: it encodes everything and writes all of it.
+
+
+def make_stdout_reliable() -> None:
+    """Have characters that the encoding lacks become question marks, and no write be a part of one.
+
+    Unbuffered (`PYTHONUNBUFFERED`), Python drops what the system did not take of a text: on a full
+    disk the last line would be torn without an error. Which errors are of this stream is kept, too.
+    """
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    stream.reconfigure(errors="replace")
+    below: object = cast("TextIO", stream).buffer
+    if isinstance(below, io.RawIOBase):
+        raw = cast("BinaryIO", _WholeWrites(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(raw, stream.encoding, "replace", write_through=True)
+    elif type(_raw(below)) is io.FileIO:
+        stream.flush()
+        buffered = io.BufferedWriter(_WholeWrites(stream.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(
+            buffered, stream.encoding, "replace", line_buffering=stream.line_buffering
+        )
+
+
+def is_of_stdout(error: OSError) -> bool:
+    """Return whether an error came from writing to standard output."""
+    below: object = getattr(sys.stdout, "buffer", None)
+    raw = _raw(below) or below
+    return isinstance(raw, _WholeWrites) and raw.failed == error.errno
+
+
+def _raw(below: object) -> object:
+    """Return the file below a buffer, None where there is no buffer."""
+    return getattr(below, "raw", None)
+
+
+class _WholeWrites(io.FileIO):
+    """A file whose `write` returns when the system has taken all that it was given.
+
+    `io.BufferedWriter` would do so too, but even with a buffer of one byte it keeps a lone newline.
+    """
+
+    failed: int | None = None
+    """The number of the error that the last write ended with."""
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        left = memoryview(data).cast("B")
+        size = left.nbytes
+        while left.nbytes:
+            try:
+                taken = super().write(left)
+            except OSError as error:
+                self.failed = error.errno
+                raise
+            if taken is None:  # pyright: ignore[reportUnnecessaryComparison]  # a full pipe
+                select.select([], [self], [])
+            else:
+                left = left[taken:]
+        return size

@@ -1,0 +1,301 @@
+"""Events of programs and the sinks that listen to them: compilations, passes, runs, kernels."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+from typing_extensions import override
+
+from gptrs.backend.contract import Buffer, Executable, InputRole, KernelRun
+from gptrs.capture.parameter import Parameter
+from gptrs.ir.program import Program
+from gptrs.quick_dataclass import dataclass
+
+_numbers = itertools.count()
+
+
+def next_number() -> int:
+    """Return a number that no program of this process has yet."""
+    return next(_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileStart:
+    """A program is about to be optimized and compiled."""
+
+    number: int
+    """Counts the programs of the process; all events of a program carry it."""
+    origin: str
+    """The cause: "flush", "run_program", or "jit NAME"."""
+    program: Program
+    """The program before any pass."""
+    roles: tuple[InputRole, ...]
+    """One for each parameter of `@main`."""
+    backend: str
+    """The name of the backend."""
+    reason: str
+    """Why the program cache had no executable, "not cached" where it was not asked; "new sizes" for
+    a symbolic program that is compiled for the sizes of a run, on a backend without symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassEvent:
+    """A pass was applied to the program that is being compiled."""
+
+    number: int
+    stage: str
+    """The stage of the pipeline."""
+    name: str
+    """The pass."""
+    round: int
+    """Round of the stage, from 0."""
+    changed: bool
+    before: int
+    """Instructions before the pass, those of regions included."""
+    after: int
+    """Instructions after it."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEnd:
+    """The compilation ended: `error` is None, or what it raised."""
+
+    number: int
+    optimized: Program | None
+    """The program given to the backend; None if an error came first."""
+    seconds: float
+    error: BaseException | None
+    found: bool = False
+    """Whether an earlier process optimized it, so that it was on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """A compiled program is about to run."""
+
+    number: int
+    cached: bool
+    """Whether an earlier call compiled the program."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Those of the inputs; arguments come first, in the order of the program."""
+    read: Callable[[], tuple[np.ndarray | None, ...]] = tuple
+    """Copies the inputs to the host, before the run; None in place of parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The run ended: `error` is None, or what it raised."""
+
+    number: int
+    seconds: float
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """A kernel was called in the run of a program."""
+
+    number: int
+    run: KernelRun
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationChoice:
+    """The policy `benchmark` chose an implementation of a functional."""
+
+    functional: str
+    implementation: str
+    """The fastest one."""
+    operands: tuple[str, ...]
+    """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
+    backend: str
+    seconds: tuple[tuple[str, float], ...]
+    """Of the best run of each implementation that took part."""
+
+
+Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd | ImplementationChoice
+
+
+class ExecutionTraceSink:
+    """The base class of sinks: override the events you need; here each does nothing.
+
+    A sink is called in the thread that compiles or runs, so several threads may call it at once.
+    What it raises goes to the caller of the program.
+    """
+
+    wants_kernels: bool = False
+    """Set it to get `after_kernel` from backends that can time kernels; runs get slower."""
+
+    def before_program(self, event: CompileStart) -> None:
+        """A program is about to be compiled."""
+
+    def after_pass(self, event: PassEvent) -> None:
+        """A pass was applied to it."""
+
+    def after_program(self, event: CompileEnd) -> None:
+        """It was compiled, or failed to be."""
+
+    def after_choice(self, choice: ImplementationChoice) -> None:
+        """An implementation was timed, or one that was timed earlier is being captured."""
+
+    def before_run(self, event: RunStart) -> None:
+        """It is about to run."""
+
+    def after_kernel(self, event: KernelEvent) -> None:
+        """A kernel ran; only sinks with `wants_kernels` get this."""
+
+    def after_run(self, event: RunEnd) -> None:
+        """It ran, or failed."""
+
+
+_everywhere: list[ExecutionTraceSink] = []
+_scoped: ContextVar[tuple[ExecutionTraceSink, ...]] = ContextVar("gptrs_trace", default=())
+
+
+def install(sink: ExecutionTraceSink) -> None:
+    """Let `sink` listen to every thread until `uninstall`."""
+    _everywhere.append(sink)
+
+
+def uninstall(sink: ExecutionTraceSink) -> None:
+    """Undo `install`."""
+    _everywhere.remove(sink)
+
+
+@contextmanager
+def tracing(sink: ExecutionTraceSink) -> Generator[None]:
+    """Let `sink` listen to this thread in this scope."""
+    token = _scoped.set((*_scoped.get(), sink))
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def sinks() -> Sequence[ExecutionTraceSink]:
+    """Return the sinks that listen now; without any, no event needs to be made."""
+    scoped = _scoped.get()
+    return (*_everywhere, *scoped) if _everywhere else scoped
+
+
+# Runs of compiled programs with trace sinks: events before, after, and kernel by kernel.
+
+
+def run_traced(
+    number: int,
+    executable: Executable,
+    buffers: Sequence[Buffer],
+    cached: bool,
+    read: Callable[[], tuple[np.ndarray | None, ...]],
+) -> list[Buffer]:
+    """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
+
+    `read` copies the inputs to the host, None in place of parameters.
+    It runs with times of kernels if a sink wants them.
+    """
+    listening = sinks()
+    shapes = tuple([_shape(buffer) for buffer in buffers])
+    for sink in listening:
+        sink.before_run(RunStart(number, cached, shapes, read))
+    started, failure = time.perf_counter(), None
+    try:
+        return _run_for(listening, number, executable, buffers)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        for sink in listening:
+            sink.after_run(RunEnd(number, seconds, failure))
+
+
+def _run_for(
+    listening: Sequence[ExecutionTraceSink],
+    number: int,
+    executable: Executable,
+    buffers: Sequence[Buffer],
+) -> list[Buffer]:
+    listeners = [sink for sink in listening if sink.wants_kernels]
+    if not listeners:
+        return executable.run(buffers)
+
+    def tell(run: KernelRun) -> None:
+        event = KernelEvent(number, run)
+        for sink in listeners:
+            sink.after_kernel(event)
+
+    return executable.run_profiled(buffers, tell)
+
+
+def _shape(given: Buffer | Parameter) -> tuple[int, ...]:
+    """Return the shape of an input, which is a `Parameter` where weights are streamed."""
+    return given.type.shape if isinstance(given, Parameter) else tuple(given.shape)
+
+
+# The trace sink of `GPTRS_PASS_STATS=1`: a table of what each pass did, at exit.
+
+
+@dataclass(slots=True)
+class PassTotals:
+    """Sums over all applications of one pass in one stage."""
+
+    applied: int = 0
+    changed: int = 0
+    removed: int = 0
+    """Instructions before less instructions after, in all."""
+    seconds: float = 0.0
+
+
+class PassStatistics(ExecutionTraceSink):
+    """A sink that adds up the pass events of every program; safe between threads."""
+
+    def __init__(self) -> None:
+        self._totals: dict[tuple[str, str], PassTotals] = {}
+        self._lock = threading.Lock()
+
+    @override
+    def after_pass(self, event: PassEvent) -> None:
+        with self._lock:
+            totals = self._totals.setdefault((event.stage, event.name), PassTotals())
+            totals.applied += 1
+            totals.changed += event.changed
+            totals.removed += event.before - event.after
+            totals.seconds += event.seconds
+
+    def table(self) -> str:
+        """Return a line a pass: stage, name, times applied, changed, removed instructions, ms."""
+        with self._lock:
+            rows = list(self._totals.items())
+        lines = [f"{'stage':14}{'pass':28}{'applied':>9}{'changed':>9}{'removed':>9}{'ms':>10}"]
+        lines += [
+            f"{stage:14}{name:28}{totals.applied:9}{totals.changed:9}{totals.removed:9}"
+            f"{1000 * totals.seconds:10.1f}"
+            for (stage, name), totals in rows
+        ]
+        return "\n".join(lines)
+
+
+_installed: list[PassStatistics] = []
+_lock = threading.Lock()
+
+
+def install_if_asked() -> None:
+    """Install the sink once if `GPTRS_PASS_STATS` is set; print the table to stderr at exit."""
+    if _installed or os.environ.get("GPTRS_PASS_STATS", "") in ("", "0"):
+        return
+    with _lock:
+        if not _installed:
+            statistics = PassStatistics()
+            _installed.append(statistics)
+            install(statistics)
+            atexit.register(lambda: print(statistics.table(), file=sys.stderr))

@@ -1,1 +1,0 @@
-"""Events of programs for trace sinks: compilations, passes, runs, kernels."""

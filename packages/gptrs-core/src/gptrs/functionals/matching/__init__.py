@@ -1,1 +1,0 @@
-"""Find calls of functionals in programs: `patterns` derived by capturing example calls."""

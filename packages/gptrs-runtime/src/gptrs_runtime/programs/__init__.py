@@ -1,1 +1,0 @@
-"""PTIR programs by themselves: read from a file, given inputs, run."""

@@ -1,0 +1,348 @@
+"""The families of calls that the server reads, by the models that write them."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed
+from gptrs_runtime.chat.answer_reader import (
+    AnswerEvent,
+    AnswerForm,
+    AnswerReader,
+    CallArguments,
+    CallStart,
+    TextDelta,
+    ThoughtsDelta,
+)
+from gptrs_runtime.chat.messages import (
+    BARE,
+    LISTED,
+    NAMED,
+    PIPED,
+    TAGGED,
+    THINK,
+    CallFamily,
+    ThoughtMarks,
+    call_family,
+    shown_marks,
+)
+from gptrs_runtime.generation.chat_session import answer_form, joined
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.serving.answers import Piece
+from gptrs_serve.bodies import (
+    ChatBody,
+    Function,
+    JsonObject,
+    JsonSchema,
+    NamedTool,
+    TokenizeBody,
+)
+from gptrs_serve.completions import bounded_schema
+from gptrs_serve.problems import RequestError
+
+__all__ = ["AnswerDeltas", "CallArguments", "CallParser", "CallStart", "TextDelta", "ThoughtsDelta"]
+
+
+HERMES: Final = TAGGED
+LLAMA: Final = BARE
+MISTRAL: Final = LISTED
+MISTRAL_NAMED: Final = NAMED
+GRANITE: Final = PIPED
+
+
+def family_of(template: str, model: str) -> CallFamily:
+    """Return how a model with a chat template writes calls; RequestError if that is not known."""
+    try:
+        return call_family(template, model)
+    except ModelError as error:
+        raise RequestError(error.message, param="tools", code="tools_not_supported") from error
+
+
+# The grammar of calls: Lark, as llguidance reads it.
+
+
+_COMPACT: Final = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+"""JSON as `tojson` writes it in templates."""
+_ANY: Final = r"(.|\n)*"
+
+
+class CallGrammar:
+    """The grammar of answers of `model` that call `functions`, in the form of `family`.
+
+    Thoughts are free: an answer begins within them where the prompt has `opened` them, and may
+    begin with some where text is allowed before a call.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        family: CallFamily,
+        functions: Sequence[Function],
+        thoughts: ThoughtMarks | None,
+        *,
+        opened: bool,
+    ) -> None:
+        self._family = family
+        self._functions = functions
+        self._thoughts = thoughts
+        self._opened = opened and thoughts is not None
+        self._special = sorted(
+            shown_marks(model.tokenizer.special_pieces(), thoughts, family), key=len, reverse=True
+        )
+        self._tokens = {mark: model.tokenizer.number(mark) for mark in self._special}
+
+    def calls(self, *, several: bool) -> str:
+        """Return the grammar of an answer that is a call, or `several` ones."""
+        family = self._family
+        more = f"({self._text(family.between)} call)*" if several else ""
+        calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
+        lines = [f"answer: {calls}", *self._rules("call", family.opening)]
+        return self._whole([*self._start(self._opened), *lines])
+
+    def text_and_calls(self, *, several: bool) -> str:
+        """Return the grammar of an answer that is text, perhaps with calls after it."""
+        family, mark = self._family, self._family.marks[0]
+        more = f"({self._text(family.between)} call)*" if several else ""
+        start = self._start(self._thoughts is not None)
+        if family.bare:
+            marked = f"({self._text(mark)})?" if mark in self._special else ""
+            text = self._free(r"(\s*[^{\s](.|\n)*)?")
+            lines = [f"answer: {marked} call {more} | TEXT", f"TEXT: {text}"]
+            return self._whole([*start, *lines, *self._rules("call", family.opening)])
+        begin = family.begin.removeprefix(mark)
+        opening = family.opening if family.begin else family.opening.removeprefix(mark)
+        calls = f"{self._text(begin)} first {more} {self._text(family.end)}"
+        if mark in self._special:
+            lines = [f"answer: TEXT ({self._text(mark)} {calls})?"]
+        else:
+            begun = self._free(_ANY + _escaped(mark))
+            lines = [f"answer: TEXT | begun {calls}", "begun[lazy]: BEGUN", f"BEGUN: {begun}"]
+        rules = [*self._rules("first", opening), *self._rules("call", family.opening)]
+        return self._whole([*start, *lines, f"TEXT: {self._free(_ANY)}", *rules])
+
+    def _start(self, thinks: bool) -> list[str]:
+        """Return the rules of an answer, which may begin with thoughts if it `thinks`."""
+        thoughts = self._thoughts
+        if thoughts is None or not thinks:
+            return ["start: answer"]
+        before = "" if self._opened else f"answer | {self._text(thoughts.begin)} "
+        rules = [f"start: {before} thoughts BLANKS answer", r"BLANKS: /\s*/"]
+        if self._text(thoughts.end) == json.dumps(thoughts.end):
+            return [*rules, f"thoughts[lazy]: /{_ANY}{_escaped(thoughts.end)}/"]
+        return [*rules, f"thoughts: THOUGHTS {self._text(thoughts.end)}", f"THOUGHTS: /{_ANY}/"]
+
+    def _free(self, pattern: str) -> str:
+        """Return a terminal for text of a pattern that does not begin with thoughts."""
+        begin = "" if self._thoughts is None else self._thoughts.begin
+        if not begin or self._text(begin) != json.dumps(begin):
+            return f"/{pattern}/"
+        return rf"/{pattern}/ & ~/\s*{_escaped(begin)}{_ANY}/"
+
+    def _rules(self, name: str, opening: str) -> list[str]:
+        """Return the rules of one call, of any of the functions."""
+        family = self._family
+        numbers = range(len(self._functions))
+        lines = [f"{name}: {' | '.join(f'{name}_{number}' for number in numbers)}"]
+        for number, function in enumerate(self._functions):
+            before = self._text(opening + family.head(function.name))
+            after = self._text(family.tail + family.closing)
+            lines.append(f"{name}_{number}: {before} arguments_{number} {after}")
+        return lines
+
+    def _whole(self, lines: Sequence[str]) -> str:
+        schemas = [
+            {**(function.parameters or {"type": "object"}), "x-guidance": _COMPACT}
+            for function in self._functions
+        ]
+        arguments = [
+            f"arguments_{number}: %json {bounded_schema(schema, 'tools')}"
+            for number, schema in enumerate(schemas)
+        ]
+        return "\n".join(["%llguidance {}", *lines, *arguments, ""])
+
+    def _text(self, text: str) -> str:
+        """Return Lark for a text, in which marks that are special tokens are tokens."""
+        pattern = "|".join(re.escape(mark) for mark in self._special) or r"(?!)"
+        parts = re.split(f"({pattern})", text)
+        return " ".join(
+            f"<[{self._tokens[part]}]>" if part in self._tokens else json.dumps(part)
+            for part in parts
+            if part
+        )
+
+
+def _escaped(text: str) -> str:
+    """Return a pattern, within the slashes of Lark, of a text."""
+    return re.sub(r"[][\\/|.*+?(){}^$]", r"\\\g<0>", text, flags=re.ASCII).replace("\n", r"\n")
+
+
+# Answers as messages, and as the deltas of a stream, with thoughts and calls of tools in them.
+
+
+class CallParser(AnswerReader):
+    """Reads an answer with calls of `tools`, by their names alone: none of them needs arguments."""
+
+    def __init__(
+        self,
+        family: CallFamily,
+        tools: Collection[str],
+        *,
+        several: bool = True,
+        thoughts: ThoughtMarks | None = THINK,
+    ) -> None:
+        super().__init__(AnswerForm(thoughts, family, dict.fromkeys(tools, False), several))
+
+
+class AnswerDeltas:
+    """One answer as a message, or its pieces as the deltas that clients join to that message."""
+
+    def __init__(self, form: AnswerForm, *, opened: bool) -> None:
+        self.reader = AnswerReader(form, opened=opened)
+        self._form = form
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there was a call."""
+        return self.reader.calls > 0
+
+    def of(self, piece: Piece) -> list[dict[str, object]]:
+        """Return the deltas of a piece, none for one without text."""
+        found = self.reader.push(piece.text)
+        if piece.finish_reason is not None:
+            found += self.reader.finish()
+        return [self._delta(each) for each in found]
+
+    def message(self, text: str) -> dict[str, object]:
+        """Return the message of a whole text; its content is null where it has calls alone."""
+        answer = joined([*self.reader.push(text), *self.reader.finish()])
+        content = answer.text or (None if answer.calls else "")
+        message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.reasoning is not None:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [
+                self._begun(call.name, call.arguments) for call in answer.calls
+            ]
+        return message
+
+    def _delta(self, event: AnswerEvent) -> dict[str, object]:
+        if isinstance(event, TextDelta):
+            return {"content": event.text}
+        if isinstance(event, ThoughtsDelta):
+            return {"reasoning_content": event.text}
+        if isinstance(event, CallStart):
+            return {"tool_calls": [{"index": event.index, **self._begun(event.name, "")}]}
+        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+
+    def _begun(self, name: str, arguments: str) -> dict[str, Any]:
+        length = 24 if self._form.calls is None else self._form.calls.id_length
+        prefix = "call_" if length > 9 else ""  # Mistral's have nine characters
+        function = {"name": name, "arguments": arguments}
+        return {"id": prefix + uuid.uuid4().hex[:length], "type": "function", "function": function}
+
+
+# The tools of a request: as its template reads them, and the form of its answer.
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The functions that an answer may call, and must where `calls_only`.
+
+    With `several` it may call more than one at once, or one more than once.
+    """
+
+    model: LoadedModel
+    family: CallFamily
+    functions: Sequence[Function]
+    several: bool
+    calls_only: bool
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether a grammar keeps the answer to its form."""
+        return self.calls_only or not self.several or any(each.strict for each in self.functions)
+
+    @cached_property
+    def form(self) -> AnswerForm:
+        """How the answer is read."""
+        tools = [_told(function) for function in self.functions]
+        return answer_form(self.model, tools, several=self.several, certain=self._is_bound)
+
+    def grammar(self, *, opened: bool) -> str | None:
+        """Return the grammar that answers keep to, after thoughts that the prompt has `opened`.
+
+        None where the model may write what it likes.
+        """
+        if not self._is_bound:
+            return None
+        thoughts = self.form.thoughts
+        made = CallGrammar(self.model, self.family, self.functions, thoughts, opened=opened)
+        if self.calls_only:
+            return made.calls(several=self.several)
+        return made.text_and_calls(several=self.several)
+
+
+def tool_use(body: ChatBody, model: LoadedModel) -> ToolUse | None:
+    """Return how an answer uses tools, None if it does not.
+
+    RequestError for a choice that does not fit the tools, and for a model whose calls cannot be
+    read.
+    """
+    functions = [tool.function for tool in body.tools or ()]
+    choice = body.tool_choice
+    _require_tools(body, functions)
+    if not functions or choice == "none":
+        return None
+    template = model.chat_template(with_tools=True)
+    several = body.parallel_tool_calls is not False
+    if isinstance(choice, NamedTool):
+        named = [each for each in functions if each.name == choice.function.name]
+        if not named:
+            raise RequestError(
+                f"`tool_choice` names `{choice.function.name[:64]}`, which is none of the tools:"
+                f" there are {listed([each.name for each in functions], 8)}",
+                param="tool_choice",
+            )
+        functions, several = named, False
+    if body.regex or body.grammar or isinstance(body.response_format, JsonObject | JsonSchema):
+        raise RequestError("an answer with `tools` cannot have another form", param="tools")
+    family = family_of(template.source, model.name)
+    return ToolUse(model, family, functions, several, choice not in (None, "auto"))
+
+
+def _require_tools(body: ChatBody, functions: Sequence[Function]) -> None:
+    names = [function.name for function in functions]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RequestError(f"two tools are called `{twice}`", param="tools")
+    if functions:
+        return
+    if body.tool_choice not in (None, "none", "auto"):
+        raise RequestError("`tool_choice` asks for a call, and there are no `tools`",
+                           param="tool_choice")  # fmt: skip
+
+
+def told_tools(body: ChatBody | TokenizeBody) -> list[dict[str, Any]] | None:
+    """Return the tools as templates read them, None if the model is not to know of any."""
+    if not body.tools or body.tool_choice == "none":
+        return None
+    return [{"type": "function", "function": _told(tool.function)} for tool in body.tools]
+
+
+def _told(function: Function) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": function.name}
+    if function.description is not None:
+        told["description"] = function.description
+    told["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    return told

@@ -1,1 +1,0 @@
-"""Tools: how models are told of them, and the calls that they write."""
