@@ -28,7 +28,7 @@ from jax import Array
 from jax_gpt2 import HandWritten
 
 import gptrs
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_runtime.loaded_model import LoadedModel
 

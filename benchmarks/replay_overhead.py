@@ -27,7 +27,7 @@ import gptrs
 from gptrs.api.backends import Buffer, InputRole
 from gptrs.api.models import Params
 from gptrs.api.programs import Program
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.manager import manager
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled

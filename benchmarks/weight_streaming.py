@@ -22,7 +22,7 @@ import numpy as np
 from llama_checkpoint import save_llama
 
 import gptrs
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 
 _PROMPT = 32
 

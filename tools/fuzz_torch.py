@@ -22,7 +22,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 
 from fuzzing.torch_functions import FUNCTIONS, KINDS
-from gptrs_torch.decompositions import table
+from gptrs_torch.dynamo import table
 from gptrs_torch.partition import keep_layers
 
 TOLERANCES: Final = {

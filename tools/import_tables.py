@@ -16,7 +16,7 @@ from onnx import defs
 
 import gptrs_onnx
 from gptrs_torch.conversion import CONVERTERS, converter_of
-from gptrs_torch.decompositions import table
+from gptrs_torch.dynamo import table
 
 DOCS = Path(__file__).parents[1] / "docs"
 TORCH_PAGE = DOCS / "torch_operators.md"

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from gptrs.ir import OPS, VERSION, Op, dtypes
 from gptrs.ir.json_form import MAX_NAME
-from gptrs.ir.json_node import MAX_STRING
 from gptrs.ir.lexer import IDENTIFIER
+from gptrs.ir.value_tree import MAX_STRING
 
 PATH = Path(__file__).parents[1] / "docs" / "ptir.schema.json"
 

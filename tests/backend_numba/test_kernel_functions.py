@@ -13,8 +13,7 @@ import pytest
 from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen import elements
 from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
-from gptrs_backend_numba.codegen.inlining import require_kept_arrays
+from gptrs_backend_numba.codegen.inlining import named, register_jitable, require_kept_arrays
 from gptrs_backend_numba.codegen.kernel import KernelFunction, kernel, kernel_part, unique_name
 from gptrs_backend_numba.codegen.machine import negated, pointer, wrap_add
 from gptrs_backend_numba.codegen.scalar import bf16_to_f32, f32_to_bf16

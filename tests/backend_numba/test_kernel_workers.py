@@ -13,7 +13,7 @@ import pytest
 
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.deferred import named
+from gptrs_backend_numba.codegen.inlining import named
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.compiling.workers import Workers, kernel_of, spec_of, worker_count
 from gptrs_backend_numba.kernels.matmul import gemm

@@ -8,7 +8,7 @@ import pytest
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import f32, si32, si64
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops.indexing import ScatterReduce, SegmentReduce
 from gptrs.ir.ops.layout import Pad, Reverse, Tile

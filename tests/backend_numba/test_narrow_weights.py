@@ -21,7 +21,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.symbolic_dim import evaluated, symbols_of
 from gptrs.ir.tensor_type import TensorType
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout

@@ -5,8 +5,8 @@ import pytest
 
 from gptrs.ir import dtypes
 from gptrs_backend_numba.compiler import place_scratch
+from gptrs_backend_numba.cost_model import Jump, Label
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
-from gptrs_backend_numba.size_classes import Jump, Label
 from gptrs_backend_numba.views import MemorySpace, Storage, View
 
 

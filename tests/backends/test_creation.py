@@ -9,7 +9,7 @@ from backends.op_runner import run_op
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.creation import Constant, Iota
 from gptrs_conformance.numerics import decode
 from gptrs_conformance.samples import sample

@@ -11,7 +11,7 @@ from backends.op_runner import run_op
 from gptrs.backend.contract import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.elementwise import Clamp, Compare, IsFinite, Select, StopGradient
 from gptrs_conformance.numerics import assert_same_floats, decode
 from gptrs_conformance.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample

@@ -13,7 +13,7 @@ from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 from gptrs.ir import dtypes
 from gptrs.ir.builder import Builder
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import OPS, Op, op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant

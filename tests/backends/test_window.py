@@ -14,7 +14,7 @@ from gptrs.capture.graph import Captured
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops.window import ExtractPatches, ReduceWindow
 from gptrs_conformance.cases.window import expected_patches, expected_reduction

@@ -13,7 +13,7 @@ from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, apply
 from gptrs.ir import dtypes
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.tensor_type import TensorType
 

@@ -12,8 +12,8 @@ import pytest
 import gptrs
 from gptrs.backend.contract import InputRole
 from gptrs.capture.caching import optimized_programs
-from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.capture.caching.program_key import optimization_key
 from gptrs.ir import dtypes
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program

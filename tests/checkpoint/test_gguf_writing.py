@@ -14,7 +14,7 @@ from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing, write_gguf
 from gptrs.errors import CheckpointError, GptrsError
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.gguf_export.tensors import read_rotary
 from gptrs_runtime.gguf_export.write import vocabulary_of
 from gptrs_runtime.quantizing.plan import weight_type

@@ -17,7 +17,7 @@ from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
-from gptrs_runtime.sources.gptrschk_model import GptrschkModel
+from gptrs_runtime.sources.model_source import GptrschkModel
 
 SETTINGS = {"kind": "tiny", "config": {"width": 2}}
 

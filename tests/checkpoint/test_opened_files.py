@@ -19,7 +19,7 @@ from gptrs_runtime.sources.hf_directory import HfDirectory
 AUDITED_LOAD = """
 import json, sys
 from gptrs_runtime.sources.hf_directory import HfDirectory
-import gptrs_runtime.sources.byte_bpe_files, gptrs_runtime.sources.byte_tokens
+import gptrs_runtime.sources.byte_bpe_files, gptrs_runtime.sources.gguf_metadata
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 opened = []

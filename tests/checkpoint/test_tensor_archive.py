@@ -14,7 +14,7 @@ from gptrs.checkpoint.formats.tensor_index import TAGS
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.tensor_type import TensorType
 
 LACKING = {

@@ -31,11 +31,11 @@ from gptrs.ir import (
 )
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.attributes import Dictionary, FunctionName, attribute_kind
-from gptrs.ir.json_node import Allowance, JsonNode
-from gptrs.ir.literal import Scalar
+from gptrs.ir.literal_text import Scalar
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.elementwise import Tanh
 from gptrs.ir.program import Function, Region
+from gptrs.ir.value_tree import Allowance, JsonNode
 from ir.program_texts import CONTRACTION, CONTROL_FLOW, CUSTOM_CALL, LITERALS, TEXTS
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gptrs.errors import ProgramError
-from gptrs.ir.shapes import broadcast_shapes, broadcastable_to, normalize_axes, normalize_axis
+from gptrs.ir.size_guards import broadcast_shapes, broadcastable_to, normalize_axes, normalize_axis
 
 
 @pytest.mark.parametrize(("axis", "rank", "normal"), [(0, 1, 0), (-1, 3, 2), (-3, 3, 0), (2, 3, 2)])

@@ -15,7 +15,7 @@ jax = pytest.importorskip("jax", reason="these tests read modules of JAX")
 
 import gptrs_backend_jax  # noqa: E402
 from gptrs.errors import GptrsError, ModelError  # noqa: E402
-from gptrs_backend_jax.stablehlo.reading import child, files  # noqa: E402
+from gptrs_backend_jax.stablehlo.reading import child, document  # noqa: E402
 
 X = np.ones((3, 4), np.float32)
 
@@ -51,7 +51,7 @@ def forked() -> Callable[[Path, str], int | None]:
     def run(source: Path, folder: str) -> int | None:
         process = context.Process(target=child.main, args=(str(source), folder))
         process.start()
-        process.join(files._SECONDS)
+        process.join(document._SECONDS)
         return process.exitcode
 
     return run
@@ -69,7 +69,7 @@ def test_nothing_but_our_errors_comes_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(files, "_run", forked)
+    monkeypatch.setattr(document, "_run", forked)
     exported = jax.export.export(jax.jit(function), platforms=["cpu"])(X)
     text = str(exported.mlir_module()).encode()
     sound: bytes = exported.mlir_module_serialized if form == "bytecode" else text

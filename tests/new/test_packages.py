@@ -12,8 +12,7 @@ import pytest
 from filelock import FileLock
 
 from gptrs.api import API_VERSION
-from gptrs_new.kinds import Kind, Names
-from gptrs_new.package import rendered
+from gptrs_new.package import Kind, Names, rendered
 
 pytestmark = pytest.mark.long
 NAME = "acme-x2"

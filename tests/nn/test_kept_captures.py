@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 import gptrs
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params
-from gptrs.capture.caching import entry_key, source_identity
 from gptrs.capture.caching import optimized_programs as programs
+from gptrs.capture.caching import program_key, source_identity
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.param_source import FileSource
@@ -197,7 +197,7 @@ def test_modules_of_other_packages_count(network):
 
 def test_the_sources_of_the_backend_count(network):
     network.run()
-    network.patch.setattr(entry_key, "packages_digest", lambda names: "another version")
+    network.patch.setattr(program_key, "packages_digest", lambda names: "another version")
     assert network.run()[0]
 
 

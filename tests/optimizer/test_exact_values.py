@@ -7,7 +7,7 @@ import pytest
 import gptrs_conformance.cases  # noqa: F401 - registers the cases
 from fuzzing.differential import evaluate
 from gptrs.ir.dtypes import ALL, f32
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.elementwise import Compare

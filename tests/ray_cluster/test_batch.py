@@ -21,8 +21,12 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 from gptrs_ray import map_batches  # noqa: E402
 from gptrs_ray.batch import run_batch  # noqa: E402
-from gptrs_ray.cluster import joined  # noqa: E402
-from gptrs_ray.failures import ClusterError, OutputRowsError, RemoteError  # noqa: E402
+from gptrs_ray.cluster import (  # noqa: E402
+    ClusterError,
+    OutputRowsError,
+    RemoteError,
+    joined,
+)
 from gptrs_ray.records import slices  # noqa: E402
 from gptrs_ray.worker import WorkerSettings  # noqa: E402
 from runtime.tiny_bert import WORDS, save_tiny_bert  # noqa: E402

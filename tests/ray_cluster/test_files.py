@@ -11,7 +11,7 @@ from gptrs.api import UsageError
 pytest.importorskip("ray", reason="Ray is not installed")
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from gptrs_ray.failures import InputRowsError, OutputRowsError  # noqa: E402
+from gptrs_ray.cluster import InputRowsError, OutputRowsError  # noqa: E402
 from gptrs_ray.records import (  # noqa: E402
     Parts,
     count_rows,

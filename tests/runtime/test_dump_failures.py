@@ -9,7 +9,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.capture.events import CompileEnd, CompileStart
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType

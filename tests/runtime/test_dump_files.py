@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gptrs.errors import ExecutionError, GptrsError, UsageError
-from gptrs_observe.dump import dumping
-from gptrs_observe.dump_files import DumpFolder
+from gptrs_observe.dump import DumpFolder, dumping
 from runtime.dump_events import (
     compile_one,
     end,

@@ -14,7 +14,7 @@ from functionals.temporary import implemented
 from gptrs import functionals as F
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE
-from gptrs_runtime.functional_overrides import command_line_overrides
+from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.generation.generate import GenerationOptions, stream
 from gptrs_runtime.load import load_model
 

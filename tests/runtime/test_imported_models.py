@@ -16,8 +16,7 @@ from gptrs.errors import ModelError, PluginError, UnsupportedError, UsageError
 from gptrs_backend_ref.backend import create
 from gptrs_observe.compare.agreement import output_agreements
 from gptrs_runtime.imported.batch import imported_batch, random_batch
-from gptrs_runtime.imported.loaded_import import LoadedImport
-from gptrs_runtime.imported.scores import ImageFiles, run_scores
+from gptrs_runtime.imported.scores import ImageFiles, LoadedImport, run_scores
 from gptrs_runtime.model_inputs import InputChoice
 
 IMAGE = ModelInput("pixels", dtypes.f32, ("n", 3, 4, 6))
@@ -175,7 +174,7 @@ def test_a_model_that_breaks_is_blamed_on_its_importer(tmp_path, monkeypatch, ou
             blamed.append(error)
             return PluginError(f"`{name}`: {error}")
 
-    monkeypatch.setattr("gptrs_runtime.imported.loaded_import.manager", Plugins)
+    monkeypatch.setattr("gptrs_runtime.imported.scores.manager", Plugins)
     with pytest.raises(PluginError, match=message):
         loaded(tmp_path, (), outputs).run({})
     assert len(blamed) == 1

@@ -23,8 +23,8 @@ from gptrs_observe.attribution import attribution
 from gptrs_observe.measure.step_work import MachineLimits
 from gptrs_observe.profile import Profile, layer_of
 from gptrs_observe.profile_document import profile_document
+from gptrs_observe.profile_files import chrome_trace, speedscope
 from gptrs_observe.profile_report.page import report_page
-from gptrs_observe.trace_files import chrome_trace, speedscope
 from gptrs_observe.verdict import verdict_of
 
 LIMITS = MachineLimits(10.0, 50.0, "ref", 2)

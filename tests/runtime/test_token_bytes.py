@@ -20,7 +20,7 @@ from tokenizers import (
 )
 
 from gptrs_runtime.generation.text_stream import IncrementalDecoder, TokenOffsets
-from gptrs_runtime.sources import byte_tokens
+from gptrs_runtime.sources import gguf_metadata
 from gptrs_runtime.sources.gguf_tokenizer import GgufTokenizer
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
@@ -110,7 +110,7 @@ def of_suffixes():
 
 
 def of_byt5():
-    data = byte_tokens.tokenizer_json(lambda _: b'{"tokenizer_class": "ByT5Tokenizer"}')
+    data = gguf_metadata.tokenizer_json(lambda _: b'{"tokenizer_class": "ByT5Tokenizer"}')
     return Tokenizer.from_buffer(data)
 
 

@@ -15,7 +15,7 @@ import gptrs
 from gptrs.capture.streaming.streamed_executable import MruStreamer
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.causal_lm import CausalLMModule
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs_runtime.loaded_model import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 from runtime.tiny_resnet import save_tiny_resnet

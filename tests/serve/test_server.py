@@ -24,8 +24,7 @@ import gptrs
 from gptrs.errors import BackendError, UsageError
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.app import Access, new_app
-from gptrs_serve.listening import new_listener, run_app
+from gptrs_serve.app import Access, new_app, new_listener, run_app
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.served import Served, with_adapters
 from runtime.serving_models import eventually

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gptrs_runtime.serving.answers import Piece
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.answers import Envelope
 from gptrs_serve.events import Chunks, QuickEvents
+from gptrs_serve.requests import Envelope
 from gptrs_serve.token_texts import TokenCounts
 from runtime.serving_models import eventually
 

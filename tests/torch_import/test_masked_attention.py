@@ -17,7 +17,7 @@ from torch.nn import functional as nnf  # noqa: E402
 
 import gptrs_torch  # noqa: E402
 from gptrs.api.backends import Backend  # noqa: E402
-from gptrs_torch.decompositions import table  # noqa: E402
+from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
 pytestmark = [pytest.mark.long, pytest.mark.whole]

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 import import_tables  # noqa: E402
 from gptrs import get_backend  # noqa: E402
 from gptrs_torch.conversion import NotConvertedError  # noqa: E402
-from gptrs_torch.decompositions import table  # noqa: E402
+from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
 pytestmark = pytest.mark.long

@@ -17,7 +17,7 @@ from fuzzing.tiny_tokenizers import tokenizer_files
 from gptrs.backend.contract import Backend
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.ir.tensor_type import TensorType
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_runtime.converting.convert import convert
 from gptrs_runtime.load import load_model

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gptrs.ir import dtypes
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.ops import window
 from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
 from gptrs.ir.tensor_type import TensorType

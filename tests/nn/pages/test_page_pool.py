@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gptrs.errors import CacheBudgetError
-from gptrs_runtime.generation.pages import prefix_index
+from gptrs_runtime.generation.pages import page_group
 from nn.pages.pool_model import ModelledPool
 
 
@@ -187,7 +187,7 @@ def test_a_rewind_that_needs_more_than_there_is_changes_nothing():
 
 
 def test_equal_hashes_of_different_tokens_are_no_match(monkeypatch):
-    monkeypatch.setattr(prefix_index, "block_digest", lambda parent, tokens: b"the same")
+    monkeypatch.setattr(page_group, "block_digest", lambda parent, tokens: b"the same")
     pool = ModelledPool([None], [20])
     first, _ = read_text(pool, list(range(12)))
     second, known = read_text(pool, list(range(50, 62)))

@@ -13,10 +13,9 @@ from gptrs.ir.ops.layout import BroadcastTo, Transpose
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.numerics import GREATEST, integer_range
-from gptrs_conformance.program_generator.draft import Draft, ExtraStep, StepDeclined
+from gptrs_conformance.program_generator.draft import ORDERED, REALS, Draft, ExtraStep, StepDeclined
 from gptrs_conformance.program_generator.elements import SIGN_OF_ZERO_OPEN, Facts, computed
 from gptrs_conformance.program_generator.elementwise import BITS, DIRECTIONS
-from gptrs_conformance.program_generator.emitters import ORDERED, REALS
 from gptrs_conformance.program_generator.layout import block_of, gathered, rows_of
 from optimizer.bait.layout_bait import repeated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gptrs.ir import dtypes
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.ops import layout as ops
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.ops.window import ExtractPatches

@@ -13,8 +13,7 @@ from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator import random_program
 from gptrs_conformance.program_generator.contraction import dot
-from gptrs_conformance.program_generator.draft import Draft, ExtraStep
-from gptrs_conformance.program_generator.emitters import NUMBERS
+from gptrs_conformance.program_generator.draft import NUMBERS, Draft, ExtraStep
 from gptrs_conformance.program_generator.layout import transpose
 from optimizer.bait import elementwise_bait, layout_bait
 

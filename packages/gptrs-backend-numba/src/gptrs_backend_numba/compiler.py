@@ -16,12 +16,12 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.codegen.compiled import missing_kernels
 from gptrs_backend_numba.compiling.workers import compile_together
+from gptrs_backend_numba.cost_model import Jump, Label, Next, SizesNeeded, ones
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.control_flow import lower_region
 from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.schedule import Context, Result, Schedule, ScheduleBuilder, ScheduleStep
-from gptrs_backend_numba.size_classes import Jump, Label, Next, SizesNeeded, ones
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 # The places of intermediates in scratch memory, shared by those not alive together.

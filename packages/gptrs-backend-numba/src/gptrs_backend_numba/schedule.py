@@ -12,17 +12,16 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Instruction, Region, Value
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import DerivedSize, greatest, least, select
+from gptrs.ir.size_guards import DerivedSize, Shape, greatest, least, select
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_source
 from gptrs_backend_numba.codegen.machine_code import Kernel
+from gptrs_backend_numba.cost_model import Control
 from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.memory import POOL, run_tasks
 from gptrs_backend_numba.packing import Packing
-from gptrs_backend_numba.size_classes import Control
 from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_strides, merged_axes
 
 # The division of an elementwise kernel into blocks, one a task.

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import greatest
+from gptrs.ir.size_guards import Shape, greatest
 from gptrs.ir.symbolic_dim import exact_quotient
 from gptrs.quick_dataclass import dataclass
 

@@ -19,8 +19,8 @@ from gptrs_cli.options.settings import Settings, group_of
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.streams import note
 from gptrs_observe.profile import Profile, recording
-from gptrs_runtime.bundled_models import model_path
-from gptrs_runtime.functional_overrides import command_line_overrides
+from gptrs_runtime.content_digest import model_path
+from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 

@@ -24,7 +24,7 @@ from gptrs_conformance.numerics import EXACT, ULPS, Tolerance, decode, elementwi
 from gptrs_conformance.op_case import OpCase
 from gptrs_conformance.op_runner import program_of
 from gptrs_conformance.samples import sample
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.running_model import model_factory

@@ -61,6 +61,6 @@ from gptrs_runtime.text_classes.classify import classify as classify
 from gptrs_runtime.text_classes.classify import rank as rank
 from gptrs_runtime.text_classes.classify import zero_shot as zero_shot
 from gptrs_runtime.text_classes.fill import fill as fill
-from gptrs_runtime.text_classes.tag import tag as tag
+from gptrs_runtime.text_classes.fill import tag as tag
 
 __version__: str

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gptrs.api import ModelError
-from gptrs.api.models import ConfigFields
-from gptrs.nn import ACTIVATIONS
-from gptrs_models.bert import BertConfig, Names
-from gptrs_models.encoder_heads import Heads, Hidden
+from gptrs.api.models import ConfigFields, Params
+from gptrs.nn import ACTIVATIONS, MaskedLMModule, TextClassifierModule, TokenClassifierModule
+from gptrs_models.bert import Bert, BertConfig, Names, Norm
+from gptrs_models.encoder_heads import Heads, Hidden, with_head
 
 
 @dataclass(frozen=True)
@@ -233,3 +233,40 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """The kinds by their `model_type`."""
+
+
+# Encoders of the BERT family with the head that their config.json tells of.
+
+
+class TextClassifierBert(TextClassifierModule, Bert):
+    """The encoder with scores of the classes of a text."""
+
+
+class TokenClassifierBert(TokenClassifierModule, Bert):
+    """The encoder with scores of the classes of each token."""
+
+
+class MaskedBert(MaskedLMModule, Bert):
+    """The encoder with scores of words for masked tokens."""
+
+
+CLASSES: dict[str | None, type[Bert]] = {
+    None: Bert,
+    "text": TextClassifierBert,
+    "token": TokenClassifierBert,
+    "word": MaskedBert,
+}
+"""The class for each head."""
+
+
+def load(settings: Mapping[str, object], params: Params) -> Bert:
+    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+
+    ModelError if either is unsupported.
+    """
+    config = read_config(settings)
+
+    def norm(scope: Params, width: int) -> Norm:
+        return Norm(config, scope, width)
+
+    return with_head(CLASSES, config, settings, params, norm)

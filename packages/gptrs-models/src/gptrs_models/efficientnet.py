@@ -11,8 +11,8 @@ from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, class_head
 from gptrs_models.efficientnet_timm import TimmConfig, TimmEfficientNet
+from gptrs_models.image_encoder import StemAndBlocks
 from gptrs_models.regnet import SqueezeExcite
-from gptrs_models.stem_and_blocks import StemAndBlocks
 
 STEM, HEAD = 32, 1280
 """Channels of the first and of the last convolution, at a width of 1."""

@@ -11,8 +11,8 @@ from gptrs import functionals as F
 from gptrs.api import CheckpointError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, class_head, output_channels
+from gptrs_models.image_encoder import StemAndBlocks
 from gptrs_models.regnet import SqueezeExcite
-from gptrs_models.stem_and_blocks import StemAndBlocks
 
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 """Of the first block of each stage, in all versions; the second one may end before the last."""

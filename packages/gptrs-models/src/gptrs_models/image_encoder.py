@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from gptrs.api.models import Module, Tensor, jit, tensor
 from gptrs.api.programs import dtypes
-from gptrs.nn import Computation
+from gptrs.nn import Computation, ConvNorm, ImageClassifierModule
 
 
 class ImageEncoder(Module):
@@ -100,3 +100,26 @@ def is_headless(settings: Mapping[str, object]) -> bool:
     names = settings.get("architectures")
     known = cast("list[object]", names) if isinstance(names, list) else []
     return bool(known) and str(known[0]).endswith("Model")
+
+
+# The image models that are a stem, blocks one after another, and a last layer of positions.
+
+
+class StemAndBlocks(ImageClassifierModule):
+    """An image model whose states are those behind its stem and each of its blocks."""
+
+    stem: ConvNorm
+    blocks: Sequence[Callable[[Tensor], Tensor]]
+    top: ConvNorm
+
+    @override
+    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        x = self.stem(x)
+        yield "embeddings", x
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            yield f"layer.{number}", x
+
+    @override
+    def body(self, x: Tensor) -> Tensor:
+        return self.top(x)

@@ -11,7 +11,7 @@ from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import Conv2d, ConvNorm, class_head, output_channels
-from gptrs_models.stem_and_blocks import StemAndBlocks
+from gptrs_models.image_encoder import StemAndBlocks
 
 STRIDES = {
     11: (2, 2, 1, 2, 1, 1, 1, 1, 2, 1, 1),

@@ -11,8 +11,7 @@ import typer
 
 from gptrs.api import UsageError
 from gptrs.plugins.manager import manager
-from gptrs_new.kinds import Kind, Names
-from gptrs_new.package import write_package
+from gptrs_new.package import Kind, Names, write_package
 
 _TRY = {
     Kind.BACKEND: 'gptrs generate "def read" --backend {name}',

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptrs_ray.datasets import map_batches
+    from gptrs_ray.batch import map_batches
     from gptrs_ray.serving import serve_app
 
 __all__ = ["map_batches", "serve_app"]
 
-_MODULES = {"map_batches": "gptrs_ray.datasets", "serve_app": "gptrs_ray.serving"}
+_MODULES = {"map_batches": "gptrs_ray.batch", "serve_app": "gptrs_ray.serving"}
 
 
 def __getattr__(name: str) -> object:

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from gptrs.quoting import quoted
-from gptrs_ray.failures import InputRowsError
+from gptrs_ray.cluster import InputRowsError
 from gptrs_ray.tasks import Row
 
 _ARROW: Final[Any] = pyarrow

@@ -14,8 +14,7 @@ from typing import Any, Final, cast
 
 from ray.exceptions import RayActorError
 
-from gptrs_ray.cluster import RAY, Room
-from gptrs_ray.failures import ClusterError, RemoteError
+from gptrs_ray.cluster import RAY, ClusterError, RemoteError, Room
 from gptrs_ray.tasks import Row
 from gptrs_ray.worker import Failed, RowWorker, WorkerSettings
 

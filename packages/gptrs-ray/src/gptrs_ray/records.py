@@ -20,7 +20,7 @@ from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.files.open_file import open_regular, read_whole
 from gptrs.quoting import quoted
 from gptrs.strict_json import parse_object
-from gptrs_ray.failures import InputRowsError, OutputRowsError
+from gptrs_ray.cluster import InputRowsError, OutputRowsError
 from gptrs_ray.parquet import join_parquet, parquet_count, parquet_rows, write_parquet
 from gptrs_ray.tasks import Row
 

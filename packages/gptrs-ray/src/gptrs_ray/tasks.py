@@ -13,7 +13,7 @@ from gptrs.api import GptrsError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, conversation_of
 from gptrs_runtime.generation.generate import generate_batch
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.prompts import Prompt
+from gptrs_runtime.text_batches import Prompt
 from gptrs_runtime.verbs import VERBS, Verb
 
 Row = dict[str, Any]

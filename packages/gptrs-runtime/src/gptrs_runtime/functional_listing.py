@@ -19,7 +19,7 @@ from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.functional_overrides import model_choices
+from gptrs_runtime.forward import model_choices
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from gptrs.plugins.exporters import importer_of
 from gptrs.plugins.manager import backend_of, manager
 from gptrs.quoting import quoted, shown_value
 from gptrs.spans import span
-from gptrs_runtime.bundled_models import model_path
-from gptrs_runtime.functional_overrides import model_choices
+from gptrs_runtime.content_digest import model_path
+from gptrs_runtime.forward import model_choices
 from gptrs_runtime.loaded_model import LoadedModel, require_adapted
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint

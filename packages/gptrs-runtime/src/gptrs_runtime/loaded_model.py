@@ -33,10 +33,10 @@ from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.chat.messages import Message
 from gptrs_runtime.images.image_prompts import PicturedTokens
 from gptrs_runtime.input_checks import require_images, require_known_tokens
-from gptrs_runtime.prompts import Prompt, checked_prompt
 from gptrs_runtime.running_model import RunningModel, model_factory
 from gptrs_runtime.sources.model_folder import MODULES, ends_in_logits
 from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
+from gptrs_runtime.text_batches import Prompt, checked_prompt
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
 if TYPE_CHECKING:

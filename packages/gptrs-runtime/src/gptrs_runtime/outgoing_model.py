@@ -28,8 +28,7 @@ from gptrs.optimizer.pipeline import Pipeline
 from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
-from gptrs_runtime.converting.convert import Converted
-from gptrs_runtime.converting.destination import require_free, watched
+from gptrs_runtime.converting.convert import Converted, require_free, watched
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.programs import is_program, read_program

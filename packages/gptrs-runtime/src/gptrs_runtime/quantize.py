@@ -20,8 +20,8 @@ from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs_runtime.bundled_models import model_path
-from gptrs_runtime.converting.destination import (
+from gptrs_runtime.content_digest import model_path
+from gptrs_runtime.converting.convert import (
     WRITERS,
     Destination,
     require_apart,

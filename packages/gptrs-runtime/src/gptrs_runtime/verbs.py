@@ -15,8 +15,7 @@ import numpy as np
 from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_classes.classify import classify
-from gptrs_runtime.text_classes.fill import fill
-from gptrs_runtime.text_classes.tag import tag
+from gptrs_runtime.text_classes.fill import fill, tag
 
 _OF_CALLERS: Final = ("model", "texts", "lengths", "progress")
 """Parameters that no user sets: they come from the code that calls."""

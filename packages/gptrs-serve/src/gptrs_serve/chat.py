@@ -13,11 +13,19 @@ from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, t
 from gptrs_runtime.generation.generate import Generation
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
 from gptrs_serve.completions import form_of
 from gptrs_serve.events import CLOSED_BY_CLIENT, Chunks, EventStream, QuickEvents, while_connected
-from gptrs_serve.requests import asked_conversation, chat_logprobs, chat_max_tokens, options_of
+from gptrs_serve.requests import (
+    Envelope,
+    asked_conversation,
+    chat_logprobs,
+    chat_max_tokens,
+    finish_reason,
+    options_of,
+    require_written,
+    usage,
+)
 from gptrs_serve.served import Metrics, Served
 from gptrs_serve.token_texts import TokenTexts
 from gptrs_serve.tools import AnswerDeltas, told_tools, tool_use

@@ -21,8 +21,7 @@ from gptrs.plugins.manager import get_backend
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
-from gptrs_serve.app import Access, new_app
-from gptrs_serve.listening import new_listener, run_app
+from gptrs_serve.app import Access, new_app, new_listener, run_app
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.served import Served, load_drafts, load_models, with_adapters
 

@@ -14,11 +14,18 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.answers import Envelope, finish_reason, require_written, usage
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, JsonObject, JsonSchema
 from gptrs_serve.events import CLOSED_BY_CLIENT, Chunks, EventStream, QuickEvents, while_connected
 from gptrs_serve.problems import RequestError
-from gptrs_serve.requests import options_of, prompts_of, require_fitting
+from gptrs_serve.requests import (
+    Envelope,
+    finish_reason,
+    options_of,
+    prompts_of,
+    require_fitting,
+    require_written,
+    usage,
+)
 from gptrs_serve.served import Metrics, Served
 from gptrs_serve.token_texts import TokenTexts
 

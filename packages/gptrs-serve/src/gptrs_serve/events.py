@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gptrs.api import EngineClosedError
 from gptrs_runtime.serving.answers import Piece
-from gptrs_serve.answers import Envelope
 from gptrs_serve.problems import problem_of
+from gptrs_serve.requests import Envelope
 
 _DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode

@@ -25,10 +25,10 @@ from gptrs_runtime.results import Entity, Ranked
 from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.text_classes.classify import class_scores, rank, text_logits
-from gptrs_runtime.text_classes.tag import tag
+from gptrs_runtime.text_classes.fill import tag
 from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
-from gptrs_serve.answers import guesses_of
 from gptrs_serve.problems import RequestError
+from gptrs_serve.requests import guesses_of
 from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenCounts, TokenTexts
 

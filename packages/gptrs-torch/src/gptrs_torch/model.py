@@ -27,7 +27,7 @@ from gptrs.api.programs import Program
 from gptrs_torch import ops
 from gptrs_torch.archive import array_of, dtype_of, read_archive, tensor_of
 from gptrs_torch.conversion import CONVERTERS
-from gptrs_torch.decompositions import table
+from gptrs_torch.dynamo import table
 from gptrs_torch.graph import GraphFunction
 from gptrs_torch.program_check import ExportedSizes, expression_of
 from gptrs_torch.weights import WeightWatch

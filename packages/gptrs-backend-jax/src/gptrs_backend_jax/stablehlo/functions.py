@@ -15,7 +15,7 @@ from gptrs.api.backends import Backend
 from gptrs.api.importers import ModelInput
 from gptrs.api.programs import Program
 from gptrs_backend_jax.stablehlo.model import StableHloModel
-from gptrs_backend_jax.stablehlo.reading.artifact import free_sizes
+from gptrs_backend_jax.stablehlo.reading.document import free_sizes
 from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed
 
 export = cast("Any", _export)

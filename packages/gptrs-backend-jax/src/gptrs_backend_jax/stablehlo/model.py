@@ -17,7 +17,7 @@ from gptrs.api.models import Params, Tensor, tensor
 from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.conversion import CONVERTERS, Conversion, require_converted
-from gptrs_backend_jax.stablehlo.reading.files import read_file
+from gptrs_backend_jax.stablehlo.reading.document import read_file
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo
 from gptrs_backend_jax.stablehlo.weights import ConstantSource, name_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.machine import divide
 
 

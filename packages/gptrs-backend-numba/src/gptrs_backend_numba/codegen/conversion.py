@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm, unary
 
 

@@ -16,7 +16,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen import scalar
 from gptrs_backend_numba.codegen.conversion import convert, to_53_bits_odd, wrapped
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.machine import is_narrow
 from gptrs_backend_numba.codegen.scalar import f64_to_f32_odd
 

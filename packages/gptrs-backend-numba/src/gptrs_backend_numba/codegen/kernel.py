@@ -16,9 +16,16 @@ from types import FunctionType
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import Intrinsic, intrinsic, register_jitable, types
 from gptrs_backend_numba.codegen.folding import fold_constants
-from gptrs_backend_numba.codegen.inlining import Part, inline_parts, require_kept_arrays
+from gptrs_backend_numba.codegen.inlining import (
+    Intrinsic,
+    Part,
+    inline_parts,
+    intrinsic,
+    register_jitable,
+    require_kept_arrays,
+    types,
+)
 from gptrs_backend_numba.codegen.kernel_store import foreign_digest, syntax_tree
 from gptrs_backend_numba.codegen.vector_ir import I8, I32, I64, WIDTH
 

@@ -21,8 +21,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.private_files import ELSEWHERE, private_folder
 from gptrs_backend_numba.codegen.conversion import wrapped
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import Unary
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.machine import choose
 
 _LOG = logging.getLogger("gptrs")

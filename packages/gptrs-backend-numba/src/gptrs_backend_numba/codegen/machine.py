@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import (
+from gptrs_backend_numba.codegen.inlining import (
     intrinsic,
     named_intrinsic,
     register_jitable,

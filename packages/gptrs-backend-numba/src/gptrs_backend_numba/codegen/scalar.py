@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gptrs_backend_numba.codegen.conversion import bits_of, convert, from_bits, truncated
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.machine import (
     absolute,
     choose,

@@ -6,7 +6,7 @@ import platform
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, register_jitable, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, register_jitable, types
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.system import (

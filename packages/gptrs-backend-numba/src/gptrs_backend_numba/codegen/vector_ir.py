@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic
+from gptrs_backend_numba.codegen.inlining import intrinsic
 from gptrs_backend_numba.codegen.machine import call_llvm, features
 
 FEATURES = features()

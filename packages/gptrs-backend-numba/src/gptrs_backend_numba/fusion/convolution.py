@@ -22,7 +22,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Region, Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gptrs.functionals.compositions import Activation, linear_activation
-from gptrs.functionals.linear import linear
+from gptrs.functionals.creation import linear
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
 from gptrs.ir.op import Op

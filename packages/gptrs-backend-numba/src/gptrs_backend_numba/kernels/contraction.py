@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Unary,
     cast_element_of,
@@ -15,6 +14,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     rounded_of,
 )
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import constant, offset, pointer, wrap_add, wrap_mul
 

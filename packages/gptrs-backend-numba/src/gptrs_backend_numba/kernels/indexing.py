@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Binary,
     bits_of_width,
@@ -18,6 +17,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     store_of,
 )
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import offset, pointer
 from gptrs_backend_numba.kernels.reduction import combined_of

@@ -7,7 +7,6 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.conversion import convert
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import (
     cast_element_of,
     load_as,
@@ -16,6 +15,7 @@ from gptrs_backend_numba.codegen.elements import (
     register_of,
     store_of,
 )
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 from gptrs_backend_numba.codegen.vector_ir import WIDTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, VectorEmitter

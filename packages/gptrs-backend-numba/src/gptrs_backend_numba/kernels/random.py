@@ -14,8 +14,8 @@ from gptrs.ir import dtypes
 from gptrs.ir import random_constants as numbers
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.conversion import bits_of_f64, convert, f64_from_bits, wrapped
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import Unary, cast_element_of, memory_of
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import cast, divide, pointer, register, square_root
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen import machine
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Binary,
     Unary,
@@ -18,6 +17,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     rounded_of,
 )
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.kernel_store import key_of
 from gptrs_backend_numba.codegen.machine import choose, offset, pointer

@@ -8,7 +8,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Unary,
     cast_element_of,
@@ -17,6 +16,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     rounded_of,
 )
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer, quotient
 

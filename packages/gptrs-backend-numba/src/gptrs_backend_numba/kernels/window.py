@@ -12,7 +12,6 @@ from functools import cache
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import named, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Unary,
     bits_of_width,
@@ -21,6 +20,7 @@ from gptrs_backend_numba.codegen.elements import (
     register_of,
     rounded_of,
 )
+from gptrs_backend_numba.codegen.inlining import named, register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.kernels.reduction import combined_of

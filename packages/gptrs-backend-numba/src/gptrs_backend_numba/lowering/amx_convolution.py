@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH

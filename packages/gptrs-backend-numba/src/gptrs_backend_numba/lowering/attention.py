@@ -19,10 +19,10 @@ from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.shapes import broadcastable_to
-from gptrs.ir.size_guards import greatest, least, select
+from gptrs.ir.size_guards import broadcastable_to, greatest, least, select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.cost_model import either
 from gptrs_backend_numba.kernels.amx import attention as kernels
 from gptrs_backend_numba.kernels.amx.attention_operands import KEYS
 from gptrs_backend_numba.kernels.amx.gemm_ir import MOST_PARTS, STEP
@@ -37,7 +37,6 @@ from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import either
 from gptrs_backend_numba.views import View
 
 # Attention of many queries with AMX, where the processor has it.

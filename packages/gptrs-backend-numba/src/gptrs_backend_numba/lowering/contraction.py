@@ -9,15 +9,15 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import contraction as ops
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.machine import NUMBERS
+from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels import contraction as kernels
 from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import Matrix, Product, View, merged_axes
 
 _PARALLEL_FROM = 32_768

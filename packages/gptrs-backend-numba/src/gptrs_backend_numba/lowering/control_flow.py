@@ -13,13 +13,13 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops import control_flow as ops
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.program import Region, Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.cost_model import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit, group
 from gptrs_backend_numba.schedule import Context, Explain, KernelCall, Read, ScheduleBuilder
-from gptrs_backend_numba.size_classes import Begin, Jump, Label, Next
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
 # The steps of a function that is called several times: lowered once, then copied to other memory.

@@ -19,10 +19,11 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED
@@ -53,7 +54,6 @@ from gptrs_backend_numba.schedule import (
     KernelCall,
     ScheduleBuilder,
 )
-from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import Storage, View
 
 BOUNDS = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel

@@ -15,9 +15,10 @@ from typing import cast
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution import (
     DEPTHWISE_TASKS,
@@ -31,7 +32,6 @@ from gptrs_backend_numba.lowering.convolution_calls import TASKS, Operands, Wind
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import CHAIN, DEPTHWISE, KernelCall, ScheduleBuilder
-from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 768 * 1024

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import indexing as indexing_ops
+from gptrs.ir.ops import random as ops
 from gptrs.ir.ops import sorting as sorting_ops
 from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import greatest, least
+from gptrs.ir.size_guards import Shape, greatest, least
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.machine import NUMBERS, register
 from gptrs_backend_numba.kernels import indexing as indexing_kernels
+from gptrs_backend_numba.kernels import random as kernels
 from gptrs_backend_numba.kernels import reduction as reduction_kernels
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
 from gptrs_backend_numba.lowering.reduction import identity
@@ -314,3 +316,28 @@ def _along(places: View, out: View, axis: int) -> View:
     last = len(others) - 1
     apart = View(places.storage, places.dtype, others, dense_strides(others))
     return apart.transposed((*range(axis), last, *range(axis, last)))
+
+
+# Random ops: one kernel per element type, in tasks that each compute a part of the stream.
+
+
+def rng(builder: ScheduleBuilder, unit: Unit) -> None:
+    """Add one call; the number of a task says where in the stream it begins."""
+    op = cast("ops.Random", unit.last.op)
+    seed = builder.contiguous(builder.view(unit.last.operands[0]))
+    out = builder.define(unit.last.result)
+    count = math.prod(op.shape)
+    blocks = -(-count * max(op.dtype.bits, 32) // 128)
+    kernel = kernels.random(op.dtype, normal=isinstance(op, ops.RngNormal))
+    builder.call_tasks(
+        compiled_task(kernel),
+        -(-blocks // kernels.BLOCKS),
+        (seed, seed),
+        out,
+        [count],
+        builder.threads_from(kernels.BLOCKS + 1, blocks),
+    )
+
+
+for _class in (ops.RngUniform, ops.RngNormal):
+    TABLE.register(_class, dtypes=_class.allowed)(rng)

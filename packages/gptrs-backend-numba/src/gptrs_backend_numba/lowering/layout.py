@@ -11,15 +11,14 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import creation as creation_ops
 from gptrs.ir.ops import layout as layout_ops
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import greatest, least
+from gptrs.ir.size_guards import Shape, greatest, least
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View, memory_order
 
 

@@ -11,6 +11,7 @@ from gptrs.ir.size_guards import greatest, select
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
 from gptrs_backend_numba.kernels.matmul.dots import MOST_ROWS, table_products
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -45,7 +46,6 @@ from gptrs_backend_numba.lowering.product_calls import (
 )
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import Matrix, MemorySpace, Product, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)

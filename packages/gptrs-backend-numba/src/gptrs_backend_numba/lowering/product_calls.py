@@ -8,6 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.size_guards import greatest, least
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
 from gptrs_backend_numba.kernels.matmul.gemm import (
     DIRECT,
@@ -36,7 +37,6 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, PANELS_OF_ROW
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import Product, View
 
 PARALLEL_FROM = 32_768

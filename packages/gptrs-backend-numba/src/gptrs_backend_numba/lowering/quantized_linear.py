@@ -25,6 +25,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES
+from gptrs_backend_numba.cost_model import is_one
 from gptrs_backend_numba.kernels.amx.quantized import (
     AMX_QUANTIZED_ROWS,
     amx_left_rounding,
@@ -55,7 +56,6 @@ from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.packing import CodePanels, Packing, Panels, ValuePanels
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import Matrix, MemorySpace, Product, View
 
 # Which products with quantized weights are computed on AMX.

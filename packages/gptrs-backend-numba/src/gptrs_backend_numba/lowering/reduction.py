@@ -21,6 +21,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.codegen.machine import FLOATS, NUMBERS, constant
+from gptrs_backend_numba.cost_model import is_equal, is_one
 from gptrs_backend_numba.kernels import normalization as groups_kernels
 from gptrs_backend_numba.kernels import normalization as normalization_kernels
 from gptrs_backend_numba.kernels import reduction as reduction_kernels
@@ -28,7 +29,6 @@ from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.table import TABLE, custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import is_equal, is_one
 from gptrs_backend_numba.views import View, lines, merged_axes
 
 Axes = list[tuple[int, tuple[int, ...]]]

@@ -10,17 +10,16 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import window as ops
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import greatest, least
+from gptrs.ir.size_guards import Shape, greatest, least
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.machine import NUMBERS, constant
+from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.kernels import window as kernels
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View, dense_strides, memory_order
 
 _PARALLEL_FROM = 32_768

@@ -9,8 +9,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.errors import ProgramError, UsageError
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import DerivedSize
+from gptrs.ir.size_guards import DerivedSize, Shape
 from gptrs.ir.symbolic_dim import Monomial, SymbolicDim, evaluated, symbol, symbols_of
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
@@ -26,9 +25,9 @@ from gptrs_backend_numba.codegen.tasks import (
     compute_sizes,
     place_sizes,
 )
+from gptrs_backend_numba.cost_model import Begin, Jump, Label, Next
 from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
-from gptrs_backend_numba.size_classes import Begin, Jump, Label, Next
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
 Key = tuple[MemorySpace, int]

@@ -18,7 +18,7 @@ from gptrs.backend.contract import BoundInputs, Buffer, Executable, InputRole, K
 from gptrs.backend.mapped_files import COUNT, EVER, MAPPED_FILES, NEW, RUNNING
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter

@@ -15,7 +15,7 @@ import numpy as np
 
 from gptrs.backend.contract import BoundInputs, Buffer, InputRole
 from gptrs.errors import UsageError
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass

@@ -34,7 +34,7 @@ from gptrs_observe.measure.step_work import MachineLimits, Row, measure_limits
 from gptrs_observe.results import Bench
 from gptrs_runtime.generation.step_times import cache_dtype as checked_dtype
 from gptrs_runtime.imported.batch import named_sizes, random_batch
-from gptrs_runtime.imported.loaded_import import LoadedImport
+from gptrs_runtime.imported.scores import LoadedImport
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
 

@@ -21,7 +21,7 @@ from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import note, printable
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.converting.convert import Converted
 from gptrs_runtime.converting.convert import convert as convert_checkpoint
 from gptrs_runtime.converting.model_content import parse_size

@@ -27,7 +27,7 @@ from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import is_terminal, note, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.hub import HubModel, download

@@ -17,8 +17,8 @@ from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity, Tag
-from gptrs_runtime.text_classes.tag import AGGREGATIONS, OUTSIDE
-from gptrs_runtime.text_classes.tag import tag as tag_texts
+from gptrs_runtime.text_classes.fill import AGGREGATIONS, OUTSIDE
+from gptrs_runtime.text_classes.fill import tag as tag_texts
 
 
 @command_options(*MODEL)

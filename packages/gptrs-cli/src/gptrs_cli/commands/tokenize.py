@@ -15,7 +15,7 @@ from gptrs_cli.options.text_input import TextInput, parse_integers
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import is_terminal, note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of

@@ -16,8 +16,7 @@ from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.streams import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.imported.batch import ImportedBatch, imported_batch, named_sizes
-from gptrs_runtime.imported.loaded_import import LoadedImport
-from gptrs_runtime.imported.scores import ImageFiles, ImportedScores, run_scores
+from gptrs_runtime.imported.scores import ImageFiles, ImportedScores, LoadedImport, run_scores
 from gptrs_runtime.model_inputs import InputChoice
 from gptrs_runtime.results import Forward, Profile, RunTimings, Score
 

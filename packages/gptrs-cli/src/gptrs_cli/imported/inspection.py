@@ -38,8 +38,7 @@ from gptrs_runtime.imported.batch import (
     imported_batch,
     named_sizes,
 )
-from gptrs_runtime.imported.loaded_import import LoadedImport, load_import
-from gptrs_runtime.imported.scores import ImageFiles
+from gptrs_runtime.imported.scores import ImageFiles, LoadedImport, load_import
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_runtime.results import Profile, Result, RunTimings
 

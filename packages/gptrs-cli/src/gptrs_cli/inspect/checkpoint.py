@@ -23,7 +23,7 @@ from gptrs.quoting import listed
 from gptrs_cli.models.head import architecture, classes, commands
 from gptrs_cli.terminal.streams import printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.generation.model_settings import ignored_settings
 from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint

@@ -10,7 +10,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Call, Cond, Scan, While
 from gptrs.ir.ops.creation import Constant

@@ -9,7 +9,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops import layout as ops
 from gptrs.ir.ops.creation import Constant, Iota

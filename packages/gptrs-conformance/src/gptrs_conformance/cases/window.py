@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gptrs.ir import dtypes, literal
+from gptrs.ir import dtypes, literal_text
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
@@ -163,6 +163,6 @@ def extract_patches(op_class: type[Op], dtype: DType, rng: np.random.Generator) 
         yield OpCase(op, (x,), (expected_patches(op, x),), label=label)
 
 
-def _fill(dtype: DType) -> literal.Scalar:
+def _fill(dtype: DType) -> literal_text.Scalar:
     value = 1 if dtype.is_bool else -2.5 if dtype.is_float else 7
-    return literal.Scalar(literal.Literal.full(value, dtype))
+    return literal_text.Scalar(literal_text.Literal.full(value, dtype))

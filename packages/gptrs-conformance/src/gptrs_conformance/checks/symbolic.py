@@ -12,7 +12,7 @@ from gptrs.backend.contract import Backend, Executable, InputRole
 from gptrs.capture.compilation import compile_program, prepare
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes, print_program
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards

@@ -7,8 +7,8 @@ cases in the kit.
 """
 
 from gptrs_conformance.program_generator import contraction, control_flow, elementwise, layout
+from gptrs_conformance.program_generator.draft import EMITTERS
 from gptrs_conformance.program_generator.elements import error_limit
-from gptrs_conformance.program_generator.emitters import EMITTERS
 from gptrs_conformance.program_generator.programs import (
     disagreement,
     programs_covering,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Scalar
+from gptrs.ir.literal_text import Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops import contraction as contraction_ops
 from gptrs.ir.ops import normalization as normalization_ops
@@ -15,9 +15,9 @@ from gptrs.ir.ops import quantization as quantization_ops
 from gptrs.ir.ops import random as random_ops
 from gptrs.ir.ops import window as window_ops
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.draft import NUMBERS, Draft, StepDeclined, emits
 from gptrs_conformance.program_generator.elements import (
     NOTHING_KNOWN,
     Facts,
@@ -29,7 +29,6 @@ from gptrs_conformance.program_generator.elements import (
     random_literal,
 )
 from gptrs_conformance.program_generator.elementwise import combinable, combined, kindred, kinds_of
-from gptrs_conformance.program_generator.emitters import NUMBERS, emits
 
 
 @emits(contraction_ops.DotGeneral, dtypes=NUMBERS, weight=4)

@@ -15,9 +15,8 @@ from gptrs.ir.ops.elementwise import Add, And, Compare, Sub
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.draft import Draft, StepDeclined, emits
 from gptrs_conformance.program_generator.elements import NOTHING_KNOWN, Facts, joined
-from gptrs_conformance.program_generator.emitters import emits
 from gptrs_conformance.program_generator.steps import inner_draft
 
 MAX_NESTING = 2

@@ -10,7 +10,7 @@ from typing import Literal as OneOf
 import numpy as np
 
 from gptrs.ir.dtypes import DType, by_name
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.numerics import GREATEST, LEAST_EXPONENT, PRECISION, integer_range
 from gptrs_conformance.program_generator.dice import Dice

@@ -12,7 +12,16 @@ from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as elementwise_ops
 from gptrs.ir.ops import reduction as reduction_ops
 from gptrs.ir.program import Value
-from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.draft import (
+    NUMBERS,
+    ORDERED,
+    REALS,
+    Draft,
+    EmitOp,
+    StepDeclined,
+    emits,
+    of_kind,
+)
 from gptrs_conformance.program_generator.elements import (
     NOTHING_KNOWN,
     SIGN_OF_ZERO_OPEN,
@@ -21,14 +30,6 @@ from gptrs_conformance.program_generator.elements import (
     epsilon,
     joined,
     listed_literal,
-)
-from gptrs_conformance.program_generator.emitters import (
-    NUMBERS,
-    ORDERED,
-    REALS,
-    EmitOp,
-    emits,
-    of_kind,
 )
 
 Direction = OneOf["lt", "le", "eq", "ge", "gt", "ne"]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import ROWS, OpCase, cases
-from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.draft import Draft, OpEmitter, StepDeclined
 from gptrs_conformance.program_generator.elements import NOTHING_KNOWN, Facts, error_limit
-from gptrs_conformance.program_generator.emitters import OpEmitter
 
 
 def case_emitter(op: type[Op]) -> OpEmitter:

@@ -7,7 +7,7 @@ from typing import Literal as OneOf
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Scalar
+from gptrs.ir.literal_text import Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops import creation as creation_ops
 from gptrs.ir.ops import indexing as indexing_ops
@@ -15,10 +15,18 @@ from gptrs.ir.ops import layout as layout_ops
 from gptrs.ir.ops import sorting as sorting_ops
 from gptrs.ir.ops.elementwise import Clamp
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import MAX_SIZE, Draft, StepDeclined
+from gptrs_conformance.program_generator.draft import (
+    MAX_SIZE,
+    NUMBERS,
+    ORDERED,
+    REALS,
+    Draft,
+    StepDeclined,
+    emits,
+)
 from gptrs_conformance.program_generator.elements import (
     Facts,
     Style,
@@ -28,7 +36,6 @@ from gptrs_conformance.program_generator.elements import (
     random_literal,
 )
 from gptrs_conformance.program_generator.elementwise import combinable, combined, kinds_of
-from gptrs_conformance.program_generator.emitters import NUMBERS, ORDERED, REALS, emits
 
 
 @emits(layout_ops.Reshape, dtypes=dtypes.ALL)

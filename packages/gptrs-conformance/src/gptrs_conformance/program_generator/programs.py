@@ -13,9 +13,15 @@ from gptrs.ir.program import Function, Program, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.numerics import Tolerance, decode
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import Accepts, Draft, ExtraStep, Library, Rules
+from gptrs_conformance.program_generator.draft import (
+    Accepts,
+    Draft,
+    ExtraStep,
+    Library,
+    OpEmitter,
+    Rules,
+)
 from gptrs_conformance.program_generator.elements import Style, error_limit, random_literal
-from gptrs_conformance.program_generator.emitters import OpEmitter
 from gptrs_conformance.program_generator.steps import random_palette, take_steps, usable_emitters
 
 _PAIRS_A_PROGRAM = 12

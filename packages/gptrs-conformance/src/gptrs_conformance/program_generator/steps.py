@@ -14,9 +14,14 @@ from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.op_case import ROWS
 from gptrs_conformance.program_generator import layout
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import Draft, Rules, StepDeclined
+from gptrs_conformance.program_generator.draft import (
+    EMITTERS,
+    Draft,
+    OpEmitter,
+    Rules,
+    StepDeclined,
+)
 from gptrs_conformance.program_generator.elements import Facts
-from gptrs_conformance.program_generator.emitters import EMITTERS, OpEmitter
 from gptrs_conformance.program_generator.from_cases import case_emitter
 
 _ATTEMPTS = 8

@@ -10,13 +10,12 @@ from typing import cast
 import numpy as np
 
 from gptrs.errors import GptrsError
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo, Slice
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
-from gptrs.ir.shapes import Shape
-from gptrs.ir.size_guards import SizeGuards, active_guards, deciding
+from gptrs.ir.size_guards import Shape, SizeGuards, active_guards, deciding
 from gptrs.ir.symbolic_dim import evaluated, symbol
 from gptrs.ir.tensor_type import TensorType
 

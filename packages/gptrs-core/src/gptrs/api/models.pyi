@@ -34,4 +34,4 @@ from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
 from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
 from gptrs.plugins.capabilities import Transcriber as Transcriber
 from gptrs.plugins.gguf_architecture import GgufArchitecture as GgufArchitecture
-from gptrs.plugins.timm_family import TimmFamily as TimmFamily
+from gptrs.plugins.gguf_architecture import TimmFamily as TimmFamily

@@ -20,8 +20,8 @@ from gptrs.ir.attributes import Dictionary as Dictionary
 from gptrs.ir.attributes import FunctionName as FunctionName
 from gptrs.ir.builder import Builder as Builder
 from gptrs.ir.dtypes import DType as DType
-from gptrs.ir.literal import Literal as Literal
-from gptrs.ir.literal import Scalar as Scalar
+from gptrs.ir.literal_text import Literal as Literal
+from gptrs.ir.literal_text import Scalar as Scalar
 from gptrs.ir.op import Op as Op
 from gptrs.ir.op import Signature as Signature
 from gptrs.ir.program import Function as Function

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -168,3 +170,18 @@ def _nbytes(types: Iterable[TensorType]) -> int:
 def _size(count: int) -> str:
     power = min((max(count, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{count / 1024**power:.4g} {_UNITS[power]}"
+
+
+# The collector of reference cycles, paused where many objects are made and few are garbage.
+
+
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """Open a scope without the collector; it goes on afterwards if it was on before."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -30,8 +30,8 @@ from gptrs.capture.backend_calls import (
     to_host,
     without_exit,
 )
-from gptrs.capture.caching.entry_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
+from gptrs.capture.caching.program_key import optimization_key
 from gptrs.capture.events import run_traced
 from gptrs.capture.graph import Leaf
 from gptrs.capture.outcome import Outcome, outcome_after

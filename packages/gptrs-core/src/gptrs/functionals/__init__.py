@@ -7,7 +7,7 @@ from gptrs.functionals.activation import *  # noqa: F403
 from gptrs.functionals.arithmetic import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.attention import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.convolution import *  # noqa: F403
-from gptrs.functionals.creation import *  # noqa: F403
+from gptrs.functionals.creation import *  # noqa: F403  # noqa: F403  # noqa: F403
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.functionals.dispatch.registry import functional as functional
 from gptrs.functionals.dispatch.registry import functional_names
@@ -16,7 +16,6 @@ from gptrs.functionals.dispatch.registry import implementations as implementatio
 from gptrs.functionals.elementwise import *  # noqa: F403
 from gptrs.functionals.indexing import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.layout import *  # noqa: F403  # noqa: F403  # noqa: F403
-from gptrs.functionals.linear import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
 from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403

@@ -23,7 +23,7 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir.dtypes import FLOATS, f32, f64, i1
-from gptrs.ir.shapes import broadcast_shapes
+from gptrs.ir.size_guards import broadcast_shapes
 
 
 @functional

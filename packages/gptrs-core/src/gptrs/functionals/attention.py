@@ -22,7 +22,7 @@ from gptrs.functionals.operands import (
 )
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.shapes import broadcast_shapes, broadcastable_to
+from gptrs.ir.size_guards import broadcast_shapes, broadcastable_to
 
 # Masks of attention: which keys a query sees, as i1 tensors that broadcast to the scores.
 

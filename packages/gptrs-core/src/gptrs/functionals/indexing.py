@@ -27,7 +27,7 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir.dtypes import ALL
-from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.size_guards import broadcastable_to
 
 Entry = SupportsIndex | slice | EllipsisType | Tensor | None
 Key = Entry | tuple[Entry, ...]

@@ -24,7 +24,7 @@ from gptrs.functionals.operands import (
     require_same_dtype,
 )
 from gptrs.ir.dtypes import DTypeLike, dtype_of
-from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.size_guards import broadcastable_to
 from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError
 
 

@@ -12,7 +12,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import ALL, FLOATS, INTEGERS, DType, i1
-from gptrs.ir.shapes import broadcast_shapes, normalize_axis
+from gptrs.ir.size_guards import broadcast_shapes, normalize_axis
 from gptrs.quoting import joined
 
 Number = bool | int | float | complex

@@ -14,7 +14,7 @@ from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import DType
 from gptrs.ir.json_form import parse_json, print_json, program_to_json
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program

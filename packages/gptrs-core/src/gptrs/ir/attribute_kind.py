@@ -8,9 +8,8 @@ from abc import ABC, abstractmethod
 from typing_extensions import override
 
 from gptrs.errors import ProgramError
-from gptrs.ir.json_node import JsonNode
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import SyntaxNode
+from gptrs.ir.value_tree import JsonNode, SyntaxNode
 
 MAX_LENGTH = 1024
 """Longest tuple: the entries are one an axis, and products of them must stay cheap."""

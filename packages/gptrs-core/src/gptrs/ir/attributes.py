@@ -15,12 +15,11 @@ from gptrs.ir import plain_attributes as plain
 from gptrs.ir import plain_attributes as structured
 from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, SameInJson, misfit
 from gptrs.ir.dtypes import DType
-from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import IDENTIFIER, Token
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Float, Integers, Text
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import SyntaxNames, SyntaxNode
+from gptrs.ir.value_tree import JsonNode, SyntaxNames, SyntaxNode
 from gptrs.quick_dataclass import dataclass
 
 # The kinds of attributes that choose: one of some words, or another kind or nothing.

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from gptrs.errors import ProgramError, UsageError
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.quick_dataclass import dataclass
 
 Kind = Literal["bool", "signed", "unsigned", "float", "complex"]

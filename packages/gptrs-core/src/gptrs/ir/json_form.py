@@ -25,7 +25,6 @@ from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.bounds import MAX_NESTING
 from gptrs.ir.builder import WrittenOp
-from gptrs.ir.json_node import Allowance, JsonNode
 from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.literal_text import literal_from_json
 from gptrs.ir.op import Signature
@@ -44,6 +43,7 @@ from gptrs.ir.program import (
 )
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.v04.dump import is_dump, translate_dump
+from gptrs.ir.value_tree import Allowance, JsonNode
 from gptrs.ir.versions import VERSIONS, Version
 from gptrs.quick_dataclass import dataclass
 from gptrs.strict_json import parse_object

@@ -10,11 +10,10 @@ from typing_extensions import override
 from gptrs.ir import dtypes
 from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, SameInJson, misfit
 from gptrs.ir.dtypes import DType
-from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import IDENTIFIER, Token
-from gptrs.ir.literal import Literal
 from gptrs.ir.literal_text import (
     LITERAL_SCHEMA,
+    Literal,
     literal_from_json,
     literal_to_json,
     parse_literal,
@@ -23,7 +22,7 @@ from gptrs.ir.literal_text import (
 from gptrs.ir.symbolic_dim import JSON_PATTERN, MAX_TEXT, SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic
-from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence, SyntaxType
+from gptrs.ir.value_tree import JsonNode, SyntaxNode, SyntaxSequence, SyntaxType
 from gptrs.quick_dataclass import dataclass
 
 _INTEGER_LIMIT = 2**63

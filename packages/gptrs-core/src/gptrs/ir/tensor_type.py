@@ -9,7 +9,7 @@ import numpy as np
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim, is_negative, symbols_of
 from gptrs.quick_dataclass import dataclass
 

@@ -19,8 +19,7 @@ from gptrs.nn.layers import (
     Module,
     RMSNorm,
 )
-from gptrs.nn.page_buffers import PageBuffers
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PageBuffers, PagedTexts
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, pages_for, ragged_step
 from gptrs.nn.rope import Rope, RopeSettings
 from gptrs.nn.seq2seq import DecoderModule, Seq2SeqModule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Tile, Transpose
 from gptrs.ir.program import Value

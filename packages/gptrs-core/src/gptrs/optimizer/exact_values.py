@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.ops import creation, elementwise, layout
+from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Instruction, Value
+from gptrs.ir.tensor_type import TensorType
 
 _Arrays = Sequence[np.ndarray]
 _Move = Callable[[Any, _Arrays], np.ndarray]
@@ -107,3 +110,49 @@ def _function_of(instruction: Instruction) -> _Function | None:
             return COMPARISONS[op.direction]
         return (ARITHMETIC.get(kind) if integers else None) or LOGIC.get(kind)
     return None
+
+
+# Ops that give the same bits wherever an element stands, and whether an op takes operands.
+
+
+EXACT_UNARY: tuple[type[Op], ...] = (
+    ops.Neg,
+    ops.Abs,
+    ops.Sign,
+    ops.Sqrt,
+    ops.Reciprocal,
+    ops.Floor,
+    ops.Ceil,
+    ops.RoundNearestEven,
+    ops.Not,
+    ops.IsFinite,
+    ops.Cast,
+    ops.Bitcast,
+)
+"""Of one operand. Of real types IEEE 754 fixes the results; exponentials and the like may differ in
+the last bit between the loops that a backend runs for other shapes and strides."""
+
+EXACT_BINARY: tuple[type[Op], ...] = (
+    ops.Add,
+    ops.Sub,
+    ops.Mul,
+    ops.Div,
+    ops.Rem,
+    ops.And,
+    ops.Or,
+    ops.Xor,
+    ops.ShiftLeft,
+    ops.ShiftRightArithmetic,
+    ops.ShiftRightLogical,
+    ops.Compare,
+)
+"""Of two operands. `maximum` and `minimum` may give either of two zeros."""
+
+
+def accepts(op: Op, *operands: TensorType) -> bool:
+    """Return whether `op` takes these operands; it does not where symbolic dims leave that open."""
+    try:
+        op.result_types(operands)
+    except ProgramError:
+        return False
+    return True

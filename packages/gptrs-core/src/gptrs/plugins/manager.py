@@ -27,7 +27,7 @@ from gptrs.plugins.descriptions import (
 )
 from gptrs.plugins.discovery import Plugin
 from gptrs.plugins.entry_points import resource_directory
-from gptrs.plugins.memory_lack import memory_is_there
+from gptrs.plugins.refusals import memory_is_there
 from gptrs.plugins.registry import PluginRegistry
 from gptrs.plugins.selection import Selection, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, described

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.nn.paged_texts import PagedTexts
+from gptrs.nn.page_buffers import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed

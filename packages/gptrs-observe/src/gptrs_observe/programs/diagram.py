@@ -12,7 +12,7 @@ import typing
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import CustomCall

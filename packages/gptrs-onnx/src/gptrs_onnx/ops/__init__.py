@@ -13,7 +13,6 @@ from gptrs_onnx.ops import (
     quantization,
     recurrent,
     resize,
-    signal,
 )
 
 __all__ = [

@@ -13,7 +13,6 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
-from gptrs_runtime.prompts import read_prompts
 from gptrs_runtime.sources.model_folder import (
     MODEL_CONFIG,
     MODULES,
@@ -21,6 +20,7 @@ from gptrs_runtime.sources.model_folder import (
     TRANSFORMER_CONFIG,
 )
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
+from gptrs_runtime.text_batches import read_prompts
 
 # Pooling the vectors of tokens to the vector of a text, as sentence-transformers does it.
 

@@ -13,7 +13,7 @@ from gptrs_runtime.generation.outcome import FinishReason, Generation, Timings
 from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.generation.text_stream import TokenScores
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.prompts import Prompt
+from gptrs_runtime.text_batches import Prompt
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",

@@ -19,8 +19,8 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.guesser import Candidate, Guess, Guesser
+from gptrs_runtime.generation.pages.page_group import shared_tokens
 from gptrs_runtime.generation.pages.page_pool import TextPages
-from gptrs_runtime.generation.pages.prefix_index import shared_tokens
 from gptrs_runtime.generation.text_cache import GreedyRow, RepeatingCache, Row, TextCache
 
 WhenRead = Callable[[TextPages], None]

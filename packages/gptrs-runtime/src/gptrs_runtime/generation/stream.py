@@ -16,7 +16,7 @@ from gptrs_runtime.generation.outcome import Generation
 from gptrs_runtime.generation.prompt_cache import PromptFile
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.prompts import Prompt
+from gptrs_runtime.text_batches import Prompt
 
 
 class TextStream:

@@ -20,7 +20,7 @@ from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs_runtime.chat.template import chat_template_of
-from gptrs_runtime.converting.destination import watched
+from gptrs_runtime.converting.convert import watched
 from gptrs_runtime.gguf_export.tensors import (
     GgufNames,
     extra_tensors,

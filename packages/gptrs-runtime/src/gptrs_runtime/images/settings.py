@@ -10,8 +10,7 @@ from typing import Final, Protocol, cast
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, shown_value
-from gptrs_runtime.images.fields import ImageFields
-from gptrs_runtime.images.processor import ImageProcessor, Size
+from gptrs_runtime.images.processor import ImageFields, ImageProcessor, Size
 from gptrs_runtime.images.tiling import TilingProcessor, tiling_processor
 
 # The transforms of timm for evaluation, as `pretrained_cfg` describes them.

@@ -12,8 +12,7 @@ from gptrs.checkpoint.config_fields import is_integer
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.images.decoding import MAX_PIXELS, resized
-from gptrs_runtime.images.fields import ImageFields
-from gptrs_runtime.images.processor import ImageProcessor
+from gptrs_runtime.images.processor import ImageFields, ImageProcessor
 
 MAX_PICTURES: Final = 256
 """Most pictures that an image becomes."""

@@ -19,11 +19,11 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.exporters import ImportedModel, ModelInput
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs_runtime.imported.loaded_import import LoadedImport
 from gptrs_runtime.imported.scores import (
     COMPANIONS,
     IMAGE_EDGE,
     ImageFiles,
+    LoadedImport,
     image_axes,
     is_token_input,
     token_inputs,

@@ -16,10 +16,10 @@ from gptrs.ir.dtypes import DType
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs_runtime.generation.family_cache import AdaptedSteps, FamilyCache, adapted_steps
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.outcome import FinishReason, Generation
+from gptrs_runtime.generation.source_cache import AdaptedSteps, FamilyCache, adapted_steps
 from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_stream import TokenScores
 from gptrs_runtime.loaded_model import LoadedModel

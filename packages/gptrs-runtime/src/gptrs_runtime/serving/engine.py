@@ -20,9 +20,9 @@ from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.prompts import Prompt
 from gptrs_runtime.serving.answers import AnswerStream, families, shared_budget
 from gptrs_runtime.serving.lane import EngineLoop, Lane
+from gptrs_runtime.text_batches import Prompt
 
 MOST_RUNNING: Final = 64
 MOST_REQUESTS: Final = 1024

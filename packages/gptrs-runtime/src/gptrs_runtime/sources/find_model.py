@@ -17,11 +17,11 @@ from gptrs_runtime.sources.model_source import ModelSource
 
 if TYPE_CHECKING:
     from gptrs.checkpoint.formats import tensor_archive
-    from gptrs_runtime.sources import gguf_model, gptrschk_model, hub
+    from gptrs_runtime.sources import gguf_model, hub, model_source
 else:
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
     gguf_model = lazy_module("gptrs_runtime.sources.gguf_model")
-    gptrschk_model = lazy_module("gptrs_runtime.sources.gptrschk_model")
+    model_source = lazy_module("gptrs_runtime.sources.model_source")
     hub = lazy_module("gptrs_runtime.sources.hub")
 
 
@@ -39,7 +39,7 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         return source
     start = _magic(name)
     if start.startswith(gptrschk.GPTRSCHK):
-        return gptrschk_model.GptrschkModel.open(name)
+        return model_source.GptrschkModel.open(name)
     if start.startswith(gptrschk.GGUF):
         return gguf_model.GgufModel.open(name)
     if os.path.isfile(name):

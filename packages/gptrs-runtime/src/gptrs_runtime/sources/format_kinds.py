@@ -9,10 +9,9 @@ from typing import TypeVar, cast
 
 from gptrs.errors import ModelError, PluginError
 from gptrs.plugins.descriptions import ModelPlugin
-from gptrs.plugins.gguf_architecture import GgufArchitecture
+from gptrs.plugins.gguf_architecture import GgufArchitecture, TimmFamily
 from gptrs.plugins.manager import manager
 from gptrs.plugins.selection import is_own
-from gptrs.plugins.timm_family import TimmFamily
 from gptrs.quoting import joined, listed, quoted
 
 Described = TypeVar("Described")

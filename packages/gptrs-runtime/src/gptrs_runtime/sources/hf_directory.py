@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from gptrs_runtime.sources import (
         bitsandbytes_folder,
         byte_bpe_files,
-        byte_tokens,
         decoded_folder,
         format_kinds,
+        gguf_metadata,
         mlx_folder,
         quantized_folder,
     )
 else:
     bitsandbytes_folder = lazy_module("gptrs_runtime.sources.bitsandbytes_folder")
     byte_bpe_files = lazy_module("gptrs_runtime.sources.byte_bpe_files")
-    byte_tokens = lazy_module("gptrs_runtime.sources.byte_tokens")
+    gguf_metadata = lazy_module("gptrs_runtime.sources.gguf_metadata")
     format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
     mlx_folder = lazy_module("gptrs_runtime.sources.mlx_folder")
     decoded_folder = lazy_module("gptrs_runtime.sources.decoded_folder")
@@ -147,8 +147,8 @@ class HfDirectory(ModelSource):
         """The function that makes a tokenizer.json of older files, None without these."""
         names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         if any(self._folder.find(name) is None for name in names):
-            is_bytes = byte_tokens.has_byte_tokens(self._tokenizer_file)
-            return byte_tokens.tokenizer_json if is_bytes else None
+            is_bytes = gguf_metadata.has_byte_tokens(self._tokenizer_file)
+            return gguf_metadata.tokenizer_json if is_bytes else None
         kind = byte_bpe_files.class_of(self._tokenizer_file)
         return None if kind is None else partial(byte_bpe_files.tokenizer_json, kind=kind)
 

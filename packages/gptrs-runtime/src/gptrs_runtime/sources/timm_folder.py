@@ -17,7 +17,7 @@ from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.plugins.timm_family import Shapes, TimmFamily
+from gptrs.plugins.gguf_architecture import Shapes, TimmFamily
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.format_kinds import timm_kind
 

@@ -15,10 +15,9 @@ from gptrs_runtime.capable_model import RERANKER
 from gptrs_runtime.forward import class_label
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.prompts import chosen_prompt, read_prompts
 from gptrs_runtime.results import LabelScore, Ranked
 from gptrs_runtime.sources.model_folder import MODEL_CONFIG
-from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
+from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, read_prompts, text_batches
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
 

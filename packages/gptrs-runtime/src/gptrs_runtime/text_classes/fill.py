@@ -2,19 +2,158 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.progress import Progress
-from gptrs.quoting import quoted
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+from gptrs_runtime.forward import class_label
+from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.results import Filling
+from gptrs_runtime.results import Entity, Filling
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
-from gptrs_runtime.text_classes.classify import softmax
-from gptrs_runtime.text_classes.tag import whole_texts
+from gptrs_runtime.text_classes.classify import longest_text, softmax
+from gptrs_runtime.tokenization.encoded_text import EncodedText
 from gptrs_runtime.tokenization.special_tokens import named_tokens
+
+# Classes of the words in a text: names, places, parts of speech.
+
+
+OUTSIDE: Final = "O"
+"""The class of what is none of the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A token or a word: its place and the probability of each class."""
+
+    start: int
+    end: int
+    scores: np.ndarray
+    follows: bool
+
+
+def tag(
+    model: LoadedModel,
+    texts: Sequence[str],
+    aggregation: str = "simple",
+    batch_size: int = BATCH_SIZE,
+    *,
+    ignored: Sequence[str] = (OUTSIDE,),
+    progress: Progress | None = None,
+) -> list[list[Entity]]:
+    """Return the names in each text, in its order, without the classes in `ignored`.
+
+    `aggregation` is that of transformers: `none` gives each token by itself; `simple` joins tokens
+    of one class, and `B-` begins a new part; `first`, `average` and `max` give a word the
+    class of its first token, of the mean, or of its surest token before. UsageError for no text,
+    one that is longer than the model takes, or another aggregation; ModelError for a model without
+    the capability `token_classifier`, or without a tokenizer.
+    """
+    classifier = model.token_classifier()
+    if isinstance(texts, str) or not texts or batch_size < 1:
+        raise UsageError("`tag` needs a list of texts and a batch of at least 1")
+    if aggregation not in AGGREGATIONS:
+        raise UsageError(f"aggregation is one of {listed(AGGREGATIONS)}, got {quoted(aggregation)}")
+    rows = whole_texts(model, texts)
+    found: list[list[Entity]] = [[] for _ in texts]
+    done, tokens = 0, [row.tokens for row in rows]
+    for batch in text_batches(tokens, batch_size, model.backend, classifier.context_length):
+        if progress is not None:
+            progress(done, len(texts))
+        logits = classifier.classify_tokens(batch.tokens, batch.mask)
+        for own, row in zip(logits, batch.rows, strict=False):
+            scores = softmax(own[: len(tokens[row])])
+            parts = _parts(model, texts[row], rows[row], scores)
+            found[row] = _entities(model, texts[row], AGGREGATIONS[aggregation](parts))
+        done += len(batch.rows)
+    if progress is not None:
+        progress(done, len(texts))
+    skipped = frozenset(ignored)
+    return [[entity for entity in each if entity.label not in skipped] for each in found]
+
+
+def whole_texts(model: LoadedModel, texts: Sequence[str]) -> list[EncodedText]:
+    """Return the tokens of texts that must not be cut; UsageError for one that is too long."""
+    limit = longest_text(model)
+    rows = [model.tokenizer.encode_with_places(text) for text in texts]
+    for number, row in enumerate(rows):
+        if not 1 <= len(row.tokens) <= limit:
+            raise UsageError(
+                f"text {number} has {len(row.tokens)} tokens, the model takes from 1 to {limit}",
+                hint="give a long text in parts, and leave out empty ones",
+            )
+        require_known_tokens(row.tokens, model.token_reader().vocab_size)
+    return rows
+
+
+def _parts(model: LoadedModel, text: str, row: EncodedText, scores: np.ndarray) -> list[_Part]:
+    found: list[_Part] = []
+    for token, (start, end), special, own in zip(
+        row.tokens, row.offsets, row.special, scores, strict=True
+    ):
+        if not special:
+            follows = model.tokenizer.continues_word(token, text, start, end)
+            found.append(_Part(start, end, own, follows and bool(found)))
+    return found
+
+
+def _words(parts: list[_Part], choose: Callable[[list[_Part]], np.ndarray]) -> list[_Part]:
+    groups: list[list[_Part]] = []
+    for part in parts:
+        if part.follows:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return [_Part(group[0].start, group[-1].end, choose(group), False) for group in groups]
+
+
+def _mean(group: list[_Part]) -> np.ndarray:
+    return np.stack([part.scores for part in group]).mean(axis=0)
+
+
+def _surest(group: list[_Part]) -> np.ndarray:
+    return max(group, key=lambda part: float(part.scores.max())).scores
+
+
+_Grouped = tuple[list[_Part], bool]
+AGGREGATIONS: Final[dict[str, Callable[[list[_Part]], _Grouped]]] = {
+    "none": lambda parts: (parts, False),
+    "simple": lambda parts: (parts, True),
+    "first": lambda parts: (_words(parts, lambda group: group[0].scores), True),
+    "average": lambda parts: (_words(parts, _mean), True),
+    "max": lambda parts: (_words(parts, _surest), True),
+}
+"""From tokens to parts, and whether neighbours of one class are then joined."""
+
+
+def _entities(model: LoadedModel, text: str, grouped: _Grouped) -> list[Entity]:
+    parts, joins = grouped
+    found: list[Entity] = []
+    scores: list[float] = []
+    for part in parts:
+        best = int(part.scores.argmax())
+        name, score = class_label(model.config, best), float(part.scores[best])
+        begins, label = _tag(name) if joins else (True, name)
+        if joins and found and label == found[-1].label and not begins:
+            scores.append(score)
+            start = found.pop().start
+        else:
+            scores, start = [score], part.start
+        mean = sum(scores) / len(scores)
+        found.append(Entity(label, mean, start, part.end, text[start : part.end]))
+    return found
+
+
+def _tag(name: str) -> tuple[bool, str]:
+    """Return whether a class begins a new part, and its name without `B-` or `I-`."""
+    if name.startswith(("B-", "I-")):
+        return name.startswith("B-"), name[2:]
+    return False, name
 
 
 def mask_of(model: LoadedModel) -> str:

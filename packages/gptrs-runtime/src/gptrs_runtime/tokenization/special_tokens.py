@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 
 from gptrs.errors import ModelError
 from gptrs.quoting import shown_value
-from gptrs_runtime.sources.byte_tokens import WHOLE_CHARACTERS, byte_characters
+from gptrs_runtime.sources.gguf_metadata import WHOLE_CHARACTERS, byte_characters
 from gptrs_runtime.tokenization.tokenizer_file import steps_of
 
 _CONFIG: Final = "tokenizer_config.json"

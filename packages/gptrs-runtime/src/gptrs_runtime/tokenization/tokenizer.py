@@ -18,10 +18,11 @@ from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, M
 from gptrs_runtime.tokenization.encoded_text import (
     EncodedText,
     TextLength,
+    add_missing,
     cut_lengths,
     panics_unheard,
+    set_prefix_space,
 )
-from gptrs_runtime.tokenization.missing_tokens import add_missing, set_prefix_space
 from gptrs_runtime.tokenization.special_tokens import TokenBytes, added_tokens
 from gptrs_runtime.tokenization.text_slices import SLICE, is_sliceable, slices
 from gptrs_runtime.tokenization.tokenizer_file import (

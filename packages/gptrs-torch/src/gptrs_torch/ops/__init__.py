@@ -4,11 +4,9 @@ from gptrs_torch.ops import (
     activations,
     arithmetic,
     attention,
-    convolution,
     indexing,
     layout,
     normalization,
-    pooling,
     recurrent,
     reduction,
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 
-from gptrs.api.models import Tensor
+from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
+from gptrs_torch.ops.arithmetic import name_of
 from gptrs_torch.program_check import converted
 
 
@@ -87,3 +91,106 @@ def _typed(node: Node, *made: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         converted(each, node.dtype_at(like.dtype)) for each, like in zip(made, held, strict=True)
     )
     return first, second, third
+
+
+# Pooling over any number of spatial axes, channels first.
+
+
+def _pair(values: Sequence[int] | int, count: int) -> list[int]:
+    several = [values] if isinstance(values, int) else list(values)
+    return several * count if len(several) == 1 else several
+
+
+@converts(
+    "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d", "max_pool3d", "max_pool1d"
+)
+def max_pool(
+    node: Node,
+    x: Tensor,
+    kernel_size: list[int],
+    stride: list[int] | None = None,
+    padding: list[int] | int = 0,
+    dilation: list[int] | int = 1,
+    ceil_mode: bool = False,
+) -> object:
+    """Return the largest element under each window and its place in the plane."""
+    name = name_of(node)
+    count = int(name.partition("_pool")[2][0])
+    axes = range(x.rank - count, x.rank)
+    kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
+    moves = (kernel, steps, _pair(padding, count), _pair(dilation, count), ceil_mode, axes)
+    if name.endswith("indices") and _reads_second(node):
+        return F.max_pool_with_indices(x, *moves)
+    best = F.max_pool(x, *moves)
+    return (best, F.zeros(best.shape, dtypes.si64)) if name.endswith("indices") else best
+
+
+def _reads_second(node: Node) -> bool:
+    """Return whether anybody reads the places: they cost much more than the values."""
+    return any(user.args[1:] != (0,) for user in node.source.users)
+
+
+@converts("max_pool2d_with_indices_backward")
+def max_pool_gradient(
+    node: Node, gradient: Tensor, x: Tensor, *rest: object, **named: object
+) -> Tensor:
+    """Return the gradient of max pooling: that of each window at the place of its largest."""
+    places = named.get("indices", rest[-1] if rest else None)
+    if not isinstance(places, Tensor):
+        node.refuse("has no places of the largest elements")
+    lead = x.shape[: x.rank - 2]
+    empty = F.zeros([*lead, x.shape[-2] * x.shape[-1]], x.dtype)
+    flat = [*lead, gradient.shape[-2] * gradient.shape[-1]]
+    made = F.scatter(empty, F.reshape(places, flat), F.reshape(gradient, flat), x.rank - 2, "add")
+    return F.reshape(made, x.shape)
+
+
+@converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def average_pool(
+    node: Node,
+    x: Tensor,
+    kernel_size: list[int],
+    stride: list[int] | None = None,
+    padding: list[int] | int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Return the mean under each window; padding counts as zeros unless the node says not."""
+    count = int(name_of(node)[-2])
+    kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
+    counts = (ceil_mode, count_include_pad, divisor_override or None)
+    axes = range(x.rank - count, x.rank)
+    return F.average_pool(x, kernel, steps, _pair(padding, count), *counts, axes=axes)
+
+
+@converts(
+    "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "adaptive_avg_pool2d"
+)
+def adaptive_average_pool(node: Node, x: Tensor, output_size: list[int]) -> Tensor:
+    """Return means over windows that share the axes out: of one size, or by sums of parts."""
+    count = len(_pair(output_size, 1)) if not isinstance(output_size, int) else 1
+    wanted = _pair(output_size, count)
+    axes = list(range(x.rank - count, x.rank))
+    if wanted == [1] * count:
+        return F.mean(x, axes, keepdims=True)
+    made = x
+    for axis, parts in zip(axes, wanted, strict=True):
+        size = x.shape[axis]
+        if size % parts == 0:
+            shape = [*made.shape[:axis], parts, size // parts, *made.shape[axis + 1 :]]
+            made = F.mean(F.reshape(made, shape), axis + 1)
+            continue
+        # Not a product with a matrix of shares: NaN and infinities would be in all means.
+        numbers = np.arange(parts, dtype=np.int64)
+        begins = numbers * size // parts
+        counts = -(-(numbers + 1) * size // parts) - begins
+        steps = np.arange(int(counts.max()), dtype=np.int64)
+        places = primitives.constant(np.minimum(begins[:, None] + steps, size - 1))
+        inside = (steps < counts[:, None]).reshape(parts, -1, *[1] * (made.rank - 1 - axis))
+        windows = F.where(primitives.constant(inside), F.take(made, places, axis), 0.0)
+        shape = [parts] + [1] * (made.rank - 1 - axis)
+        own = F.cast(primitives.constant(counts.reshape(shape)), x.dtype)
+        made = F.sum(windows, axis + 1) / own
+    del node
+    return made

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from gptrs.api import GptrsError, ModelError
-from gptrs_backend_jax.stablehlo.reading.artifact import read_artifact
-from gptrs_backend_jax.stablehlo.reading.document import CONSTANTS, DOCUMENT, ERROR, write_module
+from gptrs_backend_jax.stablehlo.reading.document import (
+    CONSTANTS,
+    DOCUMENT,
+    ERROR,
+    read_artifact,
+    write_module,
+)
 
 _ROOM: Final = 8 * 2**30
 """Most memory beyond what JAX has mapped when it was imported, and a multiple of the file."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
+from jax import export as _export
 
+from gptrs.api import ModelError, UnsupportedError
+from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed
 from gptrs_backend_jax.stablehlo.reading.module import (
     Attribute,
     Block,
@@ -15,6 +24,7 @@ from gptrs_backend_jax.stablehlo.reading.module import (
     Operation,
     StableHlo,
     ValueType,
+    shown,
 )
 
 _ALIGNMENT: Final = 64
@@ -133,3 +143,118 @@ def _typed(held: Sequence[Any]) -> ValueType:
     element, shape = held
     dims = None if shape is None else tuple(None if x is None else int(x) for x in shape)
     return ValueType(str(element), dims)
+
+
+# Files of StableHLO, read by a process of their own: a parser that crashes takes only that.
+
+
+MAX_BYTES: Final = 2**31
+"""Most bytes of a file: what MLIR takes."""
+_SECONDS: Final = 300
+_MODULE: Final = "gptrs_backend_jax.stablehlo.reading.child"
+
+
+def read_file(path: str | os.PathLike[str]) -> StableHlo:
+    """Return the module in a file: text or bytecode of MLIR, or an artifact of `jax.export`.
+
+    ModelError for a file that is not there, is too large, damaged, or none of these;
+    UnsupportedError for a module that is not converted.
+    """
+    source, name = Path(path), shown(os.path.basename(path))
+    if not source.is_file():
+        raise ModelError(f"{os.fspath(path)!a} is no file")
+    size = source.stat().st_size
+    if not 0 < size <= MAX_BYTES:
+        raise ModelError(f"`{name}` has {size} bytes, 1 to {MAX_BYTES} are read")
+    with tempfile.TemporaryDirectory() as folder:
+        code = _run(source, folder)
+        place = Path(folder)
+        if (place / ERROR).exists():
+            raise _error(name, place / ERROR)
+        if code != 0:
+            raise ModelError(f"`{name}` is damaged: MLIR's reader ended by {_end(code)}")
+        constants = np.fromfile(place / CONSTANTS, np.uint8)
+        constants.flags.writeable = False
+        return read_module((place / DOCUMENT).read_bytes(), constants)
+
+
+def _run(source: Path, folder: str) -> int | None:
+    """Return the exit code of the process that reads a file, None if it took too long."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", _MODULE, os.path.abspath(source), folder],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=_SECONDS,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _error(name: str, path: Path) -> ModelError | UnsupportedError:
+    held = cast("dict[str, str | None]", json.loads(path.read_text()))
+    kind = UnsupportedError if held["kind"] == "unsupported" else ModelError
+    return kind(f"`{name}` is not read: {held['message']}", hint=held["hint"])
+
+
+def _end(code: int | None) -> str:
+    if code is None:
+        return f"the limit of {_SECONDS} s"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+# The module in the bytes of a file: StableHLO, or an artifact of `jax.export`.
+
+
+_BYTECODE: Final = b"ML\xefR"
+_TEXT: Final = (b"module", b"#", b"//", b"func.func", b'"builtin.module"', b"{")
+
+
+def read_artifact(data: bytes) -> StableHlo:
+    """Return the module in bytecode, text, or an artifact of `jax.export`, told by how it begins.
+
+    ModelError for what is none of them or is damaged, UnsupportedError for what is not converted.
+    """
+    if data.startswith(_BYTECODE) or data.lstrip()[:20].startswith(_TEXT):
+        return parsed(data)
+    exported = _exported(data)
+    if exported.nr_devices != 1:
+        raise UnsupportedError(f"it is for {exported.nr_devices} devices, one is taken")
+    module = parsed(exported.mlir_module_serialized, free_sizes(exported))
+    if len(module.inputs) != len(exported.module_kept_var_idx):
+        raise UnsupportedError("it is for several platforms", hint="export it for one of them")
+    return module
+
+
+def _exported(data: bytes) -> Any:
+    try:
+        return cast("Any", _export).deserialize(bytearray(data))
+    except ImportError as error:
+        raise UnsupportedError(
+            "it is no text or bytecode of MLIR; files of jax.export need `flatbuffers`",
+            hint="pip install flatbuffers",
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"it is no module of StableHLO and no file of jax.export: {shown(error) or 'damaged'}"
+        ) from error
+
+
+def free_sizes(exported: Any) -> dict[tuple[int, int], str]:
+    """Return the names of free sizes by (input of the module, axis)."""
+    found: dict[tuple[int, int], str] = {}
+    for place, number in enumerate(exported.module_kept_var_idx):
+        for axis, dim in enumerate(exported.in_avals[number].shape):
+            if not isinstance(dim, int):
+                found[place, axis] = str(dim)
+    return found

@@ -14,7 +14,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.inlining import intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     I64,

@@ -13,8 +13,8 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.kernels.amx.gemm_ir import (

@@ -8,7 +8,7 @@ f32. The order of sums depends on the shape and on which keys are visible, never
 
 from __future__ import annotations
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 
 FIELDS = range(36)
 """The numbers of a geometry. Strides count elements, and those of the innermost axes are 1."""

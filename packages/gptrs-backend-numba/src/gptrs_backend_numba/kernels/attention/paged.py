@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import ranges_of, share_tasks

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL

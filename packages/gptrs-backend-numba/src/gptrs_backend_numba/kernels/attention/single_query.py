@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import bf16_to_f32, f16_to_f32

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.vector_ir import (
     FUSED,

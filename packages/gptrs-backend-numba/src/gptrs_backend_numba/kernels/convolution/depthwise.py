@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, VectorEmitter, number

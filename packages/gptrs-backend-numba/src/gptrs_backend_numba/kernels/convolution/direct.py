@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import call_llvm, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.system import atomic_store, exchange_if

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, VectorEmitter

@@ -16,7 +16,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import Intrinsic, register_jitable
 from gptrs_backend_numba.codegen.elements import (
     cast_element_of,
     load_of,
@@ -24,6 +23,7 @@ from gptrs_backend_numba.codegen.elements import (
     rounded_of,
     unchanged,
 )
+from gptrs_backend_numba.codegen.inlining import Intrinsic, register_jitable
 from gptrs_backend_numba.codegen.kernel import (
     SpecializedKernel,
     call_compiled,

@@ -11,7 +11,7 @@ from functools import cache
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,

@@ -13,8 +13,8 @@ import numpy as np
 from llvmlite import ir
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import named_intrinsic, register_jitable, types
 from gptrs_backend_numba.codegen.elements import load_of, memory_of
+from gptrs_backend_numba.codegen.inlining import named_intrinsic, register_jitable, types
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import (

@@ -8,7 +8,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import (
     Unary,
     cast_element_of,
@@ -17,6 +16,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     unchanged,
 )
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, use_wide_vectors
 from gptrs_backend_numba.codegen.machine import (
     divide,

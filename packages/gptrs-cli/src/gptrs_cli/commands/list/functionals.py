@@ -22,7 +22,8 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import has_colors
 from gptrs_cli.terminal.tables import print_table
 from gptrs_observe.dump_records import rounded
-from gptrs_runtime.bundled_models import model_path
+from gptrs_runtime.content_digest import model_path
+from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.functional_listing import (
     ListedFunctional,
     ListedImplementation,
@@ -31,7 +32,6 @@ from gptrs_runtime.functional_listing import (
     list_functionals,
     list_patterns,
 )
-from gptrs_runtime.functional_overrides import command_line_overrides
 from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model
 

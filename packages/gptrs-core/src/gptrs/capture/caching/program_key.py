@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import hashlib
+import platform
+import sys
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Literal, get_args
 
 from gptrs.backend.contract import Backend, InputRole
-from gptrs.ir import literal
+from gptrs.capture.caching.source_identity import package_of, packages_digest
+from gptrs.ir import literal_text
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.op import Op
-from gptrs.ir.program import Function, Region, Value
+from gptrs.ir.printer import print_program
+from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
@@ -133,7 +140,7 @@ class KeyBuilder:
 
     def _add_attribute(self, op: Op, name: str, kind: AttributeKind) -> None:
         value: object = getattr(op, name)
-        if isinstance(value, literal.Literal):
+        if isinstance(value, literal_text.Literal):
             self._add_type(value.type)
             self._attributes.append(None)
             self._literals.append(value.data)
@@ -176,3 +183,44 @@ class _Identity:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Identity) and self._object is other._object
+
+
+# Names of entries on disk: digests of everything that decides what is in them.
+
+
+def entry_key(known: object, backend: Backend, packages: Iterable[str] = ()) -> str | None:
+    """Return the name on disk of what `known`, the code and this machine decide for `backend`.
+
+    `known` must have a `repr` that tells everything else apart. The code is that of gptrs, of the
+    package of the backend, and of `packages`; the processor counts, since backends fuse for it.
+    None where sources do not tell versions apart, see `packages_digest`.
+    """
+    kind = type(backend)
+    code = packages_digest({"gptrs", package_of(kind.__module__), *packages})
+    if code is None or "<locals>" in kind.__qualname__:
+        return None
+    engine = backend.name, kind.__module__, kind.__qualname__
+    everything = known, engine, code, sys.flags.optimize, _machine()
+    return hashlib.blake2b(repr(everything).encode(), digest_size=20).hexdigest()
+
+
+def optimization_key(
+    program: Program, backend: Backend, roles: Sequence[InputRole], settings: Hashable, fold: bool
+) -> str | None:
+    """Return the name of what is made of `program` on `backend` under `settings`.
+
+    `fold`: parameters are folded.
+    """
+    known = print_program(program), [role.value for role in roles], settings, fold
+    return entry_key(known, backend)
+
+
+@cache
+def _machine() -> str:
+    """Return what tells this processor from others: backends fuse for it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    kept = [line for line in lines.splitlines() if line.startswith(("model name", "flags"))]
+    return "\n".join(kept)

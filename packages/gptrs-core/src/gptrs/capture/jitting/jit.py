@@ -12,8 +12,8 @@ from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
-from gptrs.backend.collector import collector_paused
 from gptrs.backend.contract import Backend
+from gptrs.backend.memory import collector_paused
 from gptrs.capture import execute
 from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.compilation import Prepared, prepare

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from gptrs.backend.contract import Backend, InputRole
 from gptrs.capture import events, execute, ports
-from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
+from gptrs.capture.caching.program_key import entry_key
 from gptrs.capture.caching.source_identity import (
     foreign_names,
     other_sources,

@@ -8,10 +8,10 @@ from typing import Literal as OneOf
 from gptrs.capture.tensor import Tensor, apply, apply_many
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.ops import contraction, normalization, quantization, reduction, sorting
 from gptrs.ir.ops import window as ops
-from gptrs.ir.shapes import normalize_axes, normalize_axis
+from gptrs.ir.size_guards import normalize_axes, normalize_axis
 
 ReduceKind = OneOf["sum", "prod", "max", "min", "and", "or"]
 CumulativeKind = OneOf["sum", "prod", "max", "min"]

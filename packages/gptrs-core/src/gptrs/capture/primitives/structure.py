@@ -14,10 +14,10 @@ from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue, FunctionName
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.ops import control_flow, creation, indexing, layout, random
 from gptrs.ir.ops import custom_call as ops
-from gptrs.ir.shapes import normalize_axes, normalize_axis
+from gptrs.ir.size_guards import normalize_axes, normalize_axis
 from gptrs.ir.tensor_type import TensorType
 
 

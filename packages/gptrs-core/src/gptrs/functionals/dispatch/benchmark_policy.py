@@ -12,8 +12,8 @@ import numpy as np
 
 from gptrs.backend.contract import Backend
 from gptrs.capture import events
-from gptrs.capture.caching.entry_key import entry_key
 from gptrs.capture.caching.optimized_programs import optimized_programs
+from gptrs.capture.caching.program_key import entry_key
 from gptrs.capture.caching.source_identity import package_of
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.events import ImplementationChoice

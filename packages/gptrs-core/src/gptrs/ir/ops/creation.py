@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op, op
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import exceeds
 from gptrs.ir.tensor_type import TensorType
 

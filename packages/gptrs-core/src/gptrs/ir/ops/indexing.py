@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from gptrs.ir.op import Op, op
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gptrs.ir.literal import Scalar
+from gptrs.ir.literal_text import Scalar
 from gptrs.ir.op import Op, op
 from gptrs.ir.ops.reduction import require_ascending_axes
-from gptrs.ir.shapes import Shape, broadcastable_to
+from gptrs.ir.size_guards import Shape, broadcastable_to
 from gptrs.ir.symbolic_dim import is_nonzero
 from gptrs.ir.tensor_type import TensorType
 

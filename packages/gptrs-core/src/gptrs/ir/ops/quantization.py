@@ -10,7 +10,7 @@ from __future__ import annotations
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, op
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 
 QUANTIZED = tuple(dtype for dtype in dtypes.INTEGERS if dtype.bits <= 32)

@@ -7,7 +7,7 @@ from typing import Literal
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, op
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import exceeds, is_nonzero
 from gptrs.ir.tensor_type import TensorType
 

@@ -6,10 +6,10 @@ import math
 from typing import Literal
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Scalar
+from gptrs.ir.literal_text import Scalar
 from gptrs.ir.op import Op, op
 from gptrs.ir.ops.reduction import require_kindred
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 

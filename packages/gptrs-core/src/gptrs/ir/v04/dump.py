@@ -7,10 +7,10 @@ It does not say which values a region takes and gives, so that control flow cann
 
 from __future__ import annotations
 
-from gptrs.ir.json_node import JsonNode
 from gptrs.ir.program import VERSION_04, unknown_version
 from gptrs.ir.v04.dump_parts import Dims, camel_to_snake, literal, scalar, variant
 from gptrs.ir.v04.upgrade import DTYPE_NAMES_04
+from gptrs.ir.value_tree import JsonNode
 
 Json = dict[str, object]
 

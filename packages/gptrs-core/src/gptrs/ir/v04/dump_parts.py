@@ -10,10 +10,9 @@ import numpy as np
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.json_node import JsonNode
-from gptrs.ir.literal import Literal
-from gptrs.ir.literal_text import literal_to_json
+from gptrs.ir.literal_text import Literal, literal_to_json
 from gptrs.ir.v04.upgrade import DTYPE_NAMES_04
+from gptrs.ir.value_tree import JsonNode
 
 _DTYPES = {
     **{dtype.name: dtype for dtype in dtypes.ALL},

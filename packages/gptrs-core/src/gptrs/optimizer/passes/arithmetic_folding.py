@@ -9,7 +9,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.elementwise import (
     And,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Transpose
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import symbols_of
-from gptrs.optimizer.exact_ops import accepts
+from gptrs.optimizer.exact_values import accepts
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.slice_folding import Span, slice_op, spans_of
 from gptrs.optimizer.rewrite.pattern import (

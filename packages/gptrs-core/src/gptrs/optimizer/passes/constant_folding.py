@@ -9,7 +9,7 @@ import numpy as np
 
 from gptrs.errors import GptrsError
 from gptrs.ir.builder import with_operands
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Instruction, Program, Region, Value

@@ -23,10 +23,10 @@ from gptrs.ir.ops.elementwise import (
 )
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.size_guards import broadcastable_to
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.constants import beside_splat, is_splat
-from gptrs.optimizer.exact_ops import EXACT_BINARY, EXACT_UNARY, accepts
+from gptrs.optimizer.exact_values import EXACT_BINARY, EXACT_UNARY, accepts
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.broadcast_folding import UNDECIDED, aligned
 from gptrs.optimizer.rewrite.pattern import (

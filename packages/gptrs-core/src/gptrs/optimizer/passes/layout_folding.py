@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gptrs.ir import dtypes
-from gptrs.ir.literal import Literal
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.elementwise import Compare, Not, Select
 from gptrs.ir.ops.layout import BroadcastTo, Pad, Reshape, Slice, Tile, Transpose
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.constants import emit_splat, splat_value
-from gptrs.optimizer.exact_ops import EXACT_UNARY
+from gptrs.optimizer.exact_values import EXACT_UNARY
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,

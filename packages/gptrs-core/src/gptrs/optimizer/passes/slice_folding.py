@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.ops.layout import Concat, Pad, Reshape, Reverse, Slice, Transpose
 from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Value
-from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import (

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from gptrs.errors import CacheBudgetError
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.pages.page_group import GroupLayout, PageGroup
-from gptrs_runtime.generation.pages.prefix_index import Block, PrefixIndex
+from gptrs_runtime.generation.pages.page_group import Block, GroupLayout, PageGroup, PrefixIndex
 
 # The longest start of a prompt whose keys and values are in pages already.
 
