@@ -153,8 +153,7 @@ def test_describing_it_imports_no_jax() -> None:
 
 
 def test_it_is_the_default_on_accelerators_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gptrs_backend_jax.devices import has_accelerator
-    from gptrs_backend_jax.plugin import PLUGIN
+    from gptrs_backend_jax.plugin import PLUGIN, has_accelerator
 
     monkeypatch.setenv("GPTRS_JAX_PLATFORM", "cpu")
     assert not has_accelerator()

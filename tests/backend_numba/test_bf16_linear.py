@@ -10,7 +10,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.fusion.needed_patterns import VARIABLE as FUSE
+from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.lowering.linear import BF16_LINEAR
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
 from gptrs_backend_numba.run.executable import NumbaExecutable

@@ -19,7 +19,7 @@ from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.symbolic_dim import symbol
-from gptrs.optimizer.pipeline import Recipe, Split
+from gptrs.optimizer.split import Recipe, Split
 
 SYMBOLIC = parse_program("""ptir.v0.5
 func @main(%x: f32[?0, 3], %w: bf16[3]) -> f32[?0, 3] {

@@ -45,7 +45,7 @@ func @main(%x: f32[2]) -> f32[2] {
   return %0
 }
 """
-IMPORT = "from gptrs.optimizer.passes.slice_folding import SLICE_FOLDING\n"
+IMPORT = "from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION\n"
 OWN_IMPORT = "from gptrs.optimizer.passes.stop_gradient_folding import STOP_GRADIENT_FOLDING\n"
 TABLE = "FOLDINGS: tuple[RewritePass, ...] = (\n"
 

@@ -11,7 +11,8 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.functionals.matching import FunctionalPattern, pattern, pattern_names
+from gptrs.functionals.dispatch.examples import pattern_names
+from gptrs.functionals.matching import FunctionalPattern, pattern
 from gptrs.ir import print_program, verify
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gptrs.optimizer.pipeline import Variables
+from gptrs.variables import Variables
 
 NAMES = ("GPTRS_TEST_ONE", "GPTRS_TEST_TWO")
 

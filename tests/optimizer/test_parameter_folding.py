@@ -8,7 +8,7 @@ import pytest
 from fuzzing.differential import run
 from gptrs.ir import Program, parse_program, print_program, verify
 from gptrs.optimizer.parameter_folding import fold_parameters
-from gptrs.optimizer.pipeline import Recipe, Split
+from gptrs.optimizer.split import Recipe, Split
 from gptrs_conformance.program_generator import random_inputs, random_program
 
 

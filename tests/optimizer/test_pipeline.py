@@ -19,7 +19,8 @@ from gptrs.ir.ops.layout import Reshape, Transpose
 from gptrs.ir.program import Instruction, Value
 from gptrs.optimizer import optimize, pipeline
 from gptrs.optimizer.pass_base import RegionPass
-from gptrs.optimizer.pipeline import MAX_ROUNDS, PassRun, Pipeline
+from gptrs.optimizer.pipeline import PassRun, Pipeline
+from gptrs.optimizer.rounds import MAX_ROUNDS
 from optimizer.ops_of_two_results import SumAndDifference
 
 F32 = TensorType(dtypes.f32, (2, 3))

@@ -18,7 +18,7 @@ from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
-from gptrs.optimizer.pipeline import Split
+from gptrs.optimizer.split import Split
 from gptrs_backend_numba.codegen.kernel_store import KernelStore
 from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
 from gptrs_cli.generate.batch import ResultLines

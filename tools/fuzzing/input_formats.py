@@ -18,7 +18,7 @@ from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.disk_cache import DamagedEntryError
 from gptrs.errors import CheckpointError
 from gptrs.ir.parser import parse_program
-from gptrs.optimizer.pipeline import Split
+from gptrs.optimizer.split import Split
 from gptrs.plugins.entry_points import installed_in
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs_backend_numba.codegen.kernel_store import KERNELS

@@ -18,8 +18,8 @@ _PLACES = {
     "JaxFunction": "functions",
     "StableHloModel": "model",
     "from_jax": "functions",
-    "load": "loading",
-    "supported_operations": "loading",
+    "load": "model",
+    "supported_operations": "model",
 }
 
 

@@ -21,14 +21,14 @@ from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.pipeline import Variables
 from gptrs.quoting import quoted
+from gptrs.variables import Variables
 from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kernel_store
 from gptrs_backend_numba.compiler import lower, lower_symbolic
-from gptrs_backend_numba.fusion.needed_patterns import VARIABLE as FUSE
-from gptrs_backend_numba.fusion.needed_patterns import is_on
+from gptrs_backend_numba.fusion import VARIABLE as FUSE
+from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kept_weights.weight_store import (
     DeferredWeight,
     StoredWeights,

@@ -1,8 +1,10 @@
-"""The environment variables of gptrs, so that a misspelled one can be told."""
+"""The environment variables of gptrs, and a fast way to read some in every call."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from collections.abc import Mapping
+from typing import Final, cast
 
 VARIABLES: Final = frozenset(
     (
@@ -14,4 +16,26 @@ VARIABLES: Final = frozenset(
         *("GPTRS_OPT_POST_ITERS", "GPTRS_PASS_STATS", "GPTRS_SERVE_API_KEY"),
     )
 )
-"""The variables besides those of options of a generation; those of a plugin begin with its name."""
+"""All but options of a generation and those of a plugin, which begin with its name; `doctor` warns
+of a misspelled one."""
+
+
+class Variables:
+    """Some variables by name, read like `os.environ.get` in a tenth of the time."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._keys = [os.environ.encodekey(name) for name in names]
+        self._unset = (None,) * len(names)
+
+    def values(self) -> tuple[str | None, ...]:
+        """Return their values now, None for those that are not set."""
+        environ = os.environ
+        # The mapping that it wraps; to ask `environ` for what is not set raises an exception.
+        wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))
+        if wrapped is None:
+            return tuple([environ.get(name) for name in self._names])
+        found = tuple(map(wrapped.get, self._keys))
+        if found == self._unset:
+            return found
+        return tuple([None if value is None else environ.decodevalue(value) for value in found])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gptrs.ir import printer
     from gptrs.ir.program import Program
     from gptrs.optimizer.passes import cleanup
-    from gptrs.optimizer.pipeline import PassRun, Split
+    from gptrs.optimizer.pipeline import PassRun
+    from gptrs.optimizer.split import Split
     from gptrs.plugins import functionals as plugin_functionals
     from gptrs.plugins import manager, trace_sinks
     from gptrs_observe.programs.picture import svg as pictures

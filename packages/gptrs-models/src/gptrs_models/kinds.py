@@ -88,7 +88,7 @@ TEXTS, WORDS, MIXTURES, IMAGES, SOURCES, PARTS = (
 
 KINDS: tuple[Family, ...] = (
     Family(
-        TEXTS, "bert_tasks",
+        TEXTS, "bert_kinds",
         "`text_embedder`; by the head `text_classifier`, `token_classifier`, `masked_lm`",
         {
             "bert": "BERT encoders: vectors, classes, tags, masked words",
@@ -351,7 +351,7 @@ KINDS: tuple[Family, ...] = (
         },
     ),
     Family(
-        SOURCES, "bart_tasks", "`seq2seq`; by the head `text_classifier`",
+        SOURCES, "bart", "`seq2seq`; by the head `text_classifier`",
         {
             "bart": "BART, for summaries, and classes of texts",
             "marian": "Marian and OPUS-MT, for translation",
@@ -392,7 +392,7 @@ KINDS: tuple[Family, ...] = (
         },
     ),
     Family(
-        PARTS, "text_parts", "as `llama_tasks`",
+        PARTS, "causal_heads", "as `llama_tasks`",
         {
             "gemma3": "Gemma 3",
             "mistral3": "Mistral Small 3 and Ministral 3",

@@ -10,9 +10,10 @@ from gptrs.capture.events import ImplementationChoice
 from gptrs.errors import PluginError
 from gptrs.functionals.dispatch import benchmark_policy
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Choice, entered
+from gptrs.functionals.dispatch.examples import pattern_names
 from gptrs.functionals.dispatch.override_policy import BENCHMARK
 from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, implementation_names
-from gptrs.functionals.matching import Variant, pattern, pattern_names
+from gptrs.functionals.matching import Variant, pattern
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Function, Program
 from gptrs.plugins.descriptions import FunctionalPlugin

@@ -24,7 +24,6 @@ from gptrs.ir.ops.indexing import Gather, ScatterReduce, SegmentReduce, Take
 from gptrs.ir.program import Instruction, Program, Value
 from gptrs.ir.specialize import bind, specialize, symbols
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.model_source import CONFIG
@@ -182,6 +181,8 @@ def random_inputs(
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
     # Indices of a model are mostly read in the functions of its layers.
+    from gptrs.optimizer.passes.cleanup import Inlining  # not for the start of every command
+
     inlined = Inlining().apply(program)
     limits = _index_limits(inlined.main.body.instructions)
     return {

@@ -21,7 +21,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.passes.cleanup import Claimed, Declined
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.fusion.needed_patterns import is_on
+from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gptrs.capture.tensor import Tensor
@@ -135,11 +134,3 @@ def _users(bodies: Iterable[Region]) -> Users:
 
 
 # Whether programs are fused: the fusions themselves are imported for programs not seen before.
-
-
-VARIABLE = "GPTRS_NUMBA_FUSE"
-
-
-def is_on() -> bool:
-    """Return whether fusions run: `GPTRS_NUMBA_FUSE=0` helps to find wrong ones."""
-    return os.environ.get(VARIABLE) != "0"

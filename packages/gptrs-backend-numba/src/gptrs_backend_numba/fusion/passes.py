@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gptrs.backend.contract import Precision
 from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR, NARROW_GROUPS
-from gptrs_backend_numba.fusion.needed_patterns import is_on
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX

@@ -19,7 +19,6 @@ import platformdirs
 import typer
 
 from gptrs.api.backends import (
-    DeviceInfo,
     affinity_cpus,
     cpu_quota,
     granted_cpus,
@@ -37,6 +36,7 @@ from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean
 from gptrs.variables import VARIABLES
+from gptrs_cli.commands.list.plugins import GIB, shown_device
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import BROKEN_CODE, Check, print_check, print_result, shortened
@@ -46,19 +46,6 @@ from gptrs_runtime.results import Result
 from gptrs_runtime.sources.hf_directory import HfDirectory
 
 # Checks of `gptrs doctor` on variables, optional libraries, threads and speed.
-
-
-# A device of a backend in words.
-
-
-_GIB = 1 << 30
-
-
-def shown_device(device: DeviceInfo) -> str:
-    """Return a device as `gpu:1 (NVIDIA H200, 139.7 GiB)*`, with `*` if the backend runs on it."""
-    memory = "" if device.memory is None else f", {device.memory / _GIB:.1f} GiB"
-    kind = "" if not memory and device.name.startswith(device.kind) else f" ({device.kind}{memory})"
-    return f"{device.name}{kind}{'*' if device.used else ''}"
 
 
 class _Optional(NamedTuple):
@@ -317,7 +304,7 @@ def _machine_checks() -> Iterator[Check]:
     yield Check("cores", "ok", detail, data=processors)
     available = memory()
     known = {name: number for name, number in available.items() if number is not None}
-    detail = ", ".join(f"{name} {number / _GIB:.1f} GiB" for name, number in known.items())
+    detail = ", ".join(f"{name} {number / GIB:.1f} GiB" for name, number in known.items())
     yield Check("memory", "ok", detail or "unknown", data=available)
 
 

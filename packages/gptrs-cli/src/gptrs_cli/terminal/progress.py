@@ -13,8 +13,8 @@ from gptrs.api.backends import Backend
 from gptrs.progress import StepProgress
 from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.streams import is_terminal, note, rich_output
+from gptrs_observe.measure.compilations import compilations_told
 from gptrs_observe.measure.kernel_caches import compiling
-from gptrs_observe.measure.step_work import compilations_told
 
 LINE_SECONDS: Final = 30.0
 """Between two lines of progress, and before the first one."""

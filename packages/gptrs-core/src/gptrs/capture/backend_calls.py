@@ -29,8 +29,8 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import lone_symbol
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.pipeline import Variables
 from gptrs.quoting import one_line
+from gptrs.variables import Variables
 
 _CHECK = Variables("GPTRS_CHECK_RESULTS")
 """`1`: the results of every run are checked, not only those of the first one."""

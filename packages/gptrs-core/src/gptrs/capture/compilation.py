@@ -40,7 +40,8 @@ from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
-from gptrs.optimizer.pipeline import Recipe, Split, pipeline_settings
+from gptrs.optimizer.rounds import pipeline_settings
+from gptrs.optimizer.split import Recipe, Split
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 

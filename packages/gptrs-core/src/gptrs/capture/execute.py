@@ -30,7 +30,7 @@ from gptrs.ir import verify
 from gptrs.ir.program import Program, Value
 from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.pipeline import Variables
+from gptrs.variables import Variables
 
 # Which backend runs a graph whose leaves do not say: the innermost scope's, else the default.
 

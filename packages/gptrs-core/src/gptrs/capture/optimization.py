@@ -14,7 +14,8 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.cleanup import Claim, Claimed, Inlining
-from gptrs.optimizer.pipeline import PassRun, Pipeline, Split
+from gptrs.optimizer.pipeline import PassRun, Pipeline
+from gptrs.optimizer.split import Split
 from gptrs.quick_dataclass import dataclass
 
 

@@ -15,7 +15,8 @@ from gptrs.ports import Port
 if TYPE_CHECKING:
     from gptrs.backend.contract import Backend
     from gptrs.ir.program import Program
-    from gptrs.optimizer.pipeline import PassRun, Split
+    from gptrs.optimizer.pipeline import PassRun
+    from gptrs.optimizer.split import Split
 
 Found = tuple[Callable[..., object], Callable[..., object] | None]
 """An implementation of a functional, and its `declines` predicate, if it has one."""

@@ -13,8 +13,8 @@ import numpy as np
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.examples import pattern_example
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching import pattern_example
 from gptrs.functionals.operands import (
     REALS,
     axis_of,

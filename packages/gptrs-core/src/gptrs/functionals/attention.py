@@ -10,9 +10,9 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.activation import safe_softmax
+from gptrs.functionals.dispatch.examples import pattern_examples
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
-from gptrs.functionals.matching import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_integer,

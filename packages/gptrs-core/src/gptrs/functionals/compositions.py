@@ -8,7 +8,7 @@ from typing import Final, Literal
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import gelu, relu, relu6, silu
 from gptrs.functionals.creation import linear
-from gptrs.functionals.matching import pattern_examples
+from gptrs.functionals.dispatch.examples import pattern_examples
 
 Activation = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "gelu_quick"]
 

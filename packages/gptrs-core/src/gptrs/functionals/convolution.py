@@ -8,9 +8,9 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.examples import pattern_examples
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import flip, pad
-from gptrs.functionals.matching import pattern_examples
 from gptrs.functionals.operands import (
     NUMBERS,
     expand,

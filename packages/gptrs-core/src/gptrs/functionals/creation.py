@@ -9,8 +9,8 @@ from typing import Literal, cast
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.examples import pattern_example
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching import pattern_example
 from gptrs.functionals.operands import (
     NUMBERS,
     Number,

@@ -6,14 +6,15 @@ import contextvars
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, UsageError
+from gptrs.functionals.dispatch.examples import EXAMPLES, Call, pattern_names
 from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import CustomCall
@@ -30,7 +31,6 @@ from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 from gptrs.quick_dataclass import dataclass
 
-Call = Mapping[str, object]
 Conversion = Callable[[object], object]
 Same = Callable[[Call, Program], bool]
 """Returns whether a call is captured as a program."""
@@ -150,40 +150,6 @@ def _equal(found: object, given: object) -> bool:
 
 
 # Example calls of functionals; `patterns` derives from them how calls look in programs.
-
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-EXAMPLES: dict[str, tuple[Callable[..., object], list[Call]]] = {}
-"""The functions with patterns by their names, each with its example calls."""
-
-
-def pattern_example(**arguments: object) -> Callable[[Function], Function]:
-    """Decorator: derive a pattern of the function from this example call.
-
-    A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments as they are, in the form
-    of op attributes: axes from the front, pairs as pairs. Give one example for each kind of call
-    with a program of its own, and two for each number that must be read off a program: one with
-    another value.
-    """
-    return pattern_examples([arguments])
-
-
-def pattern_examples(
-    calls: Iterable[Call],
-) -> Callable[[Function], Function]:
-    """Decorator: `pattern_example` for each of `calls`."""
-
-    def add(function: Function) -> Function:
-        EXAMPLES.setdefault(function.__name__, (function, []))[1][:0] = calls
-        return function
-
-    return add
-
-
-def pattern_names() -> tuple[str, ...]:
-    """Return the names of the functions that have a pattern, sorted."""
-    return tuple(sorted(EXAMPLES))
 
 
 # Patterns of calls of functionals in optimized programs, derived from their own capture.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.examples import pattern_example
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching import pattern_example
 from gptrs.functionals.operands import (
     axis_of,
     converted,

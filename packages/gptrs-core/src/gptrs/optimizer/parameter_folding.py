@@ -11,7 +11,7 @@ from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
 from gptrs.optimizer.passes.cleanup import without_dead_code
-from gptrs.optimizer.pipeline import Recipe, Split
+from gptrs.optimizer.split import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
 """Bytes by which a derived parameter may exceed those that it is made of."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir import verify as verify_program
@@ -43,6 +41,7 @@ from gptrs.optimizer.passes.layout_folding import (
 )
 from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
 from gptrs.optimizer.passes.slice_folding import CONCAT_FOLDING, PATCH_FOLDING, SLICE_FOLDING
+from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
 from gptrs.quick_dataclass import dataclass
 
 # A stage of the pipeline: passes that run in rounds, and the report of each pass.
@@ -121,60 +120,6 @@ def _verify_after(pass_: Pass, program: Program) -> None:
         verify_program(program)
     except ProgramError as error:
         raise ProgramError(f"after the pass `{pass_.name}`: {error}") from error
-
-
-# Environment variables that every call reads, since they may change between calls.
-
-
-class Variables:
-    """Some variables by name, read like `os.environ.get` in a tenth of the time."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-        self._keys = [os.environ.encodekey(name) for name in names]
-        self._unset = (None,) * len(names)
-
-    def values(self) -> tuple[str | None, ...]:
-        """Return their values now, None for those that are not set."""
-        environ = os.environ
-        # The mapping that it wraps; to ask `environ` for what is not set raises an exception.
-        wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))
-        if wrapped is None:
-            return tuple([environ.get(name) for name in self._names])
-        found = tuple(map(wrapped.get, self._keys))
-        if found == self._unset:
-            return found
-        return tuple([None if value is None else environ.decodevalue(value) for value in found])
-
-
-# How often the stages of the pipeline run, and the environment variables that say so.
-
-
-FIRST_ROUNDS, LAST_ROUNDS = "GPTRS_OPT_PRE_ITERS", "GPTRS_OPT_POST_ITERS"
-"""The environment variables with the most rounds of the first and of the last stage."""
-
-MAX_ROUNDS = 8
-"""How often those stages run at most; each stops as soon as a round changes nothing."""
-
-_SETTINGS = Variables(FIRST_ROUNDS, LAST_ROUNDS)
-
-
-def pipeline_settings() -> tuple[str | None, ...]:
-    """Return the environment variables on which the result of a pipeline depends."""
-    return _SETTINGS.values()
-
-
-def rounds(variable: str) -> int:
-    """Return the rounds that an environment variable asks for.
-
-    Raise UsageError unless it is a number >= 0.
-    """
-    text = os.environ.get(variable, "")
-    if not text:
-        return MAX_ROUNDS
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"`{variable}` must be a number of rounds, 0 or more, got {text!r}")
-    return int(text)
 
 
 FOLDINGS: tuple[RewritePass, ...] = (
@@ -312,25 +257,3 @@ def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
     """
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
-
-
-# A program without what depends on its parameters alone, and the recipes of the latter.
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A derived parameter: a program over parameters of the whole one computes it."""
-
-    program: Program
-    """A program with one result."""
-    inputs: tuple[int, ...]
-    """The parameters of the whole program that it takes, by position."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """A program that takes derived parameters, and how to make them."""
-
-    program: Program
-    inputs: tuple[int | Recipe, ...]
-    """By parameter of `@main`: the position of one of the whole program, or a derived one."""

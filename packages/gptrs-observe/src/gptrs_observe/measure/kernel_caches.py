@@ -18,7 +18,7 @@ from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
 from gptrs.progress import StepProgress
 from gptrs.quick_dataclass import dataclass
-from gptrs_observe.measure.step_work import compilations_told
+from gptrs_observe.measure.compilations import compilations_told
 from gptrs_runtime.content_digest import kept_digests
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling

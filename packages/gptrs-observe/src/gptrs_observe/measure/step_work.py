@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -114,25 +113,6 @@ def _work(program: Program, roles: Sequence[InputRole]) -> WorkOfStep | None:
         if role is InputRole.PARAMETER and param in read
     ]
     return WorkOfStep(sum(weights), work.arithmetic)
-
-
-# Tells which programs are being compiled, for commands that wait for them.
-
-
-@contextmanager
-def compilations_told(tell: Callable[[str], None]) -> Generator[None]:
-    """Open a scope in which `tell` gets the origin and reason of each program to be compiled."""
-    with tracing(_Telling(tell)):
-        yield
-
-
-class _Telling(ExecutionTraceSink):
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-
-    @override
-    def before_program(self, event: CompileStart) -> None:
-        self._tell(f"compiling `{event.origin}` ({event.reason})")
 
 
 # How fast the machine is at the most: measured by the backend where it can, else with NumPy.

@@ -24,8 +24,8 @@ LISTS = (
     _list("backends", "List the backends.", "plugins"),
     _list("models", "List the kinds of models, and the models of packages.", "plugins"),
     _list("functionals", "List the functionals that models call.", "functionals"),
-    _list("ops", "List what a backend says it runs: ops by element types.", "ops"),
-    _list("patterns", "List the functions whose calls are found in programs.", "patterns"),
+    _list("ops", "List what a backend says it runs: ops by element types.", "functionals"),
+    _list("patterns", "List the functions whose calls are found in programs.", "functionals"),
     _list("plugins", "List every plugin.", "plugins"),
 )
 

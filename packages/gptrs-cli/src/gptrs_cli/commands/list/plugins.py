@@ -17,7 +17,6 @@ from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.commands.doctor import shown_device
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -35,6 +34,16 @@ def explain_unusable(records: Iterable[PluginRecord]) -> None:
             hint = f"; {record.hint}" if record.hint else ""
             reason = f"{record.reason}{hint}"
             print(printable(f"\n{record.kind} `{record.name}` is {record.state}: {reason}"))
+
+
+GIB = 1 << 30
+
+
+def shown_device(device: DeviceInfo) -> str:
+    """Return a device as `gpu:1 (NVIDIA H200, 139.7 GiB)*`, with `*` if the backend runs on it."""
+    memory = "" if device.memory is None else f", {device.memory / GIB:.1f} GiB"
+    kind = "" if not memory and device.name.startswith(device.kind) else f" ({device.kind}{memory})"
+    return f"{device.name}{kind}{'*' if device.used else ''}"
 
 
 class BackendRecord(Struct, frozen=True, kw_only=True):

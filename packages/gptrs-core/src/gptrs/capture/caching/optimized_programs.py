@@ -23,7 +23,7 @@ from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.pipeline import Split
+from gptrs.optimizer.split import Split
 from gptrs.private_files import private_folder
 from gptrs.quick_dataclass import dataclass
 
