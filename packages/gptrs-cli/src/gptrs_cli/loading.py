@@ -24,6 +24,13 @@ from gptrs_runtime.forward import command_line_overrides
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 
+if TYPE_CHECKING:
+    from gptrs_observe import dump, profile_document, profile_files
+else:
+    dump = lazy_module("gptrs_observe.dump")
+    profile_document = lazy_module("gptrs_observe.profile_document")
+    profile_files = lazy_module("gptrs_observe.profile_files")
+
 
 def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = None) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
@@ -59,14 +66,6 @@ def adapter_of(model: LoadedModel) -> str | UnsetType:
 
 
 # Runs programs as the shared options say: overridden, dumped, traced, profiled.
-
-
-if TYPE_CHECKING:
-    from gptrs_observe import dump, profile_document, profile_files
-else:
-    dump = lazy_module("gptrs_observe.dump")
-    profile_document = lazy_module("gptrs_observe.profile_document")
-    profile_files = lazy_module("gptrs_observe.profile_files")
 
 
 @contextmanager

@@ -36,6 +36,12 @@ from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import parsed_bytes, shown_bytes
 from gptrs_runtime.unread import unread_of
 
+if TYPE_CHECKING:
+    from gptrs.capture.streaming.streamed_executable import MruStreamer
+    from gptrs_runtime import quantize as quantization
+else:
+    quantization = lazy_module("gptrs_runtime.quantize")
+
 # The memory budget of a model's weights: from the caller, the environment, or config.json.
 
 
@@ -138,12 +144,6 @@ def _total_bytes(weights: ParamSource) -> int:
             total += weights.type_of(name).nbytes
     return total
 
-
-if TYPE_CHECKING:
-    from gptrs.capture.streaming.streamed_executable import MruStreamer
-    from gptrs_runtime import quantize as quantization
-else:
-    quantization = lazy_module("gptrs_runtime.quantize")
 
 _LOG = logging.getLogger(__name__)
 

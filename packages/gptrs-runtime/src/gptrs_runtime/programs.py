@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,9 +25,15 @@ from gptrs.ir.ops.indexing import Gather, ScatterReduce, SegmentReduce, Take
 from gptrs.ir.program import Instruction, Program, Value
 from gptrs.ir.specialize import bind, specialize, symbols
 from gptrs.ir.tensor_type import TensorType
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.manager import manager
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.model_source import CONFIG
+
+if TYPE_CHECKING:
+    from gptrs.optimizer.passes import cleanup
+else:
+    cleanup = lazy_module("gptrs.optimizer.passes.cleanup")  # most starts draw no inputs
 
 MAX_PROGRAM_BYTES = 100_000_000
 """Largest file that is read; reading takes a multiple of it in memory."""
@@ -181,9 +188,7 @@ def random_inputs(
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
     # Indices of a model are mostly read in the functions of its layers.
-    from gptrs.optimizer.passes.cleanup import Inlining  # not for the start of every command
-
-    inlined = Inlining().apply(program)
+    inlined = cleanup.Inlining().apply(program)
     limits = _index_limits(inlined.main.body.instructions)
     return {
         name: _random(param.type, _generator(seed, name), limits.get(param))

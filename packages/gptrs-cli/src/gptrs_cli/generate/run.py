@@ -44,6 +44,13 @@ from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Generate, GenerateEvent, GenerationTimings
 
+if TYPE_CHECKING:
+    from gptrs_cli.generate import batch
+    from gptrs_runtime.images import image_prompts
+else:
+    image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
+    batch = lazy_module("gptrs_cli.generate.batch")
+
 # The prompt of a generation: text, a file, tokens, or what suits the demo model.
 
 
@@ -83,14 +90,6 @@ def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
         hint='give it as an argument, `gptrs generate "Once upon a time"`, pipe it in,'
         " or name --prompt-file or --prompt-ids",
     )
-
-
-if TYPE_CHECKING:
-    from gptrs_cli.generate import batch
-    from gptrs_runtime.images import image_prompts
-else:
-    image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
-    batch = lazy_module("gptrs_cli.generate.batch")
 
 
 def run(request: GenerateRequest, settings: Settings) -> int:

@@ -26,6 +26,11 @@ from gptrs_runtime.generation.text_cache import model_identity
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER
 
+if TYPE_CHECKING:
+    from gptrs.checkpoint.formats import tensor_archive
+else:
+    tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
+
 LAYOUT: Final = 3
 """Changes whenever the meaning of such a file does."""
 
@@ -167,14 +172,6 @@ def _refused(shown: str, problem: str) -> CheckpointError:
 
 
 # The file that a generation keeps the cache of its prompt in.
-
-
-if TYPE_CHECKING:
-    from gptrs.checkpoint.formats import tensor_archive
-
-else:
-    tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
-    prompt_cache = lazy_module("gptrs_runtime.generation.prompt_cache")
 
 
 class PromptFile:
