@@ -92,7 +92,7 @@ import numpy as np
 from gptrs.backend.contract import InputRole
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.run import run_lock
+from gptrs_backend_numba.run import executable as run_lock
 text = '''ptir.v0.5
 func @main(%x: f32[7, 512], %w: f32[512, 512]) -> f32[7, 512] {
   %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [0]} : f32[7, 512]

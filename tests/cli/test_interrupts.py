@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gptrs_cli.terminal.failures import interrupts_arrive
+from gptrs_cli.terminal.interrupts import interrupts_arrive
 
 
 class Destroyed:

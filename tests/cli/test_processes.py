@@ -8,7 +8,7 @@ import pytest
 
 from gptrs.api.backends import ProcessGroup
 from gptrs.errors import UsageError
-from gptrs_cli.generate.request import require_alike
+from gptrs_cli.generate.generation_options import require_alike
 from gptrs_cli.options.settings import Settings, group_of, printed_once
 from gptrs_runtime.generation.sampling_options import Sampling
 

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 
-from gptrs_cli.terminal.failures import forget_interrupt, interrupts_end_with_process
+from gptrs_cli.terminal.interrupts import forget_interrupt, interrupts_end_with_process
 
 _INTERRUPTED = 130
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000

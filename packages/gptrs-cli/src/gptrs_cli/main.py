@@ -14,7 +14,8 @@ from gptrs_cli.command_group import CommandGroup, command_of, commands_by_group
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.plain_commands import Application
-from gptrs_cli.terminal.failures import interrupts_arrive, report
+from gptrs_cli.terminal.failures import report
+from gptrs_cli.terminal.interrupts import interrupts_arrive
 from gptrs_cli.terminal.streams import make_stdout_reliable, warnings_as_lines
 
 app = Application(

@@ -20,6 +20,7 @@ from gptrs.errors import GptrsError, ModelError, NoTokenError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, did_you_mean, quoted
 from gptrs.strict_json import parse_object
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import (
     AnswerFields,
     BatchOptions,
@@ -31,7 +32,7 @@ from gptrs_cli.generate.options import (
     template_variables,
 )
 from gptrs_cli.generate.page import Page, figures, write_stream
-from gptrs_cli.generate.request import GenerateRequest, generation_options
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options

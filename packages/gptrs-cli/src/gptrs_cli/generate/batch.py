@@ -20,10 +20,11 @@ from gptrs.private_files import write_all
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import answer_of, generated_text
 from gptrs_cli.generate.prompt_lines import Id, PromptLine, prompt_parts
-from gptrs_cli.generate.request import GenerateRequest, generation_options
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings, model_shown
 from gptrs_cli.terminal.failures import INTERRUPTED, InputFileError, OutputFileError, Waiting

@@ -13,6 +13,7 @@ from gptrs.errors import NoTokenError, UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import PromptOptions, template_variables
 from gptrs_cli.generate.page import (
     Page,
@@ -22,7 +23,7 @@ from gptrs_cli.generate.page import (
     shown_text,
     write_stream,
 )
-from gptrs_cli.generate.request import GenerateRequest, generation_options
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.settings import Settings, model_shown
 from gptrs_cli.options.text_input import is_piped, parse_integers, piped_text, read_text
