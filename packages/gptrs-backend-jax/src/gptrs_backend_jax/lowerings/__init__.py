@@ -10,19 +10,4 @@ from gptrs_backend_jax.lowerings import (
     reduction,
 )
 
-__all__ = [
-    "TABLE",
-    "contraction",
-    "control_flow",
-    "creation",
-    "elementwise",
-    "indexing",
-    "layout",
-    "normalization",
-    "quantization",
-    "random",
-    "reduction",
-    "scattering",
-    "sorting",
-    "window",
-]
+__all__ = ["TABLE", "contraction", "elementwise", "indexing", "layout", "quantization", "reduction"]

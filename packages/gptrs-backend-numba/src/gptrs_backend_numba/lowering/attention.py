@@ -70,7 +70,7 @@ def _padded(fields: Mapping[int, int]) -> tuple[int, int]:
     return -(-head_dim // STEP) * STEP, -(-value_dim // STEP) * STEP
 
 
-def task(dtype: DType, head_dim: int) -> int:
+def amx_task(dtype: DType, head_dim: int) -> int:
     """Return the address of the compiled task."""
     return compiled_task(kernels.amx_attention(dtype, head_dim))
 
@@ -177,7 +177,7 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     if suits(fields, columns):
         fields |= division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
-        task, count = task(query.dtype, head_dim), fields[geometry.TASKS]
+        task, count = amx_task(query.dtype, head_dim), fields[geometry.TASKS]
     numbers = [fields.get(field, 0) for field in geometry.FIELDS]
     reads = (query, key, value, mask, offset)
     builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)

@@ -14,15 +14,10 @@ from gptrs_backend_ref.table import TABLE
 __all__ = [
     "TABLE",
     "contraction",
-    "control_flow",
-    "creation",
     "elementwise",
     "indexing",
     "layout",
-    "normalization",
     "quantization",
-    "random",
     "reduction",
-    "sorting",
     "window",
 ]

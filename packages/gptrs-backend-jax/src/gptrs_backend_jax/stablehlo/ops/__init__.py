@@ -14,20 +14,12 @@ from gptrs_backend_jax.stablehlo.ops import (
 
 __all__ = [
     "calls",
-    "contraction",
     "control_flow",
-    "conversion_of_types",
-    "convolution",
     "elementwise",
-    "gathering",
     "indexing",
     "layout",
-    "random_bits",
     "reduction",
-    "scattering",
-    "selecting",
     "sizes",
     "sorting",
-    "trigonometry",
     "window",
 ]
