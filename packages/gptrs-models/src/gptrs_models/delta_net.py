@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gptrs import functionals as F
-from gptrs.api.models import Module, Params, Tensor
+from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     CacheSpec,
@@ -40,6 +40,28 @@ class Delta:
     value_dim: int
     kernel: int
     joined: bool = True
+
+    @classmethod
+    def read(cls, fields: ConfigFields, layers: tuple[int, ...], joined: bool) -> Delta | None:
+        """Read the sizes in config.json; None without layers. ModelError for some that misfit."""
+        keys = fields.integer("linear_num_key_heads", 16)
+        values = fields.integer("linear_num_value_heads", 32)
+        if values % keys:
+            raise fields.error("linear_num_value_heads", f"must be a multiple of {keys}")
+        value_dim = fields.integer("linear_value_head_dim", 128)
+        if values * value_dim % 2:
+            raise fields.error("linear_value_head_dim", f"times {values} heads must be even")
+        if not layers:
+            return None
+        return cls(
+            layers,
+            keys,
+            values,
+            fields.integer("linear_key_head_dim", 128),
+            value_dim,
+            fields.integer("linear_conv_kernel_dim", 4),
+            joined,
+        )
 
     @property
     def keys(self) -> int:

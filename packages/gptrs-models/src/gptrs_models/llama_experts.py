@@ -250,8 +250,8 @@ def read_experts(
     layers: int,
     *,
     names: tuple[str, ...],
-    count: int,
-    chosen: int,
+    count: int | None,
+    chosen: int | None,
     width: str,
     inner: int,
     chosen_name: str = "num_experts_per_tok",
@@ -262,12 +262,12 @@ def read_experts(
     `width` is the name of the width of an expert.
     """
     name = next((name for name in names if name in fields.settings), names[0])
-    count = fields.integer(name, count)
+    total = fields.integer(name, count)
     wanted = fields.integer(chosen_name, chosen)
-    if wanted > count:
-        raise fields.error(chosen_name, f"must be at most {count}, the experts there are")
+    if wanted > total:
+        raise fields.error(chosen_name, f"must be at most {total}, the experts there are")
     return Experts(
-        count, wanted, fields.integer(width, inner), tuple(range(layers)), normalized=True
+        total, wanted, fields.integer(width, inner), tuple(range(layers)), normalized=True
     )
 
 

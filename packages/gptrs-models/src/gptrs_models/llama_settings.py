@@ -11,14 +11,15 @@ from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS, RopeSettings
 from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_switches import Switch, biased
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """The words of `layer_types`."""
 
 
 @dataclass(frozen=True)
-class KindDefaults:
-    """Defaults of transformers for settings that config.json lacks, and how a kind calls them.
+class Kind:
+    """A kind: what it switches, defaults of transformers for settings that config.json lacks.
 
     `key_value_heads` None stands for the number of query heads, `head_dim` None for
     `hidden_size // heads`. `own_names` has the name of each setting that is not Llama's.
@@ -33,6 +34,7 @@ class KindDefaults:
     layers: int
     key_value_heads: int | None
     max_position: int
+    switch: Switch = biased
     epsilon: float = 1e-6
     head_dim: int | None = None
     sliding_window: int | None = None
@@ -53,8 +55,12 @@ class KindDefaults:
         """Return what the kind calls a setting of Llama."""
         return self.own_names.get(name, name)
 
+    def read(self, fields: ConfigFields, name: str) -> LlamaConfig:
+        """Read the config of a model of this kind, called `name`; ModelError as `read_shared`."""
+        return self.switch(fields, read_shared(fields, name, self))
 
-def read_shared(fields: ConfigFields, kind: str, defaults: KindDefaults) -> LlamaConfig:
+
+def read_shared(fields: ConfigFields, kind: str, defaults: Kind) -> LlamaConfig:
     """Read sizes, window and rotary embedding; there are no biases yet."""
     own = defaults.own
     fields.require("quantization_config", None)
@@ -89,7 +95,7 @@ def read_shared(fields: ConfigFields, kind: str, defaults: KindDefaults) -> Llam
 
 
 def _ropes(
-    fields: ConfigFields, kind: str, defaults: KindDefaults, max_position: int, head_dim: int
+    fields: ConfigFields, kind: str, defaults: Kind, max_position: int, head_dim: int
 ) -> tuple[RopeSettings, RopeSettings | None]:
     """Return the rotary embedding, and that of layers with the window where they have their own.
 
@@ -119,7 +125,7 @@ def _ropes(
 def _rope(
     settings: Mapping[str, object],
     kind: str,
-    defaults: KindDefaults,
+    defaults: Kind,
     max_position: int,
     head_dim: int,
 ) -> RopeSettings:
@@ -150,7 +156,7 @@ def _rope(
     return rope
 
 
-def _heads(fields: ConfigFields, defaults: KindDefaults, hidden: int) -> tuple[int, int, int]:
+def _heads(fields: ConfigFields, defaults: Kind, hidden: int) -> tuple[int, int, int]:
     """Return the number of query heads, of key/value heads, and `head_dim`."""
     own, settings = defaults.own, fields.settings
     heads = fields.integer(own("num_attention_heads"), defaults.heads)
@@ -175,7 +181,7 @@ def _heads(fields: ConfigFields, defaults: KindDefaults, hidden: int) -> tuple[i
 def _sliding_layers(
     fields: ConfigFields,
     kind: str,
-    defaults: KindDefaults,
+    defaults: Kind,
     layers: int,
     window: int | None,
 ) -> tuple[int, ...]:
@@ -219,7 +225,7 @@ def _pattern(fields: ConfigFields, kind: str, default: int) -> int:
     return fields.integer("sliding_window_pattern", default)
 
 
-def _window(fields: ConfigFields, kind: str, defaults: KindDefaults) -> int | None:
+def _window(fields: ConfigFields, kind: str, defaults: Kind) -> int | None:
     """Return how many keys a query of a sliding layer sees; null in config.json means all."""
     if kind == "llama":
         fields.require("sliding_window", None)

@@ -1,234 +1,160 @@
-"""Switches of the kinds closest to Llama: where each differs from it, by its settings."""
+"""Switches: what a kind of the Llama family changes in `LlamaConfig`, by its settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields
 from gptrs.nn import RopeSettings
 from gptrs_models.latent_attention import Latent, scale_of
-from gptrs_models.llama_config import LlamaConfig, Names, with_biases
-from gptrs_models.llama_experts import BIAS, Experts, Routing, read_experts
+from gptrs_models.llama_config import LlamaConfig, Names
+from gptrs_models.llama_experts import Clamp, Experts, Routing, read_experts
 from gptrs_models.short_convolution import Convolution
 
-SANDWICH = Names(
-    attention_out="post_attention_layernorm",
-    mlp_in="pre_feedforward_layernorm",
-    mlp_out="post_feedforward_layernorm",
+Switch: TypeAlias = Callable[[ConfigFields, LlamaConfig], LlamaConfig]
+"""Changes the config of a kind by the settings of config.json."""
+Reading: TypeAlias = Callable[[ConfigFields, LlamaConfig], object]
+"""Reads the value of a field from the settings."""
+Value: TypeAlias = (
+    "Reading | Names | Routing | Clamp | str | float | tuple[str | float, ...] | None"
 )
-"""Norms before and after both halves (Gemma 2)."""
+"""The value of a field: as it is, or how it is read."""
 
-NORMS_AFTER = Names(
-    attention_in=None,
-    attention_out="post_attention_layernorm",
-    mlp_in=None,
-    mlp_out="post_feedforward_layernorm",
+
+def values_of(
+    values: Mapping[str, Value], fields: ConfigFields, config: LlamaConfig
+) -> dict[str, object]:
+    """Return the values of fields, those read that are to be read."""
+    return {name: each(fields, config) if callable(each) else each for name, each in values.items()}
+
+
+def switch(*before: Switch, **values: Value) -> Switch:
+    """Return a switch that sets fields of `LlamaConfig`, after those `before`."""
+
+    def apply(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+        for each in before:
+            config = each(fields, config)
+        return replace(config, **values_of(values, fields, config))
+
+    return apply
+
+
+def needs(**settings: object) -> Switch:
+    """Return a switch of nothing that raises ModelError for settings of other values than these."""
+
+    def check(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+        for name, value in settings.items():
+            fields.require(name, value)
+        return config
+
+    return check
+
+
+def ignores(*names: str) -> Switch:
+    """Return a switch of nothing; settings called `names` have no effect in the kind."""
+
+    def ignore(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+        fields.without_effect(*names)
+        return config
+
+    return ignore
+
+
+# Readings of one setting.
+
+
+def flag(name: str, default: bool = False) -> Reading:
+    """Read true or false."""
+    return lambda fields, _: fields.boolean(name, default)
+
+
+def number(name: str, default: float) -> Reading:
+    """Read a number >= 0."""
+    return lambda fields, _: fields.number(name, default)
+
+
+def optional(name: str) -> Reading:
+    """Read a number >= 0, None where it is missing."""
+    return lambda fields, _: None if fields.get(name) is None else fields.number(name)
+
+
+def limit(name: str, default: float | None) -> Reading:
+    """Read the soft limit of scores or logits; null in config.json is none."""
+
+    def read(fields: ConfigFields, _: LlamaConfig) -> float | None:
+        found = fields.settings.get(name, default)
+        return None if found is None else fields.number(name, default, minimum=1e-30)
+
+    return read
+
+
+def where(name: str, default: bool, yes: Value, no: Value = None) -> Reading:
+    """Read true or false, for one of two values."""
+    return lambda fields, _: yes if fields.boolean(name, default) else no
+
+
+def biases(name: str, default: bool = False, mlp: bool = False) -> Mapping[str, Value]:
+    """Return the fields of biases that one setting switches: of attention, perhaps of the MLP."""
+    own = ("qkv_bias", "output_bias", "mlp_bias") if mlp else ("qkv_bias", "output_bias")
+    return dict.fromkeys(own, flag(name, default))
+
+
+# Readings that several kinds have.
+
+
+def query_heads(_: ConfigFields, config: LlamaConfig) -> int:
+    """Return the number of heads: as many as those of keys and values."""
+    return config.num_attention_heads
+
+
+def every_layer(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+    """Return the numbers of all layers."""
+    return tuple(range(config.num_hidden_layers))
+
+
+def full_layers(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
+    """Return the numbers of the layers without the window."""
+    layers = range(config.num_hidden_layers)
+    return tuple(layer for layer in layers if layer not in config.sliding_layers)
+
+
+def root_of_width(_: ConfigFields, config: LlamaConfig) -> float:
+    """Return `sqrt(C)`, by which embeddings are multiplied."""
+    return math.sqrt(config.hidden_size)
+
+
+def layers_called(
+    fields: ConfigFields, layers: int, name: str, own: str, other: str
+) -> tuple[int, ...] | None:
+    """Return the layers that the list `name` calls `own` rather than `other`; None without it."""
+    words = fields.choices(name, (own, other))
+    if words is None:
+        return None
+    if len(words) != layers:
+        raise fields.error(name, f"must have one word for each of {layers} layers")
+    return tuple(layer for layer, word in enumerate(words) if word == own)
+
+
+# Switches that several kinds have.
+
+plain = needs(no_rope_layers=None)
+"""Nothing."""
+biased = switch(plain, **biases("attention_bias"), mlp_bias=flag("mlp_bias"))
+"""`attention_bias` of all projections, and `mlp_bias`."""
+qwen3 = switch(plain, **biases("attention_bias"), head_norm="rms")
+"""The norm of heads, and biases."""
+granite = switch(
+    biased,
+    embedding_scale=number("embedding_multiplier", 1.0),
+    residual_scale=number("residual_multiplier", 1.0),
+    attention_scale=number("attention_multiplier", 1.0),
+    logit_scale=lambda fields, _: 1.0 / fields.number("logits_scaling", 1.0, minimum=1e-30),
 )
-"""Norms after both halves only (OLMo 2)."""
-
-
-def plain(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch nothing."""
-    fields.require("no_rope_layers", None)
-    return config
-
-
-def biased(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Set `attention_bias` of all projections and `mlp_bias`."""
-    fields.require("no_rope_layers", None)
-    bias = fields.boolean("attention_bias", False)
-    return with_biases(config, bias, fields.boolean("mlp_bias", False))
-
-
-def internlm3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the biases, each by its own setting."""
-    return replace(
-        config,
-        qkv_bias=fields.boolean("qkv_bias", False),
-        output_bias=fields.boolean("bias", False),
-        mlp_bias=fields.boolean("bias", False),
-    )
-
-
-def qwen2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the biases of queries, keys and values."""
-    return replace(plain(fields, config), qkv_bias=True)
-
-
-def qwen3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the norm of heads, and biases."""
-    bias = fields.boolean("attention_bias", False)
-    return replace(plain(fields, config), qkv_bias=bias, output_bias=bias, head_norm="rms")
-
-
-def gemma(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms and embeddings: `1 + weight`, `sqrt(C) * x`."""
-    fields.require("use_bidirectional_attention", False)
-    # Old files say `gelu` and mean its tanh form.
-    word = "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act
-    bias = fields.boolean("attention_bias", False)
-    return replace(
-        config,
-        hidden_act=word,
-        qkv_bias=bias,
-        output_bias=bias,
-        norm="rms_offset",
-        embedding_scale=math.sqrt(config.hidden_size),
-    )
-
-
-def gemma2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms after both halves, and soft limits of scores and logits."""
-    return replace(
-        gemma(fields, config),
-        hidden_act=config.hidden_act,
-        names=SANDWICH,
-        attention_scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
-        logit_softcap=_softcap(fields, "final_logit_softcapping", 30.0),
-    )
-
-
-def gemma3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the norm of heads; the soft limits are off."""
-    return replace(
-        gemma2(fields, config),
-        head_norm="rms_offset",
-        softcap=_softcap(fields, "attn_logit_softcapping", None),
-        logit_softcap=_softcap(fields, "final_logit_softcapping", None),
-    )
-
-
-def phi3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch joined projections."""
-    return replace(plain(fields, config), names=Names(qkv="qkv_proj", gate_up="gate_up_proj"))
-
-
-def smollm3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch layers without a rotary embedding."""
-    layers = config.num_hidden_layers
-    interval = fields.integer("no_rope_layer_interval", 4)
-    default = [int((layer + 1) % interval != 0) for layer in range(layers)]
-    rotates = fields.integers("no_rope_layers", default, minimum=0)
-    if len(rotates) != layers:
-        raise fields.error("no_rope_layers", f"must have one number for each of {layers} layers")
-    unrotated = tuple(layer for layer, flag in enumerate(rotates) if not flag)
-    bias = fields.boolean("attention_bias", False)
-    return replace(
-        with_biases(config, bias, fields.boolean("mlp_bias", False)),
-        unrotated_layers=unrotated,
-    )
-
-
-def olmo(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms without weights, and the limit of queries, keys and values."""
-    clip = fields.number("clip_qkv") if fields.get("clip_qkv") is not None else None
-    return replace(
-        biased(fields, config), norm="layer_plain", rms_norm_eps=1e-5, qkv_clip=clip, mlp_bias=False
-    )
-
-
-def olmo2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms after both halves, and one over all heads."""
-    return replace(biased(fields, config), names=NORMS_AFTER, head_norm="width", mlp_bias=False)
-
-
-def granite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch four factors."""
-    return replace(
-        biased(fields, config),
-        embedding_scale=fields.number("embedding_multiplier", 1.0),
-        residual_scale=fields.number("residual_multiplier", 1.0),
-        attention_scale=fields.number("attention_multiplier", 1.0),
-        logit_scale=1.0 / fields.number("logits_scaling", 1.0, minimum=1e-30),
-    )
-
-
-def starcoder2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch layer norms, and an MLP without a gate."""
-    bias = fields.boolean("use_bias", True)
-    names = Names(gate=None, up="c_fc", down="c_proj")
-    return replace(with_biases(config, bias, bias), names=names, norm="layer")
-
-
-def exaone4(_: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms after both halves; with a window only its layers are rotated."""
-    windows = config.sliding_window is not None
-    return replace(
-        config,
-        names=NORMS_AFTER,
-        head_norm="rms",
-        unrotated_layers=full_layers(config) if windows else (),
-    )
-
-
-def glm(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch interleaved rotary and a joined MLP."""
-    return replace(
-        config,
-        names=Names(gate_up="gate_up_proj"),
-        interleaved=True,
-        qkv_bias=fields.boolean("attention_bias", True),
-    )
-
-
-def glm4(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch norms after both halves too."""
-    names = Names(
-        gate_up="gate_up_proj",
-        attention_out="post_self_attn_layernorm",
-        mlp_out="post_mlp_layernorm",
-    )
-    return replace(glm(fields, config), names=names)
-
-
-def seed_oss(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the biases, each by its own setting."""
-    return replace(
-        config,
-        qkv_bias=fields.boolean("attention_bias", True),
-        output_bias=fields.boolean("attention_out_bias", False),
-        mlp_bias=fields.boolean("mlp_bias", False),
-    )
-
-
-def arcee(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch off the gate of the MLP."""
-    return replace(biased(fields, config), names=Names(gate=None))
-
-
-def helium(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch interleaved rotary."""
-    return replace(biased(fields, config), output_bias=False, interleaved=True)
-
-
-def ernie(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch interleaved rotary, and all biases by one setting."""
-    bias = fields.boolean("use_bias", False)
-    return replace(with_biases(config, bias, bias), interleaved=True)
-
-
-def nemotron(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch layer norms of `1 + weight`, and an MLP without a gate."""
-    return replace(biased(fields, config), names=Names(gate=None), norm="layer_offset")
-
-
-def hunyuan(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch a norm of heads after the rotary embedding; `alpha` enlarges the base of that."""
-    bias = fields.boolean("attention_bias", False)
-    return replace(
-        config,
-        names=Names(query_norm="query_layernorm", key_norm="key_layernorm"),
-        head_norm="rms",
-        head_norm_after_rope=True,
-        rope=_enlarged(fields, config),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
+"""Four factors."""
 
 
 def _enlarged(fields: ConfigFields, config: LlamaConfig) -> RopeSettings:
@@ -242,128 +168,53 @@ def _enlarged(fields: ConfigFields, config: LlamaConfig) -> RopeSettings:
     return RopeSettings(theta, None, fields.integer("max_position_embeddings", 2048))
 
 
-def _softcap(fields: ConfigFields, name: str, default: float | None) -> float | None:
-    """Return the limit of scores or logits; null in config.json is none."""
-    found = fields.settings.get(name, default)
-    return None if found is None else fields.number(name, default, minimum=1e-30)
-
-
-def full_layers(config: LlamaConfig) -> tuple[int, ...]:
-    """Return the numbers of the layers without the window."""
-    layers = range(config.num_hidden_layers)
-    return tuple(layer for layer in layers if layer not in config.sliding_layers)
-
-
-LFM2_NAMES = Names(
-    output="out_proj",
-    query_norm="q_layernorm",
-    key_norm="k_layernorm",
-    mlp="feed_forward",
-    gate="w1",
-    up="w3",
-    down="w2",
-    attention_in="operator_norm",
-    mlp_in="ffn_norm",
-    norm="embedding_norm",
+hunyuan = switch(
+    **biases("attention_bias"),
+    names=Names(query_norm="query_layernorm", key_norm="key_layernorm"),
+    head_norm="rms",
+    head_norm_after_rope=True,
+    rope=_enlarged,
 )
-"""Names of modules of LFM2."""
+"""A norm of heads after the rotary embedding; `alpha` enlarges the base of that."""
 
 
-def lfm2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch short convolutions, the norm of heads, and the width of MLPs."""
-    return replace(
-        lfm2_layers(fields, config),
-        intermediate_size=_adjusted_width(fields, config.intermediate_size),
-    )
-
-
-def lfm2_layers(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch short convolutions and the norm of heads."""
-    layers = config.num_hidden_layers
+def _short_convolution(fields: ConfigFields, config: LlamaConfig) -> Convolution:
     if config.hidden_size % 2:
         raise fields.error("hidden_size", "must be even")
-    short = Convolution(
-        _convolved_layers(fields, layers),
+    return Convolution(
+        _convolved_layers(fields, config.num_hidden_layers),
         config.hidden_size,
         fields.integer("conv_L_cache", 3),
         fields.boolean("conv_bias", False),
-    )
-    return replace(
-        config,
-        names=LFM2_NAMES,
-        head_norm="rms",
-        hidden_act="silu",
-        tie_word_embeddings=fields.boolean("tie_embedding", config.tie_word_embeddings),
-        convolution=short,
     )
 
 
 def _convolved_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
     """Return the layers with a convolution; older files have `full_attn_idxs`."""
-    words = fields.choices("layer_types", ("conv", "full_attention"))
-    if words is None:
-        full = range(layers)
-        if fields.get("full_attn_idxs") is not None:
-            full = fields.integers("full_attn_idxs", (), minimum=0)
-        return tuple(layer for layer in range(layers) if layer not in full)
-    if len(words) != layers:
-        raise fields.error("layer_types", f"must have one word for each of {layers} layers")
-    return tuple(layer for layer, word in enumerate(words) if word == "conv")
+    found = layers_called(fields, layers, "layer_types", "conv", "full_attention")
+    if found is not None:
+        return found
+    full = range(layers)
+    if fields.get("full_attn_idxs") is not None:
+        full = fields.integers("full_attn_idxs", (), minimum=0)
+    return tuple(layer for layer in range(layers) if layer not in full)
 
 
-def _adjusted_width(fields: ConfigFields, inner: int) -> int:
-    inner = fields.integer("block_ff_dim", inner)
-    if not fields.boolean("block_auto_adjust_ff_dim", True):
-        return inner
-    inner = int(2 * inner / 3)
-    if fields.settings.get("block_ffn_dim_multiplier", 1.0) is None:
-        return inner
-    multiple = fields.integer("block_multiple_of", 256)
-    inner = int(fields.number("block_ffn_dim_multiplier", 1.0) * inner)
-    return -(-inner // multiple) * multiple
+lfm2 = switch(
+    names=Names(
+        output="out_proj", query_norm="q_layernorm", key_norm="k_layernorm", mlp="feed_forward",
+        gate="w1", up="w3", down="w2", attention_in="operator_norm", mlp_in="ffn_norm",
+        norm="embedding_norm",
+    ),
+    head_norm="rms",
+    hidden_act="silu",
+    tie_word_embeddings=lambda f, c: f.boolean("tie_embedding", c.tie_word_embeddings),
+    convolution=_short_convolution,
+)  # fmt: skip
+"""Short convolutions and the norm of heads."""
 
 
-def deepseek_v3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch latent attention, and mixtures with a bias that balances experts."""
-    fields.require("scoring_func", "sigmoid")
-    fields.require("topk_method", "noaux_tc")
-    groups, chosen = fields.integer("n_group", 8), fields.integer("topk_group", 4)
-    scale = fields.number("routed_scaling_factor", 2.5)
-    dense = fields.integer("first_k_dense_replace", 3, minimum=0)
-    experts = routed_experts(fields, config, count=256, inner=2048, shared=1, dense=dense, chosen=8)
-    experts = replace(
-        experts,
-        normalized=fields.boolean("norm_topk_prob", True),
-        routing=grouped(fields, Routing(groups, chosen, True, scale, BIAS), experts.count),
-    )
-    return replace(
-        latent(fields, config),
-        experts=experts,
-        interleaved=fields.boolean("rope_interleave", True),
-    )
-
-
-def deepseek_v2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch latent attention, and mixtures of a softmax, in groups or not."""
-    fields.require("scoring_func", "softmax")
-    fields.require("norm_topk_prob", False)
-    method = fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
-    groups, chosen = 1, 1
-    if method != "greedy":
-        groups, chosen = fields.integer("n_group"), fields.integer("topk_group")
-    scale = fields.number("routed_scaling_factor", 1.0)
-    dense = fields.integer("first_k_dense_replace", 0, minimum=0)
-    experts = routed_experts(
-        fields, config, count=64, inner=1407, shared=2, dense=dense, chosen=None
-    )
-    experts = replace(
-        experts,
-        normalized=False,
-        routing=grouped(fields, Routing(groups, chosen, False, scale), experts.count),
-    )
-    bias = fields.boolean("mlp_bias", False)
-    experts = replace(experts, shared_bias=bias)
-    return replace(latent(fields, config), experts=experts, interleaved=True, mlp_bias=bias)
+# Latent attention and experts of DeepSeek.
 
 
 def latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
@@ -371,42 +222,37 @@ def latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
     if "q_lora_rank" not in fields.settings:
         rank = 1536
-    plain, rotated = (
-        fields.integer("qk_nope_head_dim", 128),
-        fields.integer("qk_rope_head_dim", 64),
-    )
+    plain = fields.integer("qk_nope_head_dim", 128)
+    rotated = fields.integer("qk_rope_head_dim", 64)
     if rotated % 2:
         raise fields.error("qk_rope_head_dim", "must be even")
     value = fields.integer("v_head_dim", 128)
-    latent = Latent(fields.integer("kv_lora_rank", 512), rank, plain, rotated, value)
+    found = Latent(fields.integer("kv_lora_rank", 512), rank, plain, rotated, value)
     scaling = config.rope.scaling
     factor, all_dims = 1.0, 0.0
     if isinstance(scaling, F.YarnScaling):
         factor, all_dims = scaling.factor, scaling.mscale_all_dim or 0.0
-    bias = fields.boolean("attention_bias", False)
-    return replace(
-        config,
-        head_dim=rotated,
-        latent=latent,
-        attention_scale=scale_of(plain + rotated, factor, all_dims),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
+    scale = scale_of(plain + rotated, factor, all_dims)
+    changed = replace(config, head_dim=rotated, latent=found, attention_scale=scale)
+    return switch(**biases("attention_bias"))(fields, changed)
 
 
 def routed_experts(
     fields: ConfigFields,
     config: LlamaConfig,
     *,
-    count: int,
+    count: int | None,
     inner: int,
     shared: int,
     dense: int,
     chosen: int | None,
 ) -> Experts:
-    """Read experts beside those of all tokens, after `dense` layers without any."""
+    """Read experts beside those of all tokens, after `dense` layers without any.
+
+    `count`, `inner`, `shared`, `dense` and `chosen` are defaults.
+    """
+    dense = fields.integer("first_k_dense_replace", dense, minimum=0)
     fields.require("moe_layer_freq", 1)
-    chosen = fields.integer("num_experts_per_tok", chosen)
     experts = read_experts(
         fields,
         config.num_hidden_layers,

@@ -159,6 +159,49 @@ class MambaLayers:
     layers: tuple[int, ...]
     sizes: Mamba2Config
 
+    @classmethod
+    def read(
+        cls,
+        fields: ConfigFields,
+        layers: tuple[int, ...],
+        vocab_size: int,
+        width: int,
+        epsilon: float,
+        activation: str,
+    ) -> MambaLayers:
+        """Read the sizes of mixers in a decoder's config.json; ModelError for some that misfit."""
+        heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
+        size = fields.integer("mamba_d_state", 256)
+        inner = int(fields.number("mamba_expand", 2) * width)
+        if inner % heads or inner % 2 or heads % groups:
+            raise fields.error(
+                "mamba_n_heads", f"must divide {inner}, and be a multiple of {groups}"
+            )
+        if fields.get("mamba_d_head", "auto") not in ("auto", inner // heads):
+            raise fields.error("mamba_d_head", f"must be {inner // heads}")
+        sizes = Sizes(
+            vocab_size=vocab_size,
+            hidden_size=width,
+            layers=len(layers),
+            kernel=fields.integer("mamba_d_conv", 4),
+            convolved=inner + 2 * groups * size,
+            state=inner * size,
+            epsilon=epsilon,
+            tied=False,
+        )
+        mixer = Mamba2Config(
+            sizes=sizes,
+            heads=heads,
+            head_dim=inner // heads,
+            groups=groups,
+            state_size=size,
+            limits=time_limits(fields),
+            activation=activation,
+            bias=fields.boolean("mamba_proj_bias", False),
+            convolution_bias=fields.boolean("mamba_conv_bias", True),
+        )
+        return cls(layers, mixer)
+
     @property
     def caches(self) -> Sequence[CacheSpec]:
         """The two caches of a layer, which share their pages."""

@@ -10,11 +10,11 @@ from gptrs import functionals as F
 from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS, RopeSettings
-from gptrs_models import llama_kinds, llama_switches
+from gptrs_models import llama_kinds
 from gptrs_models.bert_kinds import ROBERTA_HEADS
 from gptrs_models.encoder_heads import Heads, Hidden
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
-from gptrs_models.llama_settings import FULL, SLIDING, KindDefaults, read_shared
+from gptrs_models.llama_settings import FULL, SLIDING, Kind, read_shared
 
 Settings = Mapping[str, object]
 
@@ -82,7 +82,7 @@ def require_alone(config: LlamaConfig, kind: object) -> None:
 
 def _modernbert(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "modernbert")
-    defaults = KindDefaults(
+    defaults = Kind(
         50368, 1152, 22, None, 8192, epsilon=1e-5, hidden_size=768, heads=12, theta=160000.0,
         activation="gelu", tied=True,
         own_names={"hidden_act": "hidden_activation", "rms_norm_eps": "norm_eps"},
@@ -159,8 +159,8 @@ def _modernbert_heads(fields: ConfigFields) -> Heads:
 
 def _eurobert(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "eurobert")
-    defaults = KindDefaults(128256, 3072, 12, None, 8192, epsilon=1e-5, hidden_size=768, heads=12)
-    layers = llama_switches.biased(fields, read_shared(fields, "eurobert", defaults))
+    defaults = Kind(128256, 3072, 12, None, 8192, epsilon=1e-5, hidden_size=768, heads=12)
+    layers = defaults.read(fields, "eurobert")
     word = fields.choice("classifier_pooling", ("bos", "mean", "late"), "late")
     heads = Heads(
         text=Hidden("dense", "gelu"),
@@ -190,7 +190,7 @@ def _nomic_bert(settings: Settings) -> RotaryConfig:
     if "n_embd" in settings:
         settings = _old_nomic_bert(settings)
     fields = ConfigFields(settings, "nomic_bert")
-    defaults = KindDefaults(
+    defaults = Kind(
         30528, 3072, 12, None, 2048, epsilon=1e-12, hidden_size=768, heads=12, theta=1000.0,
         tied=True, own_names=llama_kinds.LAYER_EPSILON,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def _gte(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, kind)
     settings, context = _unpacked_gte(fields), fields.integer("max_position_embeddings", 8192)
     fields = ConfigFields(settings, kind)
-    defaults = KindDefaults(
+    defaults = Kind(
         250048, 3072, 12, None, 8192, epsilon=1e-12, hidden_size=768, heads=12, theta=160000.0,
         activation="gelu", tied=True, own_names=llama_kinds.LAYER_EPSILON,
     )  # fmt: skip
@@ -299,7 +299,7 @@ def _gemma3(settings: Settings) -> RotaryConfig:
 
 def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "jina_embeddings_v3")
-    defaults = KindDefaults(
+    defaults = Kind(
         250002, 4096, 24, None, 8194, epsilon=1e-5, hidden_size=1024, heads=16, theta=20000.0,
         activation="gelu", tied=True, own_names=llama_kinds.LAYER_EPSILON,
     )  # fmt: skip
@@ -320,7 +320,7 @@ def _esm(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "esm")
     for name, value in (("position_embedding_type", "rotary"), ("is_folding_model", False)):
         fields.require(name, value)
-    defaults = KindDefaults(
+    defaults = Kind(
         33, 3072, 12, None, 1026, epsilon=1e-12, hidden_size=768, heads=12, tied=True,
         activation="gelu", own_names=llama_kinds.LAYER_EPSILON,
     )  # fmt: skip
