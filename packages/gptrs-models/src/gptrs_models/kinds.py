@@ -106,7 +106,7 @@ KINDS: tuple[Family, ...] = (
         {"bert": _NEAR_BERT},
     ),
     Family(
-        TEXTS, "rotary_encoder", "as `bert_tasks`",
+        TEXTS, "rotary_encoder", "as `bert_kinds`",
         {
             "modernbert": "ModernBERT encoders, of long texts, with every head",
             "nomic_bert": "NomicBERT encoders, such as nomic-embed-text, with every head",
@@ -118,7 +118,7 @@ KINDS: tuple[Family, ...] = (
         },
     ),
     Family(
-        TEXTS, "deberta", "as `bert_tasks`",
+        TEXTS, "deberta", "as `bert_kinds`",
         {
             "deberta": "DeBERTa v1 encoders, often classifiers, with every head",
             "deberta-v2": "DeBERTa v2 and v3 encoders, often classifiers, with every head",
