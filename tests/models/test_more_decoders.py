@@ -62,7 +62,7 @@ def test_numbers_of_experts_that_stand_in_a_list():
         ({"model_type": "ernie4_5_moe", "use_bias": True}, "`use_bias`"),
         ({"model_type": "granitemoehybrid", "layer_types": ["mamba"]}, "for each of 32 layers"),
         ({"model_type": "granitemoehybrid", "mamba_n_heads": 7}, "must divide 8192"),
-        ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["dense"]}, "one word for each layer"),
+        ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["dense"]}, "one word for each of"),
         ({"model_type": "dots1"}, "`n_routed_experts`"),
     ],
 )
