@@ -192,7 +192,7 @@ def test_weights_of_other_orders_and_kinds_are_refused(tmp_path: Path) -> None:
     tensors = eight_bits() | {"a.proj.weight_format": np.array(2, np.uint8)}
     with pytest.raises(CheckpointError, match=r"not by rows.*save it again"):
         saved(tmp_path / "order", tensors).weights.load(NAME)
-    with pytest.raises(ModelError, match=r"`'gpt2'` that bitsandbytes rounded.*--weights q8"):
+    with pytest.raises(ModelError, match=r"`gpt2` that bitsandbytes rounded.*--weights q8"):
         saved(tmp_path / "kind", eight_bits(), model_type="gpt2")
 
 

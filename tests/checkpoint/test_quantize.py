@@ -16,7 +16,7 @@ from gptrs.errors import GptrsError, ModelError, UsageError
 from gptrs.nn.layers import Linear
 from gptrs_runtime.quantizing.quantizing_source import QuantizingSource
 from gptrs_runtime.sources.find_model import find_model
-from gptrs_runtime.sources.quantized_folder import QuantizedFolder
+from gptrs_runtime.sources.made_tensors import MadeTensors
 from runtime.tiny_resnet import save_tiny_resnet
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -53,7 +53,7 @@ def test_a_folder_has_the_errors_that_are_told(llama: Path, tmp_path: Path, type
     )
     assert steps[-1][0] == steps[-1][1]
     source, copy = find_model(llama).weights, find_model(out).weights
-    assert isinstance(copy, QuantizedFolder)
+    assert isinstance(copy, MadeTensors)
     assert set(copy.names()) == set(source.names())
     assert {each.name for each in report.quantized} == {
         name for name in source.names() if copy.quantized(name)

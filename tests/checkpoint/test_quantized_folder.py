@@ -17,7 +17,7 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.nn import ExpertMatrices
 from gptrs_backend_ref.backend import create
 from gptrs_runtime.sources.find_model import find_model
-from gptrs_runtime.sources.quantized_folder import QuantizedFolder
+from gptrs_runtime.sources.made_tensors import MadeTensors
 
 ROWS, COLUMNS, GROUP = 16, 64, 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -187,7 +187,7 @@ def test_values(tmp_path: Path, case: str) -> None:
     model = find_model(saved(tmp_path, tensors, settings))
     assert dict(model.config) == {"model_type": "llama"}
     weights = model.weights
-    assert isinstance(weights, QuantizedFolder)
+    assert isinstance(weights, MadeTensors)
     assert set(weights.names()) == {"a.proj.weight", "a.norm.weight"}
     np.testing.assert_array_equal(weights.load("a.proj.weight"), wanted)
     np.testing.assert_array_equal(

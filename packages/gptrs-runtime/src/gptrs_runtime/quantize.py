@@ -48,7 +48,7 @@ from gptrs_runtime.results import TensorError
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.sources.model_source import ModelSource
-from gptrs_runtime.sources.quantized_folder import KEY
+from gptrs_runtime.sources.quantization_config import KEY
 
 # Which weights of a model can be quantized, as its code uses them; quantizing them at load.
 

@@ -20,12 +20,13 @@ from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs_runtime.quantizing.plan import WeightType
 from gptrs_runtime.quantizing.tensor_rounding import RoundedTensor, Rounding
+from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
 
 _RECIPE = "quantized 1"
 """Stands for all that is done here; another number where the same weights get other codes."""
 
 
-class QuantizingSource(FileSource):
+class QuantizingSource(MadeTensors):
     """The tensors of `stored`; those in `plan` have the values and parts of their types."""
 
     def __init__(
@@ -36,98 +37,58 @@ class QuantizingSource(FileSource):
         rounding: Rounding = "search",
         threads: int | None = None,
     ) -> None:
-        names = dict.fromkeys(stored.names(), "")
-        super().__init__(names, lambda _: stored.open_files()[0], stored.origin)
-        self._stored = stored
-        self._rounded = {
-            name: rounded_tensor(stored, name, uses[name], type, rounding, threads)
+        made = (
+            RoundedWeight(rounded_tensor(stored, name, uses[name], type, rounding, threads), stored)
             for name, type in plan.items()
-        }
-        self._made: dict[str, dict[Part, np.ndarray]] = {}
+        )
+        super().__init__(stored, made)
+
+
+class RoundedWeight(MadeTensor):
+    """A weight that is rounded when its values or parts are asked for."""
+
+    def __init__(self, rounded: RoundedTensor, stored: FileSource) -> None:
+        super().__init__(stored, rounded.name, (rounded.name,))
+        self.recipe = f"{_RECIPE} {rounded.rounding} {rounded.type} {rounded.turned}"
+        self._rounded = rounded
+        self._made: dict[Part, np.ndarray] = {}
         self._making = threading.Lock()
-        self.recipe = f"{_RECIPE} {rounding} {sorted(plan.items(), key=lambda item: item[0])}"
-        """Tells the weights from those that are stored."""
-
-    @property
-    @override
-    def files(self) -> tuple[str, ...]:
-        return self._stored.files
 
     @override
-    def open_files(self) -> Sequence[MappedTensors]:
-        return self._stored.open_files()
+    def described(self) -> QuantizedTensor:
+        return self._rounded.described()
 
     @override
-    def require_unchanged(self) -> None:
-        self._stored.require_unchanged()
-
-    @override
-    def names(self) -> Sequence[str]:
-        return self._stored.names()
-
-    @override
-    def type_of(self, name: str) -> TensorType:
-        found = self.quantized(name)
-        return self._stored.type_of(name) if found is None else found.type
-
-    @override
-    def load(self, name: str) -> np.ndarray:
-        rounded = self._rounded.get(name)
-        if rounded is None:
-            return self._stored.load(name)
-        values = np.empty(rounded.shape, np.float32)
+    def load(self) -> np.ndarray:
+        values = np.empty(self._rounded.shape, np.float32)
         start = 0
-        for _, rows in rounded.chunks():
+        for _, rows in self._rounded.chunks():
             values[start : start + len(rows)] = rows
             start += len(rows)
-        return np.ascontiguousarray(values.T) if rounded.turned else values
+        return np.ascontiguousarray(values.T) if self._rounded.turned else values
 
     @override
-    def view(self, name: str) -> np.ndarray:
-        return self.load(name) if name in self._rounded else self._stored.view(name)
-
-    @override
-    def parts(self, name: str) -> Iterator[np.ndarray]:
-        if name in self._rounded:
-            yield self.load(name).reshape(-1)
-        else:
-            yield from self._stored.parts(name)
-
-    @override
-    def identity_of(self, name: str) -> WeightIdentity | None:
-        found = self._stored.identity_of(name)
-        rounded = self._rounded.get(name)
-        return found if found is None or rounded is None else found.computed(self._recipe(rounded))
-
-    @override
-    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
-        return self._stored.locate(name)
-
-    def quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized, None if it is not."""
-        rounded = self._rounded.get(name)
-        return None if rounded is None else rounded.described()
-
-    def load_part(self, name: str, part: Part) -> np.ndarray:
-        """Return a part of a quantized tensor; all are made when the first is asked for."""
+    def load_part(self, part: Part) -> np.ndarray:
+        """Return a part; all are made when the first is asked for."""
         with self._making:
-            parts = self._made.pop(name, None) or made_parts(self._rounded[name])
-            found = parts.pop(part)
-            if parts:
-                self._made[name] = parts
-        found.flags.writeable = False
-        return found
+            if part not in self._made:
+                self._made = made_parts(self._rounded)
+            return self._made.pop(part)
 
-    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return the identity of the part, unlike that of other arrays; None if unknown.
+    @override
+    def identity(self) -> WeightIdentity | None:
+        found = self.stored.identity_of(self.name)
+        return found if found is None else found.computed(self.recipe)
 
-        For each part that a backend does not keep, all of the weight is made again.
-        """
-        found = self.identity_of(name)
-        return found if found is None else found.computed(part).made_slowly()
+    @override
+    def identity_of_part(self, part: Part) -> WeightIdentity | None:
+        # For each part that a backend does not keep, all of the weight is made again.
+        found = super().identity_of_part(part)
+        return found if found is None else found.made_slowly()
 
-    def _recipe(self, rounded: RoundedTensor) -> str:
-        return f"{self.recipe.partition('[')[0]}{rounded.type} {rounded.turned}"
+    @override
+    def locate(self) -> tuple[MappedTensors, TensorEntry]:
+        return self.stored.locate(self.name)
 
 
 def rounded_tensor(

@@ -233,7 +233,7 @@ class RoundedTensor:
         self.type = type
         self.turned = turned
         self._load = load
-        self._rounding: Rounding = rounding
+        self.rounding: Rounding = rounding
         self._threads = threads
         self._inputs: np.ndarray | None = None
         self._rounded_inputs: np.ndarray | None = None
@@ -297,10 +297,10 @@ class RoundedTensor:
         groups = block.reshape(-1, self.type.group_of(self.shape[1]))
         with np.errstate(all="ignore"):
             if self.type.offset == "zero_point":
-                return block, round_with_zero_point(groups, self.type.bits, self._rounding)
+                return block, round_with_zero_point(groups, self.type.bits, self.rounding)
             if self.type.offset == "bias":
-                return block, round_affine(groups, self.type.bits, self._rounding)
-            return block, round_symmetric(groups, self.type.bits, self._rounding)
+                return block, round_affine(groups, self.type.bits, self.rounding)
+            return block, round_symmetric(groups, self.type.bits, self.rounding)
 
     def error(self) -> TensorError:
         """Return the errors of the last round of `chunks`."""

@@ -34,7 +34,7 @@ from gptrs_runtime.sources.model_source import (
     TOKENIZER,
     ModelSource,
 )
-from gptrs_runtime.sources.quantized_folder import KEY, MLX_KEY, scheme_of
+from gptrs_runtime.sources.quantization_config import KEY, MLX_KEY, scheme_of
 from gptrs_runtime.sources.timm_folder import (
     PREPROCESSOR,
     TimmFolder,
@@ -44,22 +44,16 @@ from gptrs_runtime.sources.timm_folder import (
 
 if TYPE_CHECKING:
     from gptrs_runtime.sources import (
-        bitsandbytes_folder,
         byte_bpe_files,
-        decoded_folder,
+        decoders,
         format_kinds,
         gguf_metadata,
-        mlx_folder,
-        quantized_folder,
     )
 else:
-    bitsandbytes_folder = lazy_module("gptrs_runtime.sources.bitsandbytes_folder")
     byte_bpe_files = lazy_module("gptrs_runtime.sources.byte_bpe_files")
     gguf_metadata = lazy_module("gptrs_runtime.sources.gguf_metadata")
     format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
-    mlx_folder = lazy_module("gptrs_runtime.sources.mlx_folder")
-    decoded_folder = lazy_module("gptrs_runtime.sources.decoded_folder")
-    quantized_folder = lazy_module("gptrs_runtime.sources.quantized_folder")
+    decoders = lazy_module("gptrs_runtime.sources.decoders")
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -184,14 +178,8 @@ class HfDirectory(ModelSource):
         stored = self._stored_tensors()
         if self._scheme is None:
             return stored
-        if self._scheme.layout == "mxfp4":
-            return decoded_folder.Mxfp4Folder(stored)
-        if self._scheme.layout == "bitsandbytes":
-            return bitsandbytes_folder.BitsAndBytesFolder(stored)
-        if self._scheme.layout == "mlx":
-            kind = format_kinds.kind_named(self.config.get("model_type"))
-            return mlx_folder.MlxFolder(stored, self._scheme, {} if kind is None else kind.mlx)
-        return quantized_folder.QuantizedFolder(stored, self._scheme)
+        kind = format_kinds.kind_named(self.config.get("model_type"))
+        return decoders.decoded(stored, self._scheme, {} if kind is None else kind.mlx)
 
     def _stored_tensors(self) -> FileSource:
         if self._single is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -15,11 +15,12 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.param_source import FileSource
-from gptrs.errors import CheckpointError, ModelError
+from gptrs.errors import ModelError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.plugins.gguf_architecture import Shapes, TimmFamily
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.format_kinds import timm_kind
+from gptrs_runtime.sources.made_tensors import MadeTensor, MadeTensors
 
 PREPROCESSOR: Final = "preprocessor_config.json"
 """The file that is made of `pretrained_cfg`."""
@@ -35,7 +36,7 @@ def is_timm(settings: Mapping[str, object]) -> bool:
     return "architecture" in settings and isinstance(settings.get("pretrained_cfg"), dict)
 
 
-class TimmFolder(FileSource):
+class TimmFolder(MadeTensors):
     """The tensors of a folder of timm under the names of the kind that its architecture is.
 
     `config` is what config.json of that kind would hold. ModelError for an architecture that no
@@ -43,14 +44,9 @@ class TimmFolder(FileSource):
     """
 
     def __init__(self, stored: FileSource, settings: Mapping[str, object], where: str) -> None:
-        files = {name: stored.locate(name)[0] for name in stored.names()}
-        self._opened_files = {str(file.path): file for file in files.values()}
-        shards = {name: str(file.path) for name, file in files.items()}
-        super().__init__(shards, self._opened_files.__getitem__, stored.origin)
-        self._stored = stored
         fields = Fields(settings, "in config.json")
         fields.require("model_args", {})
-        own = {name.removeprefix(_PREFIX): name for name in files}
+        own = {name.removeprefix(_PREFIX): name for name in stored.names()}
         shapes = {
             short: stored.type_of(name).shape
             for short, name in own.items()
@@ -59,65 +55,60 @@ class TimmFolder(FileSource):
         found, parts = translated(
             fields.text("architecture") or "", fields.text("global_pool") or "", shapes, where
         )
-        self._parts = {name: part._replace(stored=own[part.stored]) for name, part in parts.items()}
         classes = _labels(fields)
         self.config: dict[str, object] = {**found, **({"id2label": classes} if classes else {})}
+        made = (TimmTensor(stored, n, p._replace(stored=own[p.stored])) for n, p in parts.items())
+        super().__init__(stored, made, alone=True)
+
+
+class TimmTensor(MadeTensor):
+    """A tensor of timm, or some of its rows, in the shape that the kind has."""
+
+    def __init__(self, stored: FileSource, name: str, part: Part) -> None:
+        super().__init__(stored, name, (part.stored,))
+        self._part = part
+
+    @property
+    @override
+    def type(self) -> TensorType:
+        return TensorType(self.stored.type_of(self._part.stored).dtype, self._part.shape)
 
     @override
-    def names(self) -> Sequence[str]:
-        return tuple(self._parts)
+    def quantized(self) -> None:
+        return None
 
     @override
-    def type_of(self, name: str) -> TensorType:
-        part = self._part(name)
-        return TensorType(self._stored.type_of(part.stored).dtype, part.shape)
-
-    @override
-    def load(self, name: str) -> np.ndarray:
-        part = self._part(name)
+    def load(self) -> np.ndarray:
+        part = self._part
         if part.parts == 1:
-            return self._stored.load(part.stored).reshape(part.shape)
-        return self._stored.read_slice(part.stored, _slices(part)).reshape(part.shape)
+            return self.stored.load(part.stored).reshape(part.shape)
+        return self.stored.read_slice(part.stored, _slices(part)).reshape(part.shape)
 
     @override
-    def view(self, name: str) -> np.ndarray:
-        part = self._part(name)
-        whole = self._stored.view(part.stored)
+    def view(self) -> np.ndarray:
+        part = self._part
+        whole = self.stored.view(part.stored)
         return (whole[_slices(part)] if part.parts > 1 else whole).reshape(part.shape)
 
     @override
-    def parts(self, name: str) -> Iterator[np.ndarray]:
-        part = self._part(name)
-        if part.parts == 1:
-            yield from self._stored.parts(part.stored)
-        else:
-            yield self.load(name).reshape(-1)
+    def flat(self) -> Iterator[np.ndarray]:
+        return self.stored.parts(self._part.stored) if self._part.parts == 1 else super().flat()
 
     @override
-    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return self.load(name)[index]
-
-    @override
-    def identity_of(self, name: str) -> WeightIdentity | None:
-        part = self._part(name)
-        found = self._stored.identity_of(part.stored)
-        if self._stored.type_of(part.stored).shape == part.shape:
+    def identity(self) -> WeightIdentity | None:
+        part = self._part
+        found = self.stored.identity_of(part.stored)
+        if self.stored.type_of(part.stored).shape == part.shape:
             return found
         return identity_of_computed(f"rows {part.number}/{part.parts} {part.shape}", [found])
 
     @override
-    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
-        part = self._part(name)
-        file, whole = self._stored.locate(part.stored)
+    def locate(self) -> tuple[MappedTensors, TensorEntry]:
+        part = self._part
+        file, whole = self.stored.locate(part.stored)
         nbytes = whole.nbytes // part.parts
         offset = whole.offset + part.number * nbytes
-        return file, TensorEntry(name, whole.tag, whole.dtype, part.shape, offset, nbytes)
-
-    def _part(self, name: str) -> Part:
-        part = self._parts.get(name)
-        if part is None:
-            raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
-        return part
+        return file, TensorEntry(self.name, whole.tag, whole.dtype, part.shape, offset, nbytes)
 
 
 def _slices(part: Part) -> tuple[slice, ...]:

@@ -1,0 +1,172 @@
+"""The `quantization_config` of a model folder: which scheme its weights are stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.errors import ModelError
+from gptrs.lazy_module import lazy_module
+from gptrs.quoting import listed, quoted, shown_value
+
+if TYPE_CHECKING:
+    from gptrs_runtime.sources import format_kinds
+else:
+    format_kinds = lazy_module("gptrs_runtime.sources.format_kinds")
+
+Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
+"""How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
+
+KEY, MLX_KEY = "quantization_config", "quantization"
+_FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationScheme:
+    """How the quantized weights of a folder are stored, all of them alike.
+
+    `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
+    points: 1 in the first version of GPTQ's files. `own` has the bits and the group size of single
+    layers, by their names.
+    """
+
+    method: str
+    layout: Layout
+    bits: int
+    group_size: int | None
+    symmetric: bool = False
+    zero_offset: int = 0
+    own: tuple[tuple[str, int, int], ...] = ()
+
+    def of(self, layer: str) -> tuple[int, int]:
+        """Return the bits and the group size of a layer."""
+        for name, bits, size in self.own:
+            if name == layer:
+                return bits, size
+        assert self.group_size is not None, "MLX has groups"
+        return self.bits, self.group_size
+
+
+def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | None:
+    """Return the scheme in a config.json, None where its weights are not quantized.
+
+    ModelError names what is not supported; `file` is the path of the config in errors.
+    """
+    found = config.get(KEY)
+    if isinstance(config.get(MLX_KEY), Mapping) and not _names_method(found):
+        given = cast("Mapping[str, object]", config[MLX_KEY])
+        return _mlx(Fields(given, f"of `{MLX_KEY}` in {quoted(file, 200)}"))
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise ModelError(f"`{KEY}` in {quoted(file, 200)} must be an object")
+    settings = cast("Mapping[str, object]", found)
+    method = settings.get("quant_method")
+    read = _READERS.get(method) if isinstance(method, str) else None
+    if read is None:
+        raise ModelError(
+            f"`{KEY}` in {quoted(file, 200)} has the `quant_method` {shown_value(method)},"
+            " which gptrs does not read",
+            hint=f"those that are read: {listed(_READERS, 8)}, and those of MLX; take the model"
+            " unquantized, or as a GGUF file",
+        )
+    plugin = format_kinds.kind_named(config.get("model_type")) if read is _bitsandbytes else None
+    if plugin is not None and plugin.turned:  # those that bitsandbytes rounded are not turned
+        raise ModelError(
+            f"a `{plugin.name}` that bitsandbytes rounded, in {quoted(file, 200)}, is not read",
+            hint="take the model unquantized; `--weights q8` or `q4` rounds it when it is loaded",
+        )
+    return read(Fields(settings, f"of `{KEY}` in {quoted(file, 200)}"))
+
+
+def _bitsandbytes(fields: Fields) -> QuantizationScheme:
+    bits = 4 if fields.boolean("load_in_4bit", False) else 8
+    fields.require("bnb_4bit_quant_type", "nf4", "fp4")
+    return QuantizationScheme("bitsandbytes", "bitsandbytes", bits, None)
+
+
+def _mxfp4(_: Fields) -> QuantizationScheme:
+    return QuantizationScheme("mxfp4", "mxfp4", 4, 32, symmetric=True)
+
+
+def _names_method(settings: object) -> bool:
+    """Return whether they name a `quant_method`; MLX repeats its own settings without one."""
+    return isinstance(settings, Mapping) and "quant_method" in settings
+
+
+def _mlx(fields: Fields) -> QuantizationScheme:
+    bits, size = _mlx_layer(fields)
+    own: list[tuple[str, int, int]] = []
+    for name, value in fields.settings.items():
+        if isinstance(value, Mapping):  # false stands for a layer that is not quantized
+            given = cast("Mapping[str, object]", value)
+            own.append((name, *_mlx_layer(Fields(given, f"of `{MLX_KEY}.{name}`"))))
+    return QuantizationScheme("mlx", "mlx", bits, size, own=tuple(own))
+
+
+def _mlx_layer(fields: Fields) -> tuple[int, int]:
+    fields.require("mode", "affine")
+    fields.require("bits", 2, 3, 4, 6, 8)
+    return fields.integer("bits"), fields.integer("group_size")
+
+
+def _gptq(fields: Fields) -> QuantizationScheme:
+    fields.require("bits", 4, 8)
+    version = fields.choice("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+    return QuantizationScheme(
+        "gptq",
+        "gptq",
+        fields.integer("bits"),
+        _group_size(fields),
+        zero_offset=1 if version == "gptq" else 0,
+    )
+
+
+def _awq(fields: Fields) -> QuantizationScheme:
+    fields.require("bits", 4)
+    fields.require("zero_point", True)
+    fields.require("version", "gemm", "GEMM")
+    return QuantizationScheme("awq", "awq", 4, _group_size(fields))
+
+
+def _group_size(fields: Fields) -> int | None:
+    size = fields.integer("group_size", minimum=-1)
+    if size == 0:
+        raise fields.error("group_size", "must be -1 or at least 1")
+    return None if size == -1 else size
+
+
+def _compressed(fields: Fields) -> QuantizationScheme:
+    groups = fields.get("config_groups")
+    entries = (
+        list(cast("Mapping[str, object]", groups).values()) if isinstance(groups, dict) else []
+    )
+    if len(entries) != 1 or not isinstance(entries[0], dict):
+        raise fields.error("config_groups", "must have one group, which is all that is supported")
+    group = cast("Mapping[str, object]", entries[0])
+    weights = group.get("weights")
+    if not isinstance(weights, dict):
+        raise fields.error("config_groups", "must say how `weights` are quantized")
+    layout = _FORMATS[fields.choice("format", tuple(_FORMATS), "")]
+    own = Fields(cast("Mapping[str, object]", weights), "of `weights` in `config_groups`")
+    own.require("type", "int")
+    own.require("num_bits", *((8,) if layout == "int8" else (4, 8)))
+    strategy = own.choice("strategy", ("group", "channel"), "")
+    size = own.integer("group_size") if strategy == "group" else None
+    symmetric = own.boolean("symmetric", True)
+    if layout == "int8" and not symmetric:
+        raise own.error("symmetric", "must be true for `int-quantized`")
+    bits = own.integer("num_bits")
+    return QuantizationScheme("compressed-tensors", layout, bits, size, symmetric)
+
+
+_READERS: Mapping[str, Callable[[Fields], QuantizationScheme]] = {
+    "compressed-tensors": _compressed,
+    "gptq": _gptq,
+    "awq": _awq,
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+}
+"""What reads the settings of each `quant_method`."""
