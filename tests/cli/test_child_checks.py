@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.plugins import child_checks
-from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.plugins.state import PluginRecord
 from gptrs_cli.commands import doctor
 from gptrs_cli.commands.doctor import Startup
+from gptrs_cli.plugin_check import children
+from gptrs_cli.plugin_check.children import check_plugins
 
 DESCRIPTION = """
 from gptrs.api import BackendPlugin
@@ -80,7 +80,7 @@ def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
 @pytest.mark.exhaustive
 def test_doctor_and_the_list_say_it(strangers, gptrs, monkeypatch):
     monkeypatch.setattr(doctor, "measure_startup", lambda _: Startup(0.1, ()))
-    monkeypatch.setattr(child_checks.check_plugins, "__defaults__", (5.0,))
+    monkeypatch.setattr(children.check_plugins, "__defaults__", (5.0,))
     result = gptrs("doctor", "--json", "-p", "no:late", "-p", "no:closes")
     assert result.code == 4
     checks = {check["data"].get("name"): check for check in result.json["checks"]}

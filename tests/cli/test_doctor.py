@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.entry_points import Metadata
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.state import PluginRecord
 from gptrs_cli.commands import doctor
 from gptrs_cli.commands.doctor import Startup, known_variables
+from gptrs_cli.plugin_check.children import check_plugins
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from gptrs.api import ModelPlugin
 from gptrs.errors import ModelError, PluginError
-from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.manager import configure
+from gptrs_cli.plugin_check.children import check_plugins
 
 MODELS = "gptrs.models"
 MANY = """

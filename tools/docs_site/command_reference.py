@@ -89,9 +89,9 @@ def page() -> str:
 
 def _leaves() -> Iterator[_Leaf]:
     """Yield every built-in command in the order of the help."""
-    names = built_in().summaries(CommandPlugin)
+    names = {record.name for record in built_in().known(CommandPlugin)}
     known = [name for name in HELP_ORDER if name in names]
-    for name in (*known, *sorted(names.keys() - known)):
+    for name in (*known, *sorted(names - {*known})):
         yield from _below((name,), command_of(built_in().factory(CommandPlugin, name), name))
 
 

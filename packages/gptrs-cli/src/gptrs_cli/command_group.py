@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
@@ -12,12 +12,18 @@ from typing_extensions import override
 
 from gptrs.errors import GptrsError, PluginError, UsageError
 from gptrs.install_hints import install_own
+from gptrs.lazy_module import lazy_module
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.selection import Selection, is_own
 from gptrs_cli.plain_commands import Application, PlainGroup
 from gptrs_cli.terminal.failures import is_usual_end
+
+if TYPE_CHECKING:
+    from gptrs_cli import summaries
+else:  # for those who have commands of strangers: the start is quick without msgspec
+    summaries = lazy_module("gptrs_cli.summaries")
 
 HELP_GROUPS = {
     "Run models": (
@@ -52,10 +58,10 @@ class CommandGroup(PlainGroup):
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for plugins, find_summaries in ((built_in, _own), (manager, _foreign)):
-            summaries = find_summaries()
-            if cmd_name in summaries:
+            known = find_summaries()
+            if cmd_name in known:
                 load = functools.partial(_load, plugins(), cmd_name)
-                return LazyCommand(cmd_name, summaries[cmd_name], load)
+                return LazyCommand(cmd_name, known[cmd_name], load)
         name = cmd_name.rpartition(":")[2]
         if any(record.name == name for record in manager().installed(CommandPlugin)):
             # DISTRIBUTION:NAME; for any other one this raises the reason why it is not usable.
@@ -126,7 +132,9 @@ def _load(plugins: PluginManager, name: str) -> Any:
         command = command_of(factory, name)
     except Exception as error:  # e.g. an application without a single command
         raise plugins.broken(CommandPlugin, name, error) from error
-    if not is_own(plugins.record(CommandPlugin, name).distribution):
+    record = plugins.record(CommandPlugin, name)
+    if not is_own(record.distribution):
+        summaries.remember([record])
         command.invoke = _guarded(command.invoke, plugins, name)
     return command
 
@@ -153,12 +161,22 @@ def _guarded(
 
 
 def _own() -> dict[str, str]:
-    return built_in().summaries(CommandPlugin)
+    return {record.name: record.summary or "" for record in built_in().known(CommandPlugin)}
 
 
 def _foreign() -> dict[str, str]:
     """Return summaries of commands of plugins; none while a strict selection refuses plugins."""
     try:
-        return manager().summaries(CommandPlugin)
+        commands = manager().known(CommandPlugin)
     except GptrsError:
         return {}
+    unread = [
+        record for record in commands if not record.summary and not is_own(record.distribution)
+    ]
+    kept: dict[str, str] = summaries.remembered(unread) if unread else {}
+    return {
+        record.name: record.summary
+        or kept.get(record.name)
+        or f"From {record.distribution} {record.version}."
+        for record in commands
+    }

@@ -27,7 +27,6 @@ from gptrs.api.backends import (
 )
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_extra, install_libraries, install_own
-from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin
 from gptrs.plugins.entry_points import metadata_of
 from gptrs.plugins.manager import PluginManager, manager
@@ -39,6 +38,7 @@ from gptrs.variables import VARIABLES
 from gptrs_cli.commands.list.plugins import GIB, shown_device
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.plugin_check.children import check_plugins
 from gptrs_cli.terminal.json_result import BROKEN_CODE, Check, print_check, print_result, shortened
 from gptrs_observe.measure.step_work import measure_limits
 from gptrs_runtime.generation.options import all_options

@@ -11,8 +11,6 @@ import typer
 from msgspec import Struct
 
 from gptrs.errors import PluginError
-from gptrs.plugins.child_checks import answered, not_survived
-from gptrs.plugins.child_process import START_S, Child, child_process
 from gptrs.plugins.descriptions import API_VERSION
 from gptrs.plugins.discovery import DISTRIBUTION, names_of
 from gptrs.plugins.manager import PluginManager, manager
@@ -22,6 +20,14 @@ from gptrs.quoting import did_you_mean, quoted
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
+from gptrs_cli.plugin_check.children import (
+    SECONDS,
+    START_S,
+    Child,
+    answered,
+    child_process,
+    not_survived,
+)
 from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import BROKEN_CODE, Check, print_check, print_result
 from gptrs_cli.terminal.streams import printable
@@ -71,8 +77,6 @@ def _about_core(requirements: list[str]) -> list[str]:
 # A step that hangs, exits or crashes is a finding that names the step.
 
 
-SECONDS = 20.0
-"""The time for each step; the kit has it for each op."""
 _LIGHT_S = 0.2
 _MIB = 1 << 20
 

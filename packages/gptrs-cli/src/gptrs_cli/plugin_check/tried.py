@@ -18,8 +18,6 @@ import typer
 import gptrs
 from gptrs import api
 from gptrs.errors import PluginError
-from gptrs.plugins.checked_child import findings
-from gptrs.plugins.child_process import Tell
 from gptrs.plugins.descriptions import (
     BackendPlugin,
     CommandPlugin,
@@ -35,6 +33,7 @@ from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.progress import StepProgress
 from gptrs_cli.command_group import command_of
+from gptrs_cli.plugin_check.children import Tell, findings
 
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes in a unit of `ru_maxrss`."""
@@ -103,22 +102,14 @@ def _start_trace_sink(plugins: PluginManager, name: str) -> None:
         raise TypeError(f"its factory made a `{kind}`, an `ExecutionTraceSink` is needed")
 
 
-def _start_importer(plugins: PluginManager, name: str) -> None:
-    plugins.factory(ImporterPlugin, name)
-
-
-def _start_exporter(plugins: PluginManager, name: str) -> None:
-    plugins.factory(ExporterPlugin, name)
-
-
 _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] = {
     BackendPlugin: PluginManager.get_backend,
     ModelPlugin: PluginManager.model_factory,
     FunctionalPlugin: _start_functional,
     CommandPlugin: _start_command,
     TraceSinkPlugin: _start_trace_sink,
-    ImporterPlugin: _start_importer,
-    ExporterPlugin: _start_exporter,
+    ImporterPlugin: lambda plugins, name: plugins.factory(ImporterPlugin, name),
+    ExporterPlugin: lambda plugins, name: plugins.factory(ExporterPlugin, name),
     DemoModelPlugin: PluginManager.demo_model_path,
 }
 

@@ -36,7 +36,7 @@ _COMMAND_LINE = "gptrs-cli"
 class Candidate:
     """An entry point in one of our groups, and the distribution that installed it.
 
-    `stamp` is that of `Installed`. One of several plugins of an entry point has its `description`,
+    One of several plugins of an entry point has its `description`,
     and an entry point of its own name with the value of theirs.
     """
 
@@ -44,7 +44,6 @@ class Candidate:
     entry_point: EntryPoint
     distribution: str
     version: str
-    stamp: str
     description: PluginDescription | None = None
 
     @property
@@ -98,9 +97,7 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
     points = {point.group: point for point in EXTENSION_POINTS}
     found = list(installed(points))
     candidates = [
-        Candidate(
-            points[entry_point.group], entry_point, each.distribution, each.version, each.stamp
-        )
+        Candidate(points[entry_point.group], entry_point, each.distribution, each.version)
         for each in found
         for entry_point in each.entry_points
     ]

@@ -29,16 +29,12 @@ _OURS = "gptrs."
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution with entry points for us; with the `error` instead if they cannot be read.
-
-    `stamp` is another one once the distribution was installed again, empty where nobody knows.
-    """
+    """A distribution with entry points for us; with the `error` instead if they cannot be read."""
 
     distribution: str
     version: str
     entry_points: tuple[EntryPoint, ...] = ()
     error: Exception | None = None
-    stamp: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,10 +84,10 @@ def _read(distribution: Distribution, groups: Collection[str]) -> Installed | No
         text = _text(distribution)
         if text is None:  # nothing of ours: its name and version do not matter
             return None
-        entries, stamp = tuple(_entries(text, groups)), _stamp(distribution)
+        entries = tuple(_entries(text, groups))
     except Exception as error:
         return Installed(*_identify(distribution), error=error)
-    return Installed(*_identify(distribution), entries, stamp=stamp)
+    return Installed(*_identify(distribution), entries)
 
 
 def _text(distribution: Distribution) -> str | None:
@@ -160,14 +156,6 @@ def _headers(folder: Path) -> dict[str, list[str]]:
             if value.strip():
                 found.setdefault(key.lower(), []).append(value.strip())
     return found
-
-
-def _stamp(distribution: Distribution) -> str:
-    folder = _folder(distribution)
-    if folder is None:
-        return ""
-    found = (folder / ENTRY_POINTS_FILE).stat()
-    return f"{found.st_mtime_ns} {found.st_size}"
 
 
 def _folder(distribution: Distribution) -> Path | None:

@@ -6,11 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from gptrs.errors import GptrsError, PluginError
-from gptrs.lazy_module import lazy_module
-from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
+from gptrs.plugins.descriptions import FactoryPlugin, PluginDescription
 from gptrs.plugins.discovery import (
     DISTRIBUTION,
     SEVERAL,
@@ -28,11 +27,6 @@ from gptrs.plugins.refusals import contested, no_such_plugin, refusal
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState, described
 from gptrs.quoting import joined
-
-if TYPE_CHECKING:
-    from gptrs.plugins import summaries
-else:  # for those who have commands of strangers: the start is quick without a cache
-    summaries = lazy_module("gptrs.plugins.summaries")
 
 Description = TypeVar("Description", bound=PluginDescription)
 Factory = TypeVar("Factory", bound=FactoryPlugin)
@@ -77,27 +71,17 @@ class PluginRegistry:
         records = [plugin.record for plugin in plugins]
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
-    def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
-        """Return what is known of the plugins of a kind without importing those of others, by name.
+    def known(self, point: type[PluginDescription]) -> list[PluginRecord]:
+        """Return the usable plugins of a kind that have their names; none of others is imported.
 
-        That is the summary if a process read the description before, else whose plugin it is.
-        Disabled and duplicate ones are left out, and those known to be unusable.
+        Those of others have a summary only if their descriptions were read before.
         """
         plugins = [p for p in self._told_apart(_KINDS[point]) if p.record.kind == _KINDS[point]]
         for plugin in plugins:  # our own descriptions are light
             unread = plugin.unread
             if unread is not None and unread.own and not unread.built_in and plugin.has_name:
                 self._read_one(plugin)
-        usable = [plugin for plugin in plugins if plugin.has_name and plugin.record.state.usable]
-        candidates = [plugin.unread for plugin in usable if plugin.unread is not None]
-        foreign = [candidate for candidate in candidates if not candidate.own]
-        kept: dict[str, str] = summaries.remembered(foreign) if foreign else {}
-        return {
-            record.name: record.summary
-            or kept.get(record.name)
-            or f"From {record.distribution} {record.version}."
-            for record in (plugin.record for plugin in usable)
-        }
+        return [p.record for p in plugins if p.has_name and p.record.state.usable]
 
     def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
         """Return all plugins, or those described by `point`, by kind, name and distribution.
@@ -309,9 +293,6 @@ class PluginRegistry:
             finally:
                 self._reading = False
             plugin.unread = None  # not after an interrupt: the next try starts over
-            summary = plugin.record.summary
-            if summary and candidate.point.description is CommandPlugin and not candidate.own:
-                summaries.remember(candidate, summary)
 
     def _warn_of_damage(self) -> None:
         for record in (plugin.record for plugin in self._plugins or []):

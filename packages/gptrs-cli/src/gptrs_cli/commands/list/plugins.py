@@ -13,12 +13,14 @@ from msgspec import UNSET, Struct, UnsetType
 from gptrs.api.backends import DeviceInfo
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_own
-from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
+from gptrs.plugins.selection import is_own
 from gptrs.plugins.state import PluginRecord
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.plugin_check.children import check_plugins
+from gptrs_cli.summaries import remember
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import note, printable
 from gptrs_cli.terminal.tables import print_table
@@ -206,6 +208,8 @@ def plugins(
     if check:
         check_plugins(manager())
     records = manager().installed() if check else manager().records()
+    commands = (record for record in records if record.kind == "command")
+    remember(record for record in commands if not is_own(record.distribution))
     if settings.json:
         return print_result(ListPlugins(plugins=list(records)))
     rows = [

@@ -1,0 +1,198 @@
+"""Check plugins in a child process: one that hangs, exits or crashes is one finding, no more.
+
+The child answers in lines, on a pipe of its own, as standard output belongs to the plugins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from gptrs.errors import GptrsError
+from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.discovery import SEVERAL
+from gptrs.plugins.entry_points import load_reference
+from gptrs.plugins.hookspecs import EXTENSION_POINTS
+from gptrs.plugins.manager import PluginManager, configure
+from gptrs.plugins.selection import canonical
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quick_dataclass import dataclass
+
+Tell = Callable[[Mapping[str, object]], None]
+"""Sends an answer to the parent."""
+START_S = 60.0
+"""How long the first answer may take: the start of Python on a busy machine."""
+SECONDS = 20.0
+"""The time for each plugin; importing and starting our slowest backend takes 1 to 2."""
+_CODE = "import sys; from gptrs_cli.plugin_check.children import serve; serve(*sys.argv[1:])"
+_LONGEST_ANSWER = 1 << 16
+
+
+@contextlib.contextmanager
+def child_process(reference: str, question: object) -> Generator[Child]:
+    """Scope of a child that calls `reference`, "module:function", with (question, tell).
+
+    `question` is plain data. At the end of the scope the child is killed with all it has started.
+    """
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as asked:
+            asked.write(json.dumps(question).encode())
+            asked.seek(0)
+            process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, reference, str(writer)],
+                stdin=asked,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[writer],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    try:
+        yield Child(process, reader)
+    finally:
+        os.close(reader)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what the plugin has started
+        process.wait()
+
+
+def serve(reference: str, writer: str) -> None:
+    """Run the child: answer the question on standard input, then end at once."""
+
+    def tell(answer: Mapping[str, object]) -> None:
+        os.write(int(writer), json.dumps(answer).encode() + b"\n")
+
+    question = json.load(sys.stdin)
+    cast("Callable[[Any, Tell], None]", load_reference(reference))(question, tell)
+    os._exit(0)  # without what plugins do at the exit of a process
+
+
+@dataclass()
+class Child:
+    """A running child, and the end of the pipe on which it answers."""
+
+    process: subprocess.Popen[bytes]
+    reader: int
+    _received: bytes = b""
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next answer; None if the child ended, or said nothing for so long."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._received and len(self._received) < _LONGEST_ANSWER:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.reader], [], [], left)[0]:
+                return None
+            part = os.read(self.reader, _LONGEST_ANSWER)
+            if not part:
+                return None
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        return cast("dict[str, Any]", json.loads(line))
+
+    def ending(self, seconds: float) -> str:
+        """Say how a child ended that gives no answer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(0.5)
+            if code < 0:
+                return f"was ended by {signal.Signals(-code).name}"
+            return f"ended the process with exit code {code}"
+        return f"takes longer than {seconds:g} s, or does not let the process answer"
+
+
+def check_plugins(plugins: PluginManager, seconds: float = SECONDS) -> None:
+    """Import every description and make every backend in a child process, for their records.
+
+    Each has so many `seconds`. What hangs or ends the process counts as broken afterwards.
+    """
+    usable = [record for record in plugins.installed() if record.state.usable]
+    plugins.take_over(list(_checked(usable, plugins.selection.disabled, seconds)))
+
+
+def not_survived(record: PluginRecord, reason: str) -> PluginRecord:
+    """Return `record` of a plugin that the child did not survive."""
+    hint = f"update or reinstall `{record.distribution}`, or leave it out by"
+    hint += f" `-p no:{record.kind}:{record.name}`"
+    return replace(record, state=PluginState.BROKEN, reason=reason, hint=hint)
+
+
+def findings(record: PluginRecord) -> dict[str, object]:
+    """Return what is known of a plugin only after its import."""
+    return {name: getattr(record, name) for name in ("state", "reason", "hint", "api", "summary")}
+
+
+def answered(record: PluginRecord, found: dict[str, Any]) -> PluginRecord:
+    """Return `record` with the `findings` of a child."""
+    return replace(record, **{**found, "state": PluginState(found["state"])})
+
+
+def _name(record: PluginRecord) -> str:
+    """Return the name that a child knows a plugin by; several at once go by their package."""
+    if record.name != SEVERAL:
+        return record.name
+    return f"{canonical(record.distribution or '')}:{SEVERAL}"
+
+
+def _checked(
+    plugins: Sequence[PluginRecord], disabled: Collection[str], seconds: float
+) -> Iterator[PluginRecord]:
+    """Yield the record of each plugin as the child finds it.
+
+    After a plugin that it did not survive, a new child goes on with the next.
+    """
+    left, fatal = list(plugins), set[str]()
+    while left:
+        names = [(record.kind, _name(record)) for record in left]
+        question = {"plugins": names, "disabled": sorted({*disabled, *fatal})}
+        with child_process(f"{__name__}:import_all", question) as child:
+            # The first line says that the child itself is up; only then a plugin is to blame.
+            up = child.answer(START_S) is not None
+            while left:
+                answer = child.answer(seconds)
+                if answer is None:
+                    break
+                yield answered(left.pop(0), answer)
+            else:
+                return
+            ending = child.ending(seconds)
+        blamed = "its import" if up else "a process that checks it"
+        if left[0].name == SEVERAL:  # it would be imported with every other plugin of its kind
+            fatal.add(_name(left[0]))
+        yield not_survived(left.pop(0), f"{blamed} {ending}")
+
+
+def import_all(asked: Mapping[str, Any], tell: Tell) -> None:
+    """Run in the child of `check_plugins`: answer {} first, then with `findings` of each plugin."""
+    plugins = configure(asked["disabled"])
+    plugins.discover()
+    tell({})
+    for kind, name in asked["plugins"]:
+        tell(findings(_imported(plugins, kind, name)))
+
+
+def _imported(plugins: PluginManager, kind: str, name: str) -> PluginRecord:
+    """Return the record of a plugin after its description was read, or its backend made."""
+    point = next(point.description for point in EXTENSION_POINTS if point.kind == kind)
+    with contextlib.suppress(GptrsError):  # its record says why
+        plugins.find(point, name)
+        if point is BackendPlugin:
+            plugins.get_backend(name)
+    if name.endswith(f":{SEVERAL}"):
+        return plugins.record(point, name)
+    found = [record for record in plugins.installed(point) if record.name == name]
+    return next((record for record in found if record.state.usable), found[0])
