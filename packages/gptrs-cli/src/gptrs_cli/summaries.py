@@ -22,7 +22,7 @@ _MOST_ENTRIES = 500
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """What a description said, and what it was read from."""
+    """A summary, and the state of the module that it was read from."""
 
     version: str | None
     entry_point: str
