@@ -7,11 +7,11 @@ plugin, with the reason.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from itertools import islice
-from typing import cast
+from typing import TypeVar, cast
 
 import pluggy
 
@@ -25,56 +25,12 @@ from gptrs.plugins.state import PluginRecord, PluginState, label
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import joined, one_line
 
+Found = TypeVar("Found")
 DISTRIBUTION = "distribution"
 """The kind of records of distributions whose entry points cannot be read."""
 SEVERAL = "*"
 """The name of an entry point that yields several descriptions, which have names of their own."""
 _COMMAND_LINE = "gptrs-cli"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An entry point in one of our groups, and the distribution that installed it.
-
-    One of several plugins of an entry point has its `description`,
-    and an entry point of its own name with the value of theirs.
-    """
-
-    point: ExtensionPoint
-    entry_point: EntryPoint
-    distribution: str
-    version: str
-    description: PluginDescription | None = None
-
-    @property
-    def several(self) -> bool:
-        """Whether the entry point yields several descriptions."""
-        return self.entry_point.name == SEVERAL
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names that a selection may use, see `names_of`."""
-        return names_of(self.point.kind, self.entry_point.name, self.distribution)
-
-    @property
-    def identity(self) -> str:
-        """Its name, which no other candidate has."""
-        return f"{self.point.kind}:{self.entry_point.name}@{canonical(self.distribution)}"
-
-    @property
-    def qualified(self) -> str:
-        """`DISTRIBUTION:NAME`, which no other plugin of its kind is called."""
-        return f"{canonical(self.distribution)}:{self.entry_point.name}"
-
-    @property
-    def own(self) -> bool:
-        """Whether it is a part of gptrs itself."""
-        return is_own(self.distribution)
-
-    @property
-    def built_in(self) -> bool:
-        """Whether it is a built-in command; see `is_built_in`."""
-        return is_built_in(self.point.kind, self.distribution)
 
 
 def names_of(kind: str, name: str, distribution: str) -> Sequence[str]:
@@ -92,40 +48,50 @@ def is_built_in(kind: str, distribution: str | None) -> bool:
     return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
 
 
-def find_candidates() -> tuple[list[Candidate], list[Installed]]:
-    """Return all entry points in our groups by kind, name and distribution, and damaged files."""
-    points = {point.group: point for point in EXTENSION_POINTS}
-    found = list(installed(points))
-    candidates = [
-        Candidate(points[entry_point.group], entry_point, each.distribution, each.version)
-        for each in found
-        for entry_point in each.entry_points
-    ]
-    return candidates, [each for each in found if each.error is not None]
-
-
-def _order(candidate: Candidate) -> tuple[int, str, bool, str]:
-    """Return the key by which plugins are listed: kind, name, ours before others, distribution."""
-    place = EXTENSION_POINTS.index(candidate.point)
-    name, source = candidate.entry_point.name, canonical(candidate.distribution)
-    return place, name, not candidate.own, source
-
-
 @dataclass()
 class Plugin:
-    """An installed plugin: its record, its description once read, and what broke it.
+    """An installed plugin: where it is from, its state for others, its description once read.
 
-    While `unread` is not None nothing of the plugin was imported; it counts as available, or as a
-    duplicate. `rivals` are other plugins of its kind and name that were not excluded. One of gptrs
-    itself has the name all the same; of any others none has, and each is used by its full name.
+    While it is `unread` nothing of the plugin was imported; it counts as available, or as a
+    duplicate. One of several plugins of an entry point has its description from the beginning, and
+    an entry point of its own name with the value of theirs. `rivals` are other plugins of its kind
+    and name that were not excluded. One of gptrs itself has the name all the same; of any others
+    none has, and each is used by its full name. `point` is None for a distribution whose entry
+    points cannot be read.
     """
 
+    point: ExtensionPoint | None
+    entry_point: EntryPoint
     record: PluginRecord
-    candidate: Candidate | None = None
-    unread: Candidate | None = None
     description: PluginDescription | None = None
+    unread: bool = False
     cause: BaseException | None = None
-    rivals: Sequence[Candidate] = ()
+    rivals: Sequence[Plugin] = ()
+    arranged: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        point: ExtensionPoint,
+        entry_point: EntryPoint,
+        distribution: str,
+        version: str,
+        description: PluginDescription | None = None,
+    ) -> Plugin:
+        """Return a plugin that is not read, and whose name may be that of others."""
+        found = _record(entry_point, point.kind, distribution, version)
+        return cls(point, entry_point, found, description)
+
+    @property
+    def several(self) -> bool:
+        """Whether the entry point yields several descriptions."""
+        return self.entry_point.name == SEVERAL
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that a selection may use, see `names_of`."""
+        record = self.record
+        return names_of(record.kind, record.name, record.distribution or "")
 
     @property
     def distribution(self) -> str:
@@ -138,25 +104,59 @@ class Plugin:
         return f"{self.distribution}:{self.record.name}"
 
     @property
+    def own(self) -> bool:
+        """Whether it is a part of gptrs itself."""
+        return is_own(self.record.distribution)
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is a built-in command; see `is_built_in`."""
+        return is_built_in(self.record.kind, self.record.distribution)
+
+    @property
     def has_name(self) -> bool:
         """Whether its name alone stands for it."""
-        return not self.rivals or is_own(self.record.distribution)
+        return not self.rivals or self.own
+
+    def become(
+        self, state: PluginState, reason: str | None = None, hint: str | None = None
+    ) -> None:
+        """Have another state, for a reason and with what to do about it."""
+        self.record = replace(self.record, state=state, reason=reason, hint=hint)
 
     def break_by(self, error: BaseException) -> None:
         """Mark the plugin as broken by `error`, which becomes its reason and its cause."""
         own = isinstance(error, PluginError)
-        self.record = replace(
-            self.record,
-            state=PluginState.BROKEN,
-            reason=error.message if own else one_line(error),
-            hint=(error.hint if own else None) or _repair_hint(self.record, error),
-        )
+        hint = (error.hint if own else None) or _repair_hint(self.record, error)
+        self.become(PluginState.BROKEN, error.message if own else one_line(error), hint)
         self.cause = error
 
-    def make_incompatible(self, reason: str) -> None:
-        """Mark the plugin as written for another API version."""
-        hint = f"install versions of `{self.record.distribution}` and `gptrs-core` that fit"
-        self.record = replace(self.record, state=PluginState.INCOMPATIBLE, reason=reason, hint=hint)
+    def arrange(self, rivals: Sequence[Plugin], excluded: tuple[str, str] | None) -> None:
+        """Take the state that the plugins around it leave it; a plugin that was read has to be read
+        again where it has other rivals now."""
+        if self.arranged and [*map(id, rivals)] == [*map(id, self.rivals)]:
+            return
+        self.arranged, self.rivals, self.unread = True, rivals, excluded is None
+        if excluded is not None:
+            self.become(PluginState.DISABLED, *excluded)
+        elif rivals and not self.own:
+            self.become(PluginState.DUPLICATE, *self._contest())
+        else:
+            self.become(PluginState.AVAILABLE)
+
+    def _contest(self) -> tuple[str, str]:
+        """Return the reason and the hint for the plugin of a stranger whose name others have."""
+        kind, rivals = label(self.record.kind), self.rivals
+        own = next((rival for rival in rivals if rival.own), None)
+        hint = f"name this one as `{self.qualified}`"
+        if own is not None:
+            reason = f"the {kind} of this name is that of `{own.record.distribution}`"
+        else:
+            listed = joined([f"`{rival.record.distribution}`" for rival in rivals], "and")
+            reason = f"{listed} registers a {kind} of this name, too"
+        if own is None or not own.built_in:
+            hint += f", or leave the other out: `-p no:{(own or rivals[0]).qualified}`"
+        return reason, hint
 
 
 def discover(selection: Selection) -> list[Plugin]:
@@ -164,130 +164,81 @@ def discover(selection: Selection) -> list[Plugin]:
 
     Sorted by kind, name and distribution, those of gptrs before others.
     """
-    candidates, unreadable = find_candidates()
-    return [*(_unreadable(file) for file in unreadable), *_claimed(candidates, selection)]
+    points = {point.group: point for point in EXTENSION_POINTS}
+    found = list(installed(points))
+    plugins = [
+        Plugin.of(points[entry_point.group], entry_point, each.distribution, each.version)
+        for each in found
+        for entry_point in each.entry_points
+    ]
+    damaged = (_unreadable(each, each.error) for each in found if each.error is not None)
+    return arranged([*damaged, *plugins], selection)
 
 
-def regrouped(
-    plugins: Sequence[Plugin], members: Sequence[Candidate], selection: Selection
-) -> list[Plugin]:
-    """Return `plugins` with `members` among them, which entry points for several yielded.
-
-    A plugin stays the same object unless it now has other rivals.
-    """
-    known = {p.candidate.identity: p for p in plugins if p.candidate is not None}
-    candidates = [p.candidate for p in known.values() if p.candidate is not None]
-    found = [p for p in plugins if p.candidate is None]
-    for plugin in _claimed([*candidates, *members], selection):
-        old = known.get(plugin.candidate.identity) if plugin.candidate is not None else None
-        same = old is not None and _identities(old.rivals) == _identities(plugin.rivals)
-        found.append(old if old is not None and same else plugin)
-    return found
-
-
-def _identities(candidates: Sequence[Candidate]) -> list[str]:
-    return [candidate.identity for candidate in candidates]
-
-
-def _claimed(candidates: Sequence[Candidate], selection: Selection) -> list[Plugin]:
-    """Return the plugins of all candidates: those that `selection` excludes, duplicates, others.
+def arranged(plugins: Iterable[Plugin], selection: Selection) -> list[Plugin]:
+    """Return plugins in order, each in the state that `selection` and the others leave it.
 
     Entry points for several plugins have no rivals. Those of others are excluded with their
     distribution, ours never: the names of their plugins are not known before they are read.
     """
-    candidates = sorted(candidates, key=_order)
-    plugins: list[Plugin] = []
-    excluded = {
-        candidate.identity
-        for candidate in candidates
-        if not candidate.built_in and _exclusion(candidate, selection) is not None
-    }
-    claims: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
-    for candidate in candidates:
-        if candidate.identity not in excluded and not candidate.several:
-            claims[candidate.point.kind, candidate.entry_point.name].append(candidate)
-    for candidate in candidates:
-        claimed = claims[candidate.point.kind, candidate.entry_point.name]
-        rivals = [other for other in claimed if other is not candidate]
-        if candidate.identity in excluded:
-            plugins.append(_excluded(candidate, selection))
-        elif rivals and not candidate.own:
-            plugins.append(_duplicate(candidate, rivals))
-        else:
-            record = _record(candidate, PluginState.AVAILABLE)
-            plugins.append(Plugin(record, candidate, unread=candidate, rivals=rivals))
-    return plugins
+    found = sorted(plugins, key=_order)
+    excluded = {id(plugin): _exclusion(plugin, selection) for plugin in found}
+    claims: dict[tuple[str, str], list[Plugin]] = defaultdict(list)
+    for plugin in found:
+        if plugin.point is not None and not plugin.several and excluded[id(plugin)] is None:
+            claims[plugin.record.kind, plugin.record.name].append(plugin)
+    for plugin in found:
+        if plugin.point is not None:
+            claimed = claims[plugin.record.kind, plugin.record.name]
+            rivals = [other for other in claimed if other is not plugin]
+            plugin.arrange(rivals, excluded[id(plugin)])
+    return found
 
 
-def _exclusion(candidate: Candidate, selection: Selection) -> tuple[str, str] | None:
-    if not candidate.several:
-        return selection.exclusion(candidate.names)
-    return None if candidate.own else replace(selection, allowed=None).exclusion(candidate.names)
+def _order(plugin: Plugin) -> tuple[int, str, bool, str]:
+    """Return the key by which plugins are listed: kind, name, ours before others, distribution."""
+    kind = -1 if plugin.point is None else EXTENSION_POINTS.index(plugin.point)
+    return kind, plugin.record.name if plugin.point else "", not plugin.own, plugin.distribution
 
 
-def known_names(plugins: list[Plugin]) -> set[str]:
+def _exclusion(plugin: Plugin, selection: Selection) -> tuple[str, str] | None:
+    if plugin.built_in:
+        return None
+    if not plugin.several:
+        return selection.exclusion(plugin.names)
+    return None if plugin.own else replace(selection, allowed=None).exclusion(plugin.names)
+
+
+def known_names(plugins: Iterable[Plugin]) -> set[str]:
     """Return every name that a selection may use for one of `plugins`; built-in commands stay."""
-    names: set[str] = set()
-    for record in (plugin.record for plugin in plugins):
-        if is_built_in(record.kind, record.distribution):
-            continue
-        names.update(names_of(record.kind, record.name, record.distribution or ""))
-    return names - {""}
+    return {name for plugin in plugins if not plugin.built_in for name in plugin.names} - {""}
 
 
-def _record(
-    candidate: Candidate, state: PluginState, reason: str | None = None, hint: str | None = None
-) -> PluginRecord:
+def _record(entry_point: EntryPoint, kind: str, distribution: str, version: str) -> PluginRecord:
     return PluginRecord(
-        name=candidate.entry_point.name,
-        kind=candidate.point.kind,
-        distribution=candidate.distribution,
-        version=candidate.version,
+        name=entry_point.name,
+        kind=kind,
+        distribution=distribution,
+        version=version,
         api=None,
-        state=state,
-        reason=reason,
-        hint=hint,
-        entry_point=candidate.entry_point.value,
+        state=PluginState.AVAILABLE,
+        reason=None,
+        hint=None,
+        entry_point=entry_point.value,
         summary=None,
     )
 
 
-def _excluded(candidate: Candidate, selection: Selection) -> Plugin:
-    reason, hint = _exclusion(candidate, selection) or (None, None)
-    return Plugin(_record(candidate, PluginState.DISABLED, reason, hint), candidate)
-
-
-def _duplicate(candidate: Candidate, rivals: Sequence[Candidate]) -> Plugin:
-    """Return the plugin of a stranger whose name others have, too."""
-    kind, own = label(candidate.point.kind), next((rival for rival in rivals if rival.own), None)
-    hint = f"name this one as `{candidate.qualified}`"
-    if own is not None:
-        reason = f"the {kind} of this name is that of `{own.distribution}`"
-    else:
-        listed = joined([f"`{rival.distribution}`" for rival in rivals], "and")
-        reason = f"{listed} registers a {kind} of this name, too"
-    if own is None or not own.built_in:
-        hint += f", or leave the other out: `-p no:{(own or rivals[0]).qualified}`"
-    record = _record(candidate, PluginState.DUPLICATE, reason, hint)
-    return Plugin(record, candidate, unread=candidate, rivals=rivals)
-
-
-def _unreadable(found: Installed) -> Plugin:
-    error = found.error or PluginError("unknown")
+def _unreadable(found: Installed, error: Exception) -> Plugin:
+    entry_point = EntryPoint(found.distribution, ENTRY_POINTS_FILE, "")
+    plugin = Plugin(
+        None, entry_point, _record(entry_point, DISTRIBUTION, found.distribution, found.version)
+    )
     reason = error.message if isinstance(error, PluginError) else one_line(error)
-    record = PluginRecord(
-        name=found.distribution,
-        kind=DISTRIBUTION,
-        distribution=found.distribution,
-        version=found.version,
-        api=None,
-        state=PluginState.BROKEN,
-        reason=f"its {ENTRY_POINTS_FILE} cannot be read: {reason}",
-        hint=f"reinstall `{found.distribution}`",
-        entry_point=ENTRY_POINTS_FILE,
-        summary=None,
-    )
-    return Plugin(record, cause=error)
+    hint = f"reinstall `{found.distribution}`"
+    plugin.become(PluginState.BROKEN, f"its {ENTRY_POINTS_FILE} cannot be read: {reason}", hint)
+    plugin.cause = error
+    return plugin
 
 
 def _repair_hint(record: PluginRecord, error: BaseException) -> str:
@@ -304,49 +255,61 @@ def _repair_hint(record: PluginRecord, error: BaseException) -> str:
 # It happens when a kind of plugins is first asked for, so that a command imports what it needs.
 
 
-def read(plugin: Plugin, candidate: Candidate) -> None:
-    """Read the description of a plugin; whatever goes wrong becomes its state.
+def read(plugin: Plugin) -> None:
+    """Read the description of a plugin; whatever goes wrong becomes its state."""
+    plugin.become(PluginState.AVAILABLE)
+    found = _imported(plugin, _describe)
+    if found is None:
+        return
+    plugin.description = found
+    plugin.record = replace(plugin.record, api=found.api, summary=found.summary)
+    if not is_compatible(found.api):
+        plugin.become(
+            PluginState.INCOMPATIBLE,
+            f"written for plugin API {found.api}, this gptrs has {API_VERSION}",
+            f"install versions of `{plugin.record.distribution}` and `gptrs-core` that fit",
+        )
+
+
+def read_several(plugin: Plugin) -> list[Plugin]:
+    """Return a plugin for each description that an entry point for several yields.
+
+    Whatever goes wrong becomes the state of `plugin`, which stands for all of them.
+    """
+    record, point = plugin.record, plugin.point
+    value, group = plugin.entry_point.value, plugin.entry_point.group
+    return [
+        Plugin.of(
+            cast("ExtensionPoint", point), EntryPoint(each.name, value, group),
+            record.distribution or "", record.version or "", each,
+        )
+        for each in _imported(plugin, _described) or ()
+    ]  # fmt: skip
+
+
+def _imported(plugin: Plugin, load: Callable[[Plugin], Found]) -> Found | None:
+    """Return what `load` imports of a plugin, None where that breaks it.
 
     Nothing that a plugin does is raised, KeyboardInterrupt apart.
     """
     try:
-        description = foreign_import(plugin.record, lambda: _describe(candidate))
+        return foreign_import(plugin.record, lambda: load(plugin))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
         plugin.break_by(error)
-        return
-    plugin.description = description
-    plugin.record = replace(plugin.record, api=description.api, summary=description.summary)
-    if not is_compatible(description.api):
-        plugin.make_incompatible(
-            f"written for plugin API {description.api}, this gptrs has {API_VERSION}"
-        )
+        return None
 
 
-def read_several(plugin: Plugin, candidate: Candidate) -> list[Candidate]:
-    """Return a candidate for each description that an entry point for several yields.
-
-    Whatever goes wrong becomes the state of `plugin`, which stands for all of them.
-    """
-    try:
-        found = foreign_import(plugin.record, lambda: _described_by(candidate))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        plugin.break_by(error)
-        return []
-    value, group = candidate.entry_point.value, candidate.entry_point.group
-    return [
-        replace(candidate, entry_point=EntryPoint(each.name, value, group), description=each)
-        for each in found
-    ]
+def _wanted(plugin: Plugin) -> type[PluginDescription]:
+    assert plugin.point is not None, "entry points that cannot be read are broken"
+    return plugin.point.description
 
 
-def _described_by(candidate: Candidate) -> list[PluginDescription]:
+def _described(plugin: Plugin) -> list[PluginDescription]:
     """Import what the entry point names: an iterable of descriptions, or a function of none."""
-    target: object = candidate.entry_point.load()
-    value, wanted = candidate.entry_point.value, candidate.point.description
+    target: object = plugin.entry_point.load()
+    value, wanted = plugin.entry_point.value, _wanted(plugin)
     made: object = target() if callable(target) else target
     if not isinstance(made, Iterable):
         kind = type(made).__name__
@@ -365,14 +328,14 @@ def _described_by(candidate: Candidate) -> list[PluginDescription]:
     return cast("list[PluginDescription]", found)
 
 
-def _describe(candidate: Candidate) -> PluginDescription:
+def _describe(plugin: Plugin) -> PluginDescription:
     """Import what the entry point names: a description, or what computes one in a hook."""
-    if candidate.description is not None:
-        return candidate.description
-    target: object = candidate.entry_point.load()
-    wanted, entry = candidate.point.description, candidate.entry_point
+    if plugin.description is not None:
+        return plugin.description
+    target: object = plugin.entry_point.load()
+    wanted, entry = _wanted(plugin), plugin.entry_point
     if hasattr(target, Hooks.gptrs_describe.__name__):
-        target = _computed(target, candidate.identity)
+        target = _computed(target, plugin.qualified)
     if not isinstance(target, wanted):
         found = type(target).__name__
         raise PluginError(f"`{entry.value}` must be a `{wanted.__name__}`, it is a `{found}`")

@@ -14,11 +14,11 @@ from gptrs.plugins.discovery import (
     DISTRIBUTION,
     SEVERAL,
     Plugin,
+    arranged,
     discover,
     known_names,
     read,
     read_several,
-    regrouped,
 )
 from gptrs.plugins.entry_points import load_reference, require_callable
 from gptrs.plugins.foreign_code import foreign_import
@@ -78,8 +78,7 @@ class PluginRegistry:
         """
         plugins = [p for p in self._told_apart(_KINDS[point]) if p.record.kind == _KINDS[point]]
         for plugin in plugins:  # our own descriptions are light
-            unread = plugin.unread
-            if unread is not None and unread.own and not unread.built_in and plugin.has_name:
+            if plugin.own and not plugin.built_in and plugin.has_name:
                 self._read_one(plugin)
         return [p.record for p in plugins if p.has_name and p.record.state.usable]
 
@@ -110,9 +109,9 @@ class PluginRegistry:
         with self._lock:
             for plugin in self._discovered():
                 key = plugin.record.kind, plugin.record.name, plugin.record.distribution
-                if plugin.unread is not None and key in found:
+                if plugin.unread and key in found:
                     plugin.record = found[key]
-                    plugin.unread = plugin.unread if plugin.record.state.usable else None
+                    plugin.unread = plugin.record.state.usable
 
     def descriptions(self, point: type[Description]) -> list[Description]:
         """Return the descriptions of the usable plugins of a kind, by name."""
@@ -243,27 +242,21 @@ class PluginRegistry:
     def _read_families(
         self, kind: str | None = None, *, own: bool = False, source: str | None = None
     ) -> list[Plugin]:
-        plugins = self._plugins or []
-        for family in list(plugins):
-            candidate = family.unread
-            if candidate is None or not candidate.several or (own and not candidate.own):
-                continue
-            if kind not in (None, candidate.point.kind) or source not in (
-                None,
-                family.distribution,
-            ):
+        for family in list(self._plugins or []):
+            wanted = kind in (None, family.record.kind) and source in (None, family.distribution)
+            if not family.unread or not family.several or (own and not family.own) or not wanted:
                 continue
             self._reading = True
             try:
-                members = read_several(family, candidate)
+                members = read_several(family)
             finally:
                 self._reading = False
-            family.unread = None  # not after an interrupt: the next try starts over
+            family.unread = False  # not after an interrupt: the next try starts over
             if family.record.state.usable:
                 self._families.append(family)
-                rest = [plugin for plugin in plugins if plugin is not family]
-                plugins = self._plugins = regrouped(rest, members, self.selection)
-        return plugins
+                rest = [plugin for plugin in self._plugins or [] if plugin is not family]
+                self._plugins = arranged([*rest, *members], self.selection)
+        return self._plugins or []
 
     def _unmatched(self) -> list[str]:
         """Return the names of the selection that no plugin has."""
@@ -281,18 +274,14 @@ class PluginRegistry:
 
     def _read_one(self, plugin: Plugin) -> None:
         with self._lock:
-            if plugin.unread is None:
+            if not plugin.unread:
                 return
             self._reading = True
-            candidate = plugin.unread
-            plugin.record = replace(
-                plugin.record, state=PluginState.AVAILABLE, reason=None, hint=None
-            )
             try:
-                read(plugin, candidate)
+                read(plugin)
             finally:
                 self._reading = False
-            plugin.unread = None  # not after an interrupt: the next try starts over
+            plugin.unread = False  # not after an interrupt: the next try starts over
 
     def _warn_of_damage(self) -> None:
         for record in (plugin.record for plugin in self._plugins or []):
