@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import doc_examples
-from gptrs.plugins.capabilities import PROTOCOLS
+from gptrs.plugins.capabilities import PROTOCOLS, members_of
 from plugins.attention_only_model import greedy_tokens, save_attention_only
 
 ROOT = Path(doc_examples.__file__).parents[1]
@@ -50,10 +50,7 @@ def follow(root: Path) -> Path:
 def test_capabilities_are_listed_with_all_their_members() -> None:
     rows = re.findall(r"^   \| `(\w+)` \|.*\| ([^|]+) \|$", RECIPE.read_text("utf-8"), re.MULTILINE)
     found = {name: set(re.findall(r"`(\w+)`", members)) for name, members in rows}
-    assert found == {
-        name: {member for member in vars(protocol) if not member.startswith("_")}
-        for name, protocol in PROTOCOLS.items()
-    }
+    assert found == {name: {*members_of(protocol)} for name, protocol in PROTOCOLS.items()}
 
 
 def test_the_recipe_works(tmp_path: Path) -> None:

@@ -60,8 +60,9 @@ def test_the_known_protocols():
     assert PROTOCOLS["hidden_states"] is HiddenStates
     stated = {
         kind
-        for kind in vars(capabilities).values()
-        if getattr(kind, "_is_protocol", False) and kind.__module__ == capabilities.__name__
+        for name, kind in vars(capabilities).items()
+        if getattr(kind, "_is_protocol", False) and not name.startswith("_")
+        if kind.__module__ == capabilities.__name__
     }
     # What a `CausalLM` may do besides is no capability of its own.
     assert {*PROTOCOLS.values(), capabilities.RepeatingLM} == stated

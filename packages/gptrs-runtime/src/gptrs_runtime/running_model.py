@@ -14,7 +14,7 @@ from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import GptrsError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
-from gptrs.plugins.capabilities import PROTOCOLS, RepeatingLM
+from gptrs.plugins.capabilities import PROTOCOLS, RepeatingLM, members_of
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import ModelFactory, manager
 from gptrs.plugins.refusals import failure
@@ -29,8 +29,8 @@ _ABOUT = frozenset({"cache_specs", "new_buffers", "image_prompt", "frame_count"}
 _COMPUTING = {"adapted_step"} | {
     name
     for protocol in (*PROTOCOLS.values(), RepeatingLM)
-    for name, member in vars(protocol).items()
-    if isinstance(member, FunctionType) and not name.startswith("_") and name not in _ABOUT
+    for name in members_of(protocol)
+    if isinstance(getattr(protocol, name), FunctionType) and name not in _ABOUT
 }
 _IDLE_S = 0.01
 """After so long without a call the files are looked at before the next one, too."""

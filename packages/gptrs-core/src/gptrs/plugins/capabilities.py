@@ -18,22 +18,51 @@ if TYPE_CHECKING:
     from gptrs.nn.ragged_step import RaggedStep
 
 
-class CausalLM(Protocol):
-    """The capability `causal_lm`: predicts the next token from those before it.
-
-    Tokens are ids in [0, vocab_size); logits are f32. The logits of a text do not depend on other
-    texts in the step, nor on how it was cut into steps, to rounding at least.
-    """
+class _KnowsTokens(Protocol):
+    """A model of texts as tokens, ids in [0, vocab_size)."""
 
     @property
     def context_length(self) -> int:
-        """Most positions that the model can attend to."""
+        """Most positions of a text that it reads or writes."""
         ...
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, and size of the last axis of logits."""
         ...
+
+
+class _WritesTexts(_KnowsTokens, Protocol):
+    """A model that writes a text about what it has read or heard."""
+
+    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
+        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
+
+        ContextLengthError for texts that are too long, before any work.
+        """
+        ...
+
+
+class _ReadsImages(Protocol):
+    """A model of images."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images: 3 for red, green and blue."""
+        ...
+
+    @property
+    def processor(self) -> str:
+        """The processor of transformers for images of its kind, where the files name none."""
+        ...
+
+
+class CausalLM(_KnowsTokens, Protocol):
+    """The capability `causal_lm`: predicts the next token from those before it.
+
+    Tokens are ids in [0, vocab_size); logits are f32. The logits of a text do not depend on other
+    texts in the step, nor on how it was cut into steps, to rounding at least.
+    """
 
     def forward(self, tokens: np.ndarray) -> np.ndarray:
         """Return the logits [B, T, V] of every position; ContextLengthError if T is too large."""
@@ -117,58 +146,28 @@ class ImageLM(Protocol):
         ...
 
 
-class ImageClassifier(Protocol):
+class ImageClassifier(_ReadsImages, Protocol):
     """The capability `image_classifier`: gives each class of images a score."""
-
-    @property
-    def channels(self) -> int:
-        """Channels of the images: 3 for red, green and blue."""
-        ...
-
-    @property
-    def processor(self) -> str:
-        """The processor of transformers for images of its kind, where the files name none."""
-        ...
 
     def classify(self, images: np.ndarray) -> np.ndarray:
         """Return the logits [B, classes] of images f32 [B, channels, H, W], normalized."""
         ...
 
 
-class ImageEmbedder(Protocol):
+class ImageEmbedder(_ReadsImages, Protocol):
     """The capability `image_embedder`: gives each image a vector, for searches by likeness."""
-
-    @property
-    def channels(self) -> int:
-        """Channels of the images: 3 for red, green and blue."""
-        ...
-
-    @property
-    def processor(self) -> str:
-        """The processor of transformers for images of its kind, where the files name none."""
-        ...
 
     def embed_images(self, images: np.ndarray) -> np.ndarray:
         """Return the vectors [B, E] of images f32 [B, channels, H, W], normalized as it needs."""
         ...
 
 
-class ImageTextScorer(Protocol):
+class ImageTextScorer(_KnowsTokens, Protocol):
     """The capability `image_text`: vectors of texts lie in the space of those of images.
 
     Such a model is an `ImageEmbedder`, too. A text belongs to an image as far as the cosine of both
     vectors says, times a scale and plus a bias.
     """
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a text."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
 
     @property
     def pads_texts(self) -> bool:
@@ -192,22 +191,12 @@ class ImageTextScorer(Protocol):
         ...
 
 
-class TextEmbedder(Protocol):
+class TextEmbedder(_KnowsTokens, Protocol):
     """The capability `text_embedder`: gives each token of a text a vector.
 
     Pooling and normalization do not depend on the kind of model: the files beside the weights
     configure them, and `gptrs.embed` applies them.
     """
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a text."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
 
     def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the vectors f32 [B, T, C] of tokens si64 [B, T], where `mask`, i1 [B, T], is true.
@@ -220,22 +209,12 @@ class TextEmbedder(Protocol):
         ...
 
 
-class TextClassifier(Protocol):
+class TextClassifier(_KnowsTokens, Protocol):
     """The capability `text_classifier`: gives each class of a text, or of a pair, a score.
 
     `id2label` of config.json names the classes; `gptrs.classify` and `gptrs.rank` make
     probabilities of the scores. Texts and padding lie as for a `TextEmbedder`.
     """
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a text or pair."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
 
     def classify_texts(
         self, tokens: np.ndarray, segments: np.ndarray, mask: np.ndarray
@@ -248,18 +227,8 @@ class TextClassifier(Protocol):
         ...
 
 
-class TokenClassifier(Protocol):
+class TokenClassifier(_KnowsTokens, Protocol):
     """The capability `token_classifier`: gives each class of each token a score (NER, tagging)."""
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a text."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        ...
 
     def classify_tokens(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the logits f32 [B, T, classes] of tokens si64 [B, T], where `mask`, i1, is true.
@@ -269,18 +238,8 @@ class TokenClassifier(Protocol):
         ...
 
 
-class MaskedLM(Protocol):
+class MaskedLM(_KnowsTokens, Protocol):
     """The capability `masked_lm`: predicts tokens that are masked, from both sides."""
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of a text."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, and size of the last axis of logits."""
-        ...
 
     def predict_tokens(
         self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
@@ -292,7 +251,7 @@ class MaskedLM(Protocol):
         ...
 
 
-class Seq2SeqLM(Protocol):
+class Seq2SeqLM(_WritesTexts, Protocol):
     """The capability `seq2seq`: reads a text, its source, and writes another one about it.
 
     Texts that are written begin with the token that generation_config.json or config.json calls
@@ -304,16 +263,6 @@ class Seq2SeqLM(Protocol):
         """Most tokens of a source."""
         ...
 
-    @property
-    def context_length(self) -> int:
-        """Most positions of a text that is written."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, and size of the last axis of logits."""
-        ...
-
     def read_sources(self, tokens: np.ndarray, mask: np.ndarray) -> DecoderState:
         """Read sources si64 [B, S], where `mask`, i1 [B, S], is true; return texts without tokens.
 
@@ -321,15 +270,8 @@ class Seq2SeqLM(Protocol):
         """
         ...
 
-    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
-        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
 
-        ContextLengthError for texts that are too long, before any work.
-        """
-        ...
-
-
-class Transcriber(Protocol):
+class Transcriber(_WritesTexts, Protocol):
     """The capability `transcriber`: hears windows of sound, and writes down what is said."""
 
     @property
@@ -342,16 +284,6 @@ class Transcriber(Protocol):
         """Frames of a window, 100 a second."""
         ...
 
-    @property
-    def context_length(self) -> int:
-        """Most positions of a text that is written."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, and size of the last axis of logits."""
-        ...
-
     def hear(self, features: np.ndarray) -> DecoderState:
         """Read windows f32 [B, mel_bins, frames] of log-mel features; return texts without tokens.
 
@@ -359,29 +291,12 @@ class Transcriber(Protocol):
         """
         ...
 
-    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
-        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
 
-        ContextLengthError for texts that are too long, before any work.
-        """
-        ...
-
-
-class SoundTranscriber(Protocol):
+class SoundTranscriber(_WritesTexts, Protocol):
     """The capability `sound_transcriber`: hears sounds as they are, and writes down what is said.
 
     Texts begin with `decoder_start_token_id`, as those of a `Seq2SeqLM`.
     """
-
-    @property
-    def context_length(self) -> int:
-        """Most positions of a text that is written."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, and size of the last axis of logits."""
-        ...
 
     def frame_count(self, samples: int) -> int:
         """Return how many frames so many samples have, 0 of a sound that is too short."""
@@ -392,13 +307,6 @@ class SoundTranscriber(Protocol):
 
         Row b has `lengths[b]` samples, each with a frame at least; padding follows them, and
         changes nothing but roundings.
-        """
-        ...
-
-    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
-        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
-
-        ContextLengthError for texts that are too long, before any work.
         """
         ...
 
@@ -487,6 +395,11 @@ def capabilities_of(model: object) -> frozenset[str]:
     return names
 
 
+def members_of(protocol: type) -> list[str]:
+    """Return the names of the members that a protocol requires, those of its bases first."""
+    bases = (base for base in reversed(protocol.__mro__) if getattr(base, "_is_protocol", False))
+    return [name for base in bases for name in vars(base) if not name.startswith("_")]
+
+
 def _missing_members(model: object, protocol: type) -> list[str]:
-    required = (name for name in vars(protocol) if not name.startswith("_"))
-    return [name for name in required if not hasattr(model, name)]
+    return [name for name in members_of(protocol) if not hasattr(model, name)]

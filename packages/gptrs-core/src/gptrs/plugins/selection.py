@@ -12,20 +12,8 @@ from gptrs.quick_dataclass import dataclass
 OWN = frozenset(
     f"gptrs-{name}"
     for name in (
-        *(
-            "core",
-            "runtime",
-            "observe",
-            "cli",
-            "models",
-            "conformance",
-            "new",
-            "serve",
-            "onnx",
-            "ray",
-            "torch",
-        ),
-        *("backend-ref", "backend-numba", "backend-jax"),
+        *("core", "runtime", "observe", "cli", "models", "conformance", "new", "serve", "onnx"),
+        *("ray", "torch", "backend-ref", "backend-numba", "backend-jax"),
     )
 )
 """The distributions of gptrs itself: no other one takes the names of their plugins."""
