@@ -9,6 +9,7 @@ from fuzzing.tiny_models import CONFIGS, save_tiny_model
 from gptrs.backend.contract import Backend
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
+from gptrs_models.kinds import KINDS
 from gptrs_runtime.chat.template import chat_template_of
 from gptrs_runtime.converting.convert import convert
 from gptrs_runtime.embedding.embed import embed
@@ -58,6 +59,19 @@ def test_from_one_file(tmp_path, backend: Backend, kind):
 
 OF_TENSORS = {"mobilenet_v3"}
 """Kinds whose structure follows from the tensors: none can be made of settings alone."""
+
+
+ROWS = [kind for family in KINDS for kind in family.kinds if kind not in OF_TENSORS]
+MOST_BYTES = 1_200_000
+"""Of a tiny model; widths of MobileNets have a least size."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_kind_has_a_tiny_model_from_its_row_alone(tmp_path, reference: Backend, kind):
+    folder = save_tiny_model(tmp_path / "m", kind, reference)
+    assert (folder / "model.safetensors").stat().st_size < MOST_BYTES
+    assert np.isfinite(_result(load_model(folder, reference.name))).all()
 
 
 def test_every_structure_is_among_them():

@@ -12,11 +12,14 @@ from gptrs import Tensor, tensor
 from gptrs.backend.contract import Backend
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.plugins.manager import manager
+from gptrs_models import llama_kinds
+from gptrs_models.kinds import KINDS
 
 _TEXT: dict[str, object] = {
     "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "intermediate_size": 12, "max_position_embeddings": 32,
 }  # fmt: skip
+_IMAGES: dict[str, object] = {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}
 _LABELS = {"0": "cat", "1": "dog"}
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
          "original_max_position_embeddings": 32}  # fmt: skip
@@ -50,14 +53,13 @@ CONFIGS: Mapping[str, dict[str, object]] = {
             "num_channels": 3, "id2label": _LABELS},
     "swin": {"image_size": 32, "patch_size": 4, "embed_dim": 4, "depths": [1, 2],
              "num_heads": [1, 2], "window_size": 4, "num_channels": 3, "id2label": _LABELS},
-    "dinov3_vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3,
-                   "num_register_tokens": 2},
+    "dinov3_vit": {**_IMAGES, "num_register_tokens": 2},
     "idefics3": {"text_config": {**_TEXT, "model_type": "llama"}, "image_token_id": 3,
-                 "vision_config": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}},
+                 "vision_config": _IMAGES},
     "llava": {"text_config": {**_TEXT, "model_type": "llama"}, "image_token_index": 3,
               "vision_config": {"model_type": "clip_vision_model"}},
     "clip": {"projection_dim": 6, "text_config": {**_TEXT, "eos_token_id": 2},
-             "vision_config": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}},
+             "vision_config": _IMAGES},
     "deberta-v2": {**_TEXT, "relative_attention": True, "position_buckets": 4,
                    "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0, "pad_token_id": 0},
     "modernbert": {**_TEXT, "pad_token_id": 0, "global_attn_every_n_layers": 2},
@@ -75,13 +77,49 @@ CONFIGS: Mapping[str, dict[str, object]] = {
     "moonshine": {**_TEXT, "partial_rotary_factor": 0.5, "decoder_start_token_id": 3,
                   **{f"{part}_num_{name}": value for part in ("encoder", "decoder")
                      for name, value in (("hidden_layers", 1), ("attention_heads", 2))}},
-    "beit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS,
+    "beit": {**_IMAGES, "id2label": _LABELS,
              "use_relative_position_bias": True},
-    "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
+    "vit": {**_IMAGES, "id2label": _LABELS},
+    "distilbert": {"vocab_size": 20, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12,
+                   "max_position_embeddings": 32},
+    "new": {**_TEXT, "rope_theta": 1e4},
+    "clip_vision_model": _IMAGES,
+    "siglip_vision_model": _IMAGES,
+    "siglip2_vision_model": {**_IMAGES, "num_patches": 16},
     "wav2vec2": {**_TEXT, "conv_dim": [4, 6], "conv_kernel": [4, 2], "conv_stride": [3, 2],
                  "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},
 }  # fmt: skip
 """A config.json for each kind, apart from `model_type`."""
+_DECODER: dict[str, object] = {
+    **_TEXT, "hidden_size": 16, "rotary_dim": 4, "n_group": 1, "topk_group": 1,
+    "kv_lora_rank": 6, "q_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+    "v_head_dim": 4, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+    "linear_key_head_dim": 4, "linear_value_head_dim": 4, "mamba_n_heads": 4, "mamba_d_state": 4,
+}  # fmt: skip
+"""Settings of decoders under Llama's names, and of what some of them have instead of its parts."""
+_MIXTURE: dict[str, object] = {
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 6),
+}
+
+
+def tiny_settings(kind: str) -> dict[str, object]:
+    """Return a config.json of a kind, apart from `model_type`, as its row of a table has it.
+
+    A decoder of the Llama family has sizes under the names in its row; any other kind has the
+    settings of one in its family that stands in CONFIGS, unless it stands there itself.
+    """
+    if kind in CONFIGS:
+        return CONFIGS[kind]
+    if kind in llama_kinds.KINDS:
+        row = llama_kinds.KINDS[kind]
+        settings = {row.own(name): value for name, value in _DECODER.items()}
+        return settings | (_MIXTURE if row.mixture else {})
+    family = next(family.kinds for family in KINDS if kind in family.kinds)
+    return next(CONFIGS[each] for each in family if each in CONFIGS)
+
+
 _THERE = frozenset({"shared.weight", "model.shared.weight"})
 """Weights that are there for models that look for one under several names."""
 
@@ -97,9 +135,9 @@ def save_tiny_model(
     settings: Mapping[str, object] | None = None,
     weight: Callable[[Sequence[int]], np.ndarray] = _ramp,
 ) -> Path:
-    """Save a model of a kind with `settings`, those of CONFIGS without; `weight` makes a weight."""
+    """Save a model of a kind with `settings`, else `tiny_settings`; `weight` makes a weight."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": kind, **(CONFIGS[kind] if settings is None else settings)}
+    config = {"model_type": kind, **(tiny_settings(kind) if settings is None else settings)}
     asked = _Asked(backend, weight)
     manager().model_factory(kind)(config, asked)  # type: ignore[arg-type]
     write_archive(folder / "model.safetensors", asked.arrays)
