@@ -19,6 +19,7 @@ from gptrs.functionals.layout import *  # noqa: F403  # noqa: F403  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
 from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
+from gptrs.functionals.recurrent import *  # noqa: F403
 from gptrs.functionals.reduction import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.resizing import *  # noqa: F403
 from gptrs.functionals.rotary import *  # noqa: F403  # noqa: F403
