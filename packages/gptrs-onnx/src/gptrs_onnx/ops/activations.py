@@ -28,10 +28,14 @@ def parametric_relu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
     return F.where(x < scalar(0, x.dtype), x * slope, x)
 
 
-@converts("ThresholdedRelu")
-def thresholded_relu(node: Node, x: Tensor) -> Tensor:
+def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
     """Return x above `alpha`, 0 elsewhere."""
-    return F.where(x > node.number("alpha", 1.0), x, 0.0)
+    return F.where(x > alpha, x, 0.0)
+
+
+@converts("ThresholdedRelu")
+def _thresholded_relu(node: Node, x: Tensor) -> Tensor:
+    return thresholded_relu(x, node.number("alpha", 1.0))
 
 
 @converts("Elu")
@@ -72,11 +76,14 @@ def swish(node: Node, x: Tensor) -> Tensor:
     return F.silu(x) if alpha == 1.0 else x * F.sigmoid(alpha * x)
 
 
-@converts("HardSigmoid")
-def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
+def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
     """Return `clip(alpha * x + beta, 0, 1)`."""
-    line = x * node.number("alpha", 0.2) + node.number("beta", 0.5)
-    return F.clamp(line, 0.0, 1.0)
+    return F.clamp(x * alpha + beta, 0.0, 1.0)
+
+
+@converts("HardSigmoid")
+def _hard_sigmoid(node: Node, x: Tensor) -> Tensor:
+    return hard_sigmoid(x, node.number("alpha", 0.2), node.number("beta", 0.5))
 
 
 @converts("HardSwish")
@@ -100,11 +107,15 @@ def softplus(node: Node, x: Tensor) -> Tensor:
     return F.softplus(x)
 
 
-@converts("Softsign")
-def softsign(node: Node, x: Tensor) -> Tensor:
+def softsign(x: Tensor) -> Tensor:
     """Return `x / (1 + |x|)`."""
-    del node
     return x / (1.0 + F.abs(x))
+
+
+@converts("Softsign")
+def _softsign(node: Node, x: Tensor) -> Tensor:
+    del node
+    return softsign(x)
 
 
 @converts("Shrink")
