@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from gptrs.api import ProgramError, UnsupportedError, UsageError
 from gptrs.api.backends import Backend
-from gptrs.api.importers import ConvertedGraph, ModelInput
+from gptrs.api.importers import ConvertedGraph, ModelInput, Step, free_axes, jitted
 from gptrs.api.models import Params, Tensor, tensor
-from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.conversion import CONVERTERS, Conversion, require_converted
 from gptrs_backend_jax.stablehlo.reading.document import read_file

@@ -1,0 +1,275 @@
+"""Tables of converters: the function that turns each operator of a foreign graph into functionals.
+
+The signature of a converter says what it takes, so that most are as short as a row of a table:
+
+    converts = Converters("my-importer", "my_importer.supported_operators()")
+
+    @converts("Elu")
+    def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+        return F.elu(x, alpha)
+
+Positional parameters are operands, each as `Node.operand` gives it for its annotation.
+Keyword-only parameters are attributes of the node, each as `Node.attribute` reads it for its
+annotation; one with a default may be missing. A first parameter `node` gets the node.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast
+
+import numpy as np
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import GptrsError, ModelError, UnsupportedError
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import clipped
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+DAMAGE: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError),
+    *(StopIteration, TypeError, ValueError),
+)
+"""The errors of Python that converters, and the libraries of a format, raise for damaged files."""
+
+_TYPES: Final[Mapping[str, type]] = {"int": int, "bool": int, "float": float, "str": str}
+_NOTHING: Final[Mapping[str, object]] = {}
+
+
+class Node(ABC):
+    """One operation of a foreign graph, as its converter sees it.
+
+    A subclass says how messages name it (`__str__`), which `attributes` it has, as plain values by
+    name, and what operands are in its format.
+    """
+
+    damage: ClassVar[tuple[type[Exception], ...]] = DAMAGE
+    """The errors of Python that stand for a node which is not sound."""
+
+    attributes: Mapping[str, object] = _NOTHING
+    """The attributes by name, as plain values."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the operator, in backticks, for messages."""
+
+    def __contains__(self, attribute: str) -> bool:
+        return attribute in self.attributes
+
+    def operand(self, index: int, kind: str, value: object) -> object:
+        """Return an operand as a parameter annotated as `kind` takes it."""
+        del index, kind
+        return value
+
+    def attribute(self, name: str, kind: str) -> Any:
+        """Return an attribute of a kind: `int`, `bool`, `float`, `str`, `list[int]` and so on.
+
+        ModelError if it is missing or of another kind.
+        """
+        value = self.attributes.get(name)
+        if value is None:
+            self.malformed(f"lacks the attribute `{name}`")
+        is_list = kind.startswith("list[")
+        wanted = _TYPES[kind[5:-1] if is_list else kind]
+        if is_list != isinstance(value, (list, tuple)):
+            self.malformed(f"has an attribute `{name}` that is no {kind}")
+        several = cast("Sequence[object]", value) if is_list else [value]
+        if not all(isinstance(each, wanted) for each in several):
+            self.malformed(f"has an attribute `{name}` that is no {kind}")
+        return list(several) if is_list else bool(value) if kind == "bool" else value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return an integer attribute."""
+        return self._read(name, "int", default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return an attribute as truth."""
+        return bool(self._read(name, "bool", default))
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a floating-point attribute."""
+        return self._read(name, "float", default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string attribute."""
+        return self._read(name, "str", default)
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """Return a list of integers."""
+        return list(self._read(name, "list[int]", default))
+
+    def numbers(self, name: str, default: Sequence[float] | None = None) -> list[float]:
+        """Return a list of floats."""
+        return list(self._read(name, "list[float]", default))
+
+    def texts(self, name: str, default: Sequence[str] | None = None) -> list[str]:
+        """Return a list of strings."""
+        return list(self._read(name, "list[str]", default))
+
+    def _read(self, name: str, kind: str, default: object) -> Any:
+        return self.attribute(name, kind) if default is None or name in self else default
+
+    def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
+        """Raise UnsupportedError: `reason` says what the node asks for that is not done."""
+        raise UnsupportedError(f"{self} {reason}", hint=hint)
+
+    def malformed(self, reason: str) -> NoReturn:
+        """Raise ModelError: `reason` says what of the node breaks its standard."""
+        raise ModelError(f"{self} {reason}")
+
+    def failure(self, error: Exception) -> Exception:
+        """Return what to raise for an error of the converter: one of gptrs, or of `damage`."""
+        if isinstance(error, GptrsError):
+            error.add_note(f"while converting {self}")
+            return error
+        return ModelError(f"{self} cannot be converted: {clipped(str(error))}")
+
+
+class _Signature(NamedTuple):
+    takes_node: bool
+    operands: tuple[str, ...]
+    rest: str
+    """The kind of operands beyond."""
+    attributes: tuple[tuple[str, str, bool], ...]
+    """Name, kind, and whether there is no default."""
+
+    def kinds(self) -> Iterator[str]:
+        """Yield the kinds of operands, without end."""
+        yield from self.operands
+        while True:
+            yield self.rest
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A function that turns an operator into functionals; the module describes its signature."""
+
+    function: Callable[..., object]
+
+    def __call__(
+        self, node: Node, operands: Sequence[object], keywords: Mapping[str, object] = _NOTHING
+    ) -> Any:
+        """Return the results for the operands of a node; errors are what `node.failure` says."""
+        takes_node, _, _, attributes = signature = self.signature
+        try:
+            kinds = signature.kinds()
+            given = [node.operand(i, next(kinds), x) for i, x in enumerate(operands)]
+            named = dict(keywords)
+            for name, kind, is_required in attributes:
+                if name not in named and (is_required or name in node):
+                    named[name] = node.attribute(name, kind)
+            return self.function(*([node] if takes_node else []), *given, **named)
+        except (GptrsError, *node.damage) as error:
+            failure = node.failure(error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    @cached_property
+    def signature(self) -> _Signature:
+        """The parameters of the function, read when it is first called."""
+        parameters = list(inspect.signature(self.function).parameters.values())
+        takes_node = bool(parameters) and parameters[0].name == "node"
+        operands: list[str] = []
+        rest = "Tensor"
+        attributes: list[tuple[str, str, bool]] = []
+        for each in parameters[takes_node:]:
+            kind = _kind_of(each.annotation)
+            if each.kind is each.VAR_POSITIONAL:
+                rest = kind
+            elif each.kind is each.KEYWORD_ONLY:
+                attributes.append((each.name, kind, each.default is each.empty))
+            elif each.kind is not each.VAR_KEYWORD:
+                operands.append(kind)
+        return _Signature(takes_node, tuple(operands), rest, tuple(attributes))
+
+
+def _kind_of(annotation: object) -> str:
+    """Return an annotation as text, without modules and `| None`."""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"[\w.]*\.", "", text).removesuffix(" | None")
+
+
+class Converters(dict[str, Converter]):
+    """Converters by the name of their operator; a decorator that registers them.
+
+    `package` is the importer in messages, `listed_by` the call that lists what it converts.
+    """
+
+    def __init__(self, package: str, listed_by: str) -> None:
+        super().__init__()
+        self.package = package
+        self.listed_by = listed_by
+
+    def __call__(self, *names: str) -> Callable[[Function], Function]:
+        """Register the decorated function for operators by name."""
+
+        def register(function: Function) -> Function:
+            self._add({name: function for name in names})
+            return function
+
+        return register
+
+    def each(self, rows: Mapping[str, object]) -> Callable[[Function], Function]:
+        """Register the decorated function for the names of `rows`; it gets the row first."""
+
+        def register(function: Function) -> Function:
+            self._add({name: partial(function, row) for name, row in rows.items()})
+            return function
+
+        return register
+
+    def rows(self, functions: Mapping[str, Callable[..., Tensor]]) -> None:
+        """Register functions that take the operands alone: an operator that is one functional."""
+        self._add({name: partial(_called, function) for name, function in functions.items()})
+
+    def _add(self, functions: Mapping[str, Callable[..., object]]) -> None:
+        for name, function in functions.items():
+            assert name not in self, f"{name} is converted twice"
+            self[name] = Converter(function)
+
+    def refuse(self, node: Node) -> NoReturn:
+        """Raise the error for an operator without a converter."""
+        node.refuse(
+            f"is an operator that {self.package} does not convert",
+            hint=f"`{self.listed_by}` lists those that it does",
+        )
+
+
+def _called(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    return function(*operands)
+
+
+# Sizes and numbers, which graphs compute with beside tensors.
+
+
+def is_number(size: object, number: int | None = None) -> bool:
+    """Return whether a size is a number, or that number, without asking about its symbols."""
+    return isinstance(size, int) and number in (None, size)
+
+
+def is_symbol(value: object) -> bool:
+    """Return whether a number is a size that is not known yet."""
+    return isinstance(value, SymbolicDim)
+
+
+def scalar(value: complex, dtype: DType) -> Tensor:
+    """Return a number as a constant of rank 0, rounded to `dtype`; integers wrap."""
+    with np.errstate(over="ignore"):
+        return primitives.constant(np.asarray(value).astype(dtype.numpy))
+
+
+def size_tensor(size: int, dtype: DType = dtypes.si64) -> Tensor:
+    """Return a size as a tensor of rank 0: the sum of as many ones, if it is symbolic."""
+    if is_number(size):
+        return scalar(size, dtype)
+    return primitives.reduce(primitives.broadcast_to(scalar(1, dtype), (size,)), "sum", (0,))
