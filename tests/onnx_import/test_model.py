@@ -174,7 +174,7 @@ def test_sequences_inside_a_graph_are_the_tensors_that_they_hold() -> None:
     [
         ("s = SplitToSequence (x) y = Relu (s)", "`s`, an input of `Relu`, is a sequence"),
         ("y = SplitToSequence (x)", "`y`, an output of the graph, is a sequence"),
-        ("y = SequenceAt (x, one)", "takes a sequence, and its first input is none"),
+        ("y = SequenceAt (x, one)", "takes a sequence, and its input 0 is none"),
         ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "element 1 of a sequence of 1"),
         ("y = NonMaxSuppression (x, x)", "leaves as many boxes.*extract_model.*'x', 'x'"),
         ("y = StringConcat (x, x)", "is about strings"),

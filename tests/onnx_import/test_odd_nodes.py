@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
 from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, outcomes_of
 from fuzzing.onnx_nodes import NodeKind, kinds
-from gptrs_onnx.conversion import CONVERTERS
+from gptrs.api.importers import Converter
+from gptrs_onnx.node import converts
 
 
 @pytest.mark.long
@@ -27,10 +27,9 @@ def test_a_variant_of_each_node_is_right(seed: int) -> None:
 
 
 def test_a_wrong_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = CONVERTERS["", "Relu"]
     monkeypatch.setattr("fuzz_onnx.kinds", lambda: [NodeKind("Relu", ((3, 5),), {})])
     assert [outcome for outcome, _ in outcomes_of("ref", 0, everything=True)] == ["right"]
-    monkeypatch.setitem(CONVERTERS, ("", "Relu"), replace(right, convert=lambda node, x: x))
+    monkeypatch.setitem(converts, "Relu", Converter(lambda x: x))
     assert [outcome for outcome, _ in outcomes_of("ref", 0, everything=True)] == ["wrong"]
 
 

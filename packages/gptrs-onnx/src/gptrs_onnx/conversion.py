@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, NoReturn, TypeAlias, cast
 
@@ -17,19 +16,18 @@ from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import (
-    DAMAGE,
     SMALL,
+    Items,
     Known,
     Node,
     Origins,
     Value,
-    as_tensor,
     body_of,
-    settled,
+    converts,
+    refuse_sequence,
     shown,
     stored_array,
 )
-from gptrs_onnx.sequences import SEQUENCES, Items
 
 # Operators of the standard that are not converted: why, and what to do about it.
 
@@ -54,25 +52,20 @@ def refuse(node: Node) -> NoReturn:
     """Raise UnsupportedError for an operator without a converter; it says what to do."""
     kind = _kind_of(node)
     if kind == "boxes":
-        raise UnsupportedError(
-            f"{node} leaves as many boxes as the data asks for, and the sizes of results are known"
-            " before a program runs",
+        node.refuse(
+            "leaves as many boxes as the data asks for, and the sizes of results are known before a"
+            " program runs",
             hint=_cut(node),
         )
     if kind == "sequences":
-        raise UnsupportedError(
-            f"{node} is about sequences, and values are tensors",
+        node.refuse(
+            "is about sequences, and values are tensors",
             hint="export the model with tensors in their place: stacked into one, or each an output"
             " of its own",
         )
     if kind is not None:
-        raise UnsupportedError(
-            f"{node} is about {kind}, and values are tensors of numbers", hint=_cut(node)
-        )
-    raise UnsupportedError(
-        f"{node} is an operator that gptrs-onnx does not convert",
-        hint="`gptrs_onnx.supported_operators()` lists those that it does",
-    )
+        node.refuse(f"is about {kind}, and values are tensors of numbers", hint=_cut(node))
+    converts.refuse(node)
 
 
 def _kind_of(node: Node) -> str | None:
@@ -92,52 +85,7 @@ def _cut(node: Node) -> str:
     )
 
 
-# Which ONNX operators are converted, and by which function.
-
-
 Results: TypeAlias = "Value | Items | Sequence[Value | None] | None"
-Convert: TypeAlias = Callable[..., Results]
-"""Takes the node and its inputs in order, None for those left out; returns its outputs."""
-
-ONNX_DOMAIN = ""
-"""The domain of the standard's operators, also written `ai.onnx`."""
-
-
-@dataclass(frozen=True)
-class Converter:
-    """How one operator becomes functionals.
-
-    Inputs at the positions in `known` are given as NumPy arrays, all others as tensors, or, with
-    `as_is`, as whatever they are.
-    """
-
-    convert: Convert
-    known: tuple[int, ...]
-    as_is: bool
-
-
-CONVERTERS: dict[tuple[str, str], Converter] = {}
-"""Converters by domain and operator; filled when `gptrs_onnx.ops` is imported."""
-
-
-def converts(
-    *names: str, known: Sequence[int] = (), as_is: bool = False, domain: str = ONNX_DOMAIN
-) -> Callable[[Convert], Convert]:
-    """Register the decorated function `(node, *inputs) -> outputs` for operators by name."""
-
-    def register(convert: Convert) -> Convert:
-        for name in names:
-            assert (domain, name) not in CONVERTERS, f"{name} is converted twice"
-            CONVERTERS[domain, name] = Converter(convert, tuple(known), as_is)
-        return convert
-
-    return register
-
-
-def converter_of(node: Node) -> Converter | None:
-    """Return what converts a node, None for an operator that nobody converts by itself."""
-    return CONVERTERS.get((node.domain, node.op_type))
-
 
 MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""
@@ -186,23 +134,18 @@ class Conversion:
         self._functions = functions
         self._opsets = opsets
         self._weight = weight
-        self._values: dict[ir.Value, Value] = {}
+        self._values: dict[ir.Value, Value | Items | None] = {}  # None: an optional left out
         self._origins: dict[ir.Value, Origins] = {}
-        self._sequences: dict[ir.Value, Items] = {}
-        self._absent: set[ir.Value] = set()
         self._attributes: Mapping[str, ir.Attr] = {}
         self._depth = 0
         self._nodes = 0
 
-    def bind(self, value: ir.Value, found: Value, origins: Origins = frozenset()) -> None:
-        """Give a value of the graph, and the inputs that it is computed from."""
+    def bind(
+        self, value: ir.Value, found: Value | Items | None, origins: Origins = frozenset()
+    ) -> None:
+        """Give a value of the graph, None if it is left out, and the inputs it is computed from."""
         self._values[value] = found
         self._origins[value] = origins
-        self._absent.discard(value)
-
-    def leave_out(self, value: ir.Value) -> None:
-        """Say that an optional input is not given."""
-        self._absent.add(value)
 
     def run(self, graph: ir.Graph | ir.Function) -> list[Value]:
         """Convert all nodes of a graph whose inputs are bound; return its outputs."""
@@ -247,43 +190,33 @@ class Conversion:
                 self.bind(value, self._weight(name, stored))
 
     def _found(self, value: ir.Value, what: str) -> Value:
-        found = self._values.get(value)
-        if value in self._absent:
-            raise UnsupportedError(f"`{shown(value.name)}`, {what}, is an optional that is absent")
-        if value in self._sequences:
-            raise UnsupportedError(
-                f"`{shown(value.name)}`, {what}, is a sequence, and tensors are computed with",
-                hint="stack its tensors into one, or make each an output of its own",
-            )
+        found = self._given(value, what)
         if found is None:
-            raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
+            raise UnsupportedError(f"`{shown(value.name)}`, {what}, is an optional that is absent")
+        if isinstance(found, Items):
+            refuse_sequence(value.name, what)
         return found
+
+    def _given(self, value: ir.Value, what: str) -> Value | Items | None:
+        if value not in self._values:
+            raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
+        return self._values[value]
 
     def _convert(self, source: ir.Node) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise UnsupportedError(f"the graph has more than {MAX_NODES} nodes with its functions")
         node = self._node(source)
-        inputs = [None if self._is_left_out(each) else each for each in source.inputs]
+        inputs = [each if each is not None and each.name else None for each in source.inputs]
         results = self._results(node, inputs)
         several = isinstance(results, (list, tuple))
-        made: list[Value | Items | None] = (
-            list(results) if several else [cast("Value | Items", results)]
-        )
+        made = list(results) if several else [cast("Value | Items | None", results)]
         if len(made) < sum(bool(each.name) for each in source.outputs):
             node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
         origins = self.origins_of([*inputs, *_outer_values(source)])
         for value, found in zip(source.outputs, made, strict=False):
-            if found is None:
-                self.leave_out(value)
-            elif isinstance(found, Items):
-                self._sequences[value], self._origins[value] = found, origins
-            else:
-                known = not isinstance(found, Tensor)
-                self.bind(value, found, frozenset() if known else origins)
-
-    def _is_left_out(self, value: ir.Value | None) -> bool:
-        return value is None or not value.name or value in self._absent
+            is_known = found is not None and not isinstance(found, (Tensor, Items))
+            self.bind(value, found, frozenset() if is_known else origins)
 
     def _node(self, source: ir.Node) -> Node:
         words = (source.op_type, source.domain, *source.attributes)
@@ -305,66 +238,23 @@ class Conversion:
         function = self._functions.get((node.source.domain, node.op_type, node.source.overload))
         if function is not None:
             return self._call(node, function, inputs, self._opsets)
-        if not node.domain and node.op_type in SEQUENCES:
-            return self._of_sequences(node, inputs)
-        values = [
-            None if each is None else self._found(each, f"an input of {node}") for each in inputs
-        ]
+        what = f"an input of {node}"
+        values = [None if each is None else self._given(each, what) for each in inputs]
         known = known_ops.evaluated(node, values)
         if known is not None:
             return known
-        converter = converter_of(node)
+        converter = converts.get(node.name)
         if converter is not None:
-            return self._converted(node, converter, inputs, values)
+            return converter(node, values)
+        values = [
+            None if each is None or value is None else self._found(each, what)
+            for each, value in zip(inputs, values, strict=True)
+        ]
         body = None if is_refused(node) else body_of(node, values)
         if body is None:
             refuse(node)
         function, opsets = body
         return self._call(node, function, inputs, opsets)
-
-    def _of_sequences(self, node: Node, inputs: Sequence[ir.Value | None]) -> Value | Items:
-        what = f"an input of {node}"
-        given = [
-            None if each is None else self._sequences.get(each) or self._found(each, what)
-            for each in inputs
-        ]
-
-        def known(position: int) -> Known:
-            if position >= len(inputs) or (held := inputs[position]) is None:
-                node.malformed(f"lacks input {position}")
-            return settled(self.known(held, f"input {position} of {node}"))
-
-        try:
-            return SEQUENCES[node.op_type](node, given, known)
-        except GptrsError as error:
-            error.add_note(f"while converting {node}")
-            raise
-        except DAMAGE as error:
-            raise ModelError(f"{node} cannot be converted: {shown(error)}") from error
-
-    def _converted(
-        self,
-        node: Node,
-        converter: Converter,
-        inputs: Sequence[ir.Value | None],
-        values: Sequence[Value | None],
-    ) -> Results:
-        given: list[Value | None] = []
-        for position, (each, value) in enumerate(zip(inputs, values, strict=True)):
-            if each is None or value is None:
-                given.append(None)
-            elif position in converter.known:
-                given.append(settled(self.known(each, f"input {position} of {node}")))
-            else:
-                given.append(value if converter.as_is else as_tensor(value))
-        try:
-            return converter.convert(node, *given)
-        except GptrsError as error:
-            error.add_note(f"while converting {node}")
-            raise
-        except DAMAGE as error:
-            # A node that breaks the standard: too many inputs, lists that do not fit together.
-            raise ModelError(f"{node} cannot be converted: {shown(error)}") from error
 
     def _call(
         self,
@@ -378,14 +268,12 @@ class Conversion:
         defaults = {
             each.name: each for each in function.attributes.values() if each.value is not None
         }
-        own = {name: each for name in function.attributes if (each := node.attribute(name))}
+        own = {name: node.given[name] for name in function.attributes if name in node}
         for formal, actual in zip_longest(function.inputs, inputs):
             if formal is None:
                 node.malformed(f"has {len(inputs)} inputs, its function takes fewer")
-            if actual is None:
-                self.leave_out(formal)
-            else:
-                self.bind(formal, self._values[actual], self._origins.get(actual, frozenset()))
+            given = None if actual is None else self._given(actual, f"an input of {node}")
+            self.bind(formal, given, self.origins_of([actual]))
         try:
             self._attributes = {**defaults, **own}
             self._opsets = {**opsets, **function.opset_imports}

@@ -6,37 +6,38 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, cast
+from itertools import accumulate
+from typing import Any, Final, cast
 
 import numpy as np
 
-from gptrs.api import ModelError, ProgramError
+from gptrs.api import ProgramError
+from gptrs.api.importers import Converters
 from gptrs.api.models import Tensor
-from gptrs_onnx.node import DAMAGE, Known, Node, Value, is_symbolic, numbers, settled, shown, sizes
+from gptrs.api.programs import DType
+from gptrs_onnx.node import Items, Known, Node, Value, is_symbolic, numbers, settled, sizes
 
-MOST = 65_536
+MOST: Final = 65_536
 """Most elements of a known value; beyond, the program computes it."""
 
-Evaluate = Callable[..., Known]
-_OPS: dict[str, Evaluate] = {}
+ZERO: Final = np.zeros(1, np.float32)
+"""What `ConstantOfShape` repeats unless told otherwise."""
+_evaluates = Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
 
 
-def evaluated(node: Node, values: Sequence[Value | None]) -> Known | list[Known] | None:
+def evaluated(node: Node, values: Sequence[Value | Items | None]) -> Known | list[Known] | None:
     """Return the outputs of a node whose inputs are known; None where the program computes it."""
-    if node.domain or node.op_type not in _OPS:
+    evaluate = _evaluates.get(node.name)
+    if evaluate is None or any(isinstance(each, Items) for each in values):
         return None
-    if node.op_type in ("Shape", "Size"):
-        if len(values) != 1 or values[0] is None:
-            node.malformed(f"has {len(values)} inputs, it takes one")
-        return _OPS[node.op_type](node, values[0])
-    if any(isinstance(each, Tensor) for each in values) or not _is_small(values):
+    if node.name not in ("Shape", "Size") and (
+        any(isinstance(each, Tensor) for each in values) or not _is_small(values)
+    ):
         return None
     try:
-        found = _OPS[node.op_type](node, *values)
+        found = evaluate(node, values)
     except ProgramError:  # it depends on symbols
         return None
-    except DAMAGE as error:
-        raise ModelError(f"{node} cannot be computed: {shown(error)}") from error
     if found is NotImplemented:
         return None
     if isinstance(found, list):
@@ -44,7 +45,7 @@ def evaluated(node: Node, values: Sequence[Value | None]) -> Known | list[Known]
     return settled(np.asarray(found))
 
 
-def _is_small(values: Sequence[Value | None]) -> bool:
+def _is_small(values: Sequence[object]) -> bool:
     """Return whether the values are small, and would be so broadcast against one another."""
     shapes = [np.shape(cast("Known", each)) for each in values if each is not None]
     rank = max(map(len, shapes), default=0)
@@ -52,100 +53,86 @@ def _is_small(values: Sequence[Value | None]) -> bool:
     return math.prod(max(sizes) for sizes in zip(*aligned, strict=True)) <= MOST
 
 
-def _evaluates(*names: str) -> Callable[[Evaluate], Evaluate]:
-    def register(function: Evaluate) -> Evaluate:
-        _OPS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
 @_evaluates("Shape")
-def _shape(node: Node, x: Value) -> Known:
-    start, end = node.integer("start", 0), node.attribute("end")
-    return sizes(x.shape[start : None if end is None else end.as_int()])
+def _shape(x: Value, *, start: int = 0, end: int | None = None) -> Known:
+    return sizes(x.shape[start:end])
 
 
 @_evaluates("Size")
-def _size(node: Node, x: Value) -> Known:
-    del node
+def _size(x: Value) -> Known:
     return sizes([reduce(operator.mul, x.shape, 1)]).reshape(())
 
 
 @_evaluates("Constant")
 def _constant(node: Node) -> Known:
-    if "value" in node:
-        return node.array("value")
-    if "value_int" in node:
-        return np.asarray(node.integer("value_int"), np.int64)
-    if "value_ints" in node:
-        return np.asarray(node.integers("value_ints"), np.int64)
-    if "value_float" in node:
-        return np.asarray(node.number("value_float"), np.float32)
-    if "value_floats" in node:
-        return np.asarray(node.numbers("value_floats"), np.float32)
+    for name, kind, dtype in _CONSTANTS:
+        if name in node:
+            return np.asarray(node.attribute(name, kind), dtype)
     node.refuse("is a constant of strings, or sparse, which PTIR does not have")
 
 
+_CONSTANTS: Final = (
+    ("value", "Known", None),
+    ("value_int", "int", np.int64),
+    ("value_ints", "list[int]", np.int64),
+    ("value_float", "float", np.float32),
+    ("value_floats", "list[float]", np.float32),
+)
+
+
 @_evaluates("Identity")
-def _identity(node: Node, x: Known) -> Known:
-    del node
+def _identity(x: Known) -> Known:
     return x
 
 
 @_evaluates("Gather")
-def _gather(node: Node, x: Known, indices: Known) -> Known:
-    axis = node.integer("axis", 0)
+def _gather(x: Known, indices: Known, *, axis: int = 0) -> Known:
     if indices.size * x.size // max(x.shape[axis], 1) > MOST:
         return NotImplemented
     return np.take(x, indices.astype(np.int64), axis=axis)
 
 
 @_evaluates("Concat")
-def _concat(node: Node, *parts: Known) -> Known:
-    return np.concatenate(parts, axis=node.integer("axis"))
+def _concat(*parts: Known, axis: int) -> Known:
+    return np.concatenate(parts, axis=axis)
 
 
-@_evaluates("Unsqueeze")
-def _unsqueeze(node: Node, x: Known, axes: Known | None = None) -> Known:
-    places = node.integers("axes") if axes is None else numbers(axes)
-    return np.expand_dims(x, tuple(places))
-
-
-@_evaluates("Squeeze")
-def _squeeze(node: Node, x: Known, axes: Known | None = None) -> Known:
-    if axes is None and "axes" not in node:
-        return np.squeeze(x)
-    places = node.integers("axes") if axes is None else numbers(axes)
-    return np.squeeze(x, tuple(places))
+@_evaluates.each({"Unsqueeze": np.expand_dims, "Squeeze": np.squeeze})
+def _squeezed(
+    function: Callable[..., Known],
+    node: Node,
+    x: Known,
+    given: Known | None = None,
+    *,
+    axes: list[int] | None = None,
+) -> Known:
+    axes = axes if given is None else numbers(given)
+    if axes is None:
+        return np.squeeze(x) if function is np.squeeze else node.malformed("lacks its axes")
+    return function(x, tuple(axes))
 
 
 @_evaluates("Reshape")
-def _reshape(node: Node, x: Known, shape: Known) -> Known:
+def _reshape(x: Known, shape: Known, *, allowzero: bool = False) -> Known:
     wanted = numbers(shape)
-    if not node.flag("allowzero"):
+    if not allowzero:
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
     return x.reshape(wanted)
 
 
 @_evaluates("Transpose")
-def _transpose(node: Node, x: Known) -> Known:
-    return np.transpose(x, node.integers("perm", list(range(x.ndim))[::-1]))
+def _transpose(x: Known, *, perm: list[int] | None = None) -> Known:
+    return np.transpose(x, perm)
 
 
 @_evaluates("Cast")
-def _cast(node: Node, x: Known) -> Known:
-    dtype = node.dtype("to")
+def _cast(x: Known, *, to: DType) -> Known:
     if is_symbolic(x):
-        return x if dtype.is_integer and dtype.bits >= 32 else NotImplemented
-    if not (
-        dtype.is_bool
-        or (dtype.is_integer and dtype.bits >= 8)
-        or (dtype.is_float and dtype.bits >= 32)
-    ):
+        return x if to.is_integer and to.bits >= 32 else NotImplemented
+    if to.is_complex or to.bits < (32 if to.is_float else 8 if to.is_integer else 0):
         return NotImplemented
     with np.errstate(all="ignore"):
-        return x.astype(dtype.numpy)
+        return x.astype(to.numpy)
 
 
 @_evaluates("Slice")
@@ -168,39 +155,42 @@ def _slice(node: Node, x: Known, *bounds: Known | None) -> Known:
 
 
 @_evaluates("Split")
-def _split(node: Node, x: Known, split: Known | None = None) -> Known:
-    axis, count = node.integer("axis", 0), node.outputs
-    if split is None and "split" not in node:
-        each = -(-x.shape[axis] // node.integer("num_outputs", count))
+def _split(
+    node: Node,
+    x: Known,
+    lengths: Known | None = None,
+    *,
+    axis: int = 0,
+    split: list[int] | None = None,
+    num_outputs: int | None = None,
+) -> Known:
+    split = split if lengths is None else numbers(lengths)
+    if split is None:
+        each = -(-x.shape[axis] // (num_outputs or node.outputs))
         bounds = list(range(each, x.shape[axis], each))
     else:
-        bounds = list(
-            np.cumsum(numbers(split) if split is not None else node.integers("split"))[:-1]
-        )
+        bounds = list(accumulate(split))[:-1]
     return cast("Known", np.split(x, bounds, axis=axis))
 
 
 @_evaluates("Range")
-def _range(node: Node, start: Known, limit: Known, delta: Known) -> Known:
+def _range(start: Known, limit: Known, delta: Known) -> Known:
     if any(map(is_symbolic, (start, limit, delta))):
         return NotImplemented
-    del node
     if abs(limit.item() - start.item()) > MOST * abs(delta.item()):
         return NotImplemented
     return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
 
 @_evaluates("ConstantOfShape")
-def _constant_of_shape(node: Node, shape: Known) -> Known:
-    value = node.array("value") if "value" in node else np.zeros(1, np.float32)
+def _constant_of_shape(shape: Known, *, value: Known = ZERO) -> Known:
     if is_symbolic(shape) or np.prod(shape.astype(np.int64)) > MOST:
         return NotImplemented
     return np.full(tuple(numbers(shape)), value.reshape(-1)[0], value.dtype)
 
 
 @_evaluates("Expand")
-def _expand(node: Node, x: Known, shape: Known) -> Known:
-    del node
+def _expand(x: Known, shape: Known) -> Known:
     if is_symbolic(shape):
         return NotImplemented
     target = np.broadcast_shapes(x.shape, tuple(numbers(shape)))
@@ -208,8 +198,7 @@ def _expand(node: Node, x: Known, shape: Known) -> Known:
 
 
 @_evaluates("Where")
-def _where(node: Node, condition: Known, x: Known, y: Known) -> Known:
-    del node
+def _where(condition: Known, x: Known, y: Known) -> Known:
     if condition.dtype == object:
         condition = np.asarray([bool(each) for each in condition.flat]).reshape(condition.shape)
     return np.where(condition, x, y)
@@ -231,90 +220,89 @@ def _equal(a: Any, b: Any) -> bool:
     return a == b or not (a < b or a > b)
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Evaluate:
-    def evaluate(node: Node, a: Known, b: Known) -> Known:
-        del node
-        if a.dtype == object or b.dtype == object:
-            return np.vectorize(function, otypes=[object])(a, b)
-        with np.errstate(all="ignore"):
-            return np.asarray(np.vectorize(function, otypes=[a.dtype])(a, b), a.dtype)
-
-    return evaluate
+Both = Callable[[Any, Any], Any]
 
 
-def _integers_only(function: Evaluate) -> Evaluate:
-    """Leave floats to the program: its rounding is the backend's."""
-
-    def evaluate(node: Node, *operands: Known) -> Known:
-        if any(each.dtype.kind not in "iubO" for each in operands):
-            return NotImplemented
-        return function(node, *operands)
-
-    return evaluate
+@_evaluates.each({"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul})
+def _arithmetic(function: Both, a: Known, b: Known) -> Known:
+    return _quietly(function, a, b) if _are_integers(a, b) else NotImplemented
 
 
-def _numpy(function: Callable[..., Any]) -> Evaluate:
-    def evaluate(node: Node, *operands: Known) -> Known:
-        del node
-        with np.errstate(all="ignore"):
-            return function(*operands)
-
-    return evaluate
+@_evaluates.each({"Neg": operator.neg, "Abs": _magnitude})
+def _signed(function: Callable[[Any], Any], x: Known) -> Known:
+    return _quietly(function, x) if _are_integers(x) else NotImplemented
 
 
-def _compared(function: Callable[[Any, Any], Any]) -> Evaluate:
+@_evaluates.each({"And": np.logical_and, "Or": np.logical_or})
+def _logical(function: Both, a: Known, b: Known) -> Known:
+    return function(a, b)
+
+
+@_evaluates("Not")
+def _not(x: Known) -> Known:
+    return np.logical_not(x)
+
+
+@_evaluates("Div")
+def _div(a: Known, b: Known) -> Known:
+    if not _are_integers(a, b):
+        return NotImplemented
+    dtype = np.dtype(object) if object in (a.dtype, b.dtype) else a.dtype
+    return np.asarray(_quietly(np.vectorize(_divided, otypes=[dtype]), a, b), dtype)
+
+
+@_evaluates.each(
+    {
+        "Equal": _equal,
+        "Less": operator.lt,
+        "LessOrEqual": operator.le,
+        "Greater": operator.gt,
+        "GreaterOrEqual": operator.ge,
+    }
+)
+def _compared(function: Both, a: Known, b: Known) -> Known:
     """Compare sizes one by one, so that those with symbols ask the guards."""
+    if not _are_integers(a, b):
+        return NotImplemented
 
     def holds(x: Any, y: Any) -> bool:
         return bool(function(x, y))
 
-    def evaluate(node: Node, a: Known, b: Known) -> Known:
-        del node
-        return np.asarray(np.vectorize(holds, otypes=[bool])(a, b))
-
-    return evaluate
+    return np.vectorize(holds, otypes=[bool])(a, b)
 
 
-_OPS.update(
-    {
-        "Add": _integers_only(_numpy(operator.add)),
-        "Sub": _integers_only(_numpy(operator.sub)),
-        "Mul": _integers_only(_numpy(operator.mul)),
-        "Div": _integers_only(_binary(_divided)),
-        "Neg": _integers_only(_numpy(operator.neg)),
-        "Abs": _integers_only(_numpy(_magnitude)),
-        "Equal": _integers_only(_compared(_equal)),
-        "Less": _integers_only(_compared(operator.lt)),
-        "LessOrEqual": _integers_only(_compared(operator.le)),
-        "Greater": _integers_only(_compared(operator.gt)),
-        "GreaterOrEqual": _integers_only(_compared(operator.ge)),
-        "And": _numpy(np.logical_and),
-        "Or": _numpy(np.logical_or),
-        "Not": _numpy(np.logical_not),
-    }
-)
+def _are_integers(*operands: Known) -> bool:
+    """Return whether no float is among them: those are rounded by the backend."""
+    return all(each.dtype.kind in "iubO" for each in operands)
 
 
-@_evaluates("Min", "Max")
-def _extreme(node: Node, *operands: Known) -> Known:
+def _quietly(function: Callable[..., Any], *operands: Known) -> Known:
+    with np.errstate(all="ignore"):
+        return function(*operands)
+
+
+@_evaluates.each({"Min": min, "Max": max})
+def _extreme(function: Both, *operands: Known) -> Known:
     if any(each.dtype.kind not in "iuO" for each in operands):
         return NotImplemented
-    function = min if node.op_type == "Min" else max
     return reduce(lambda a, b: np.vectorize(function, otypes=[a.dtype])(a, b), operands)
 
 
-@_evaluates("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
-def _reduced(node: Node, x: Known, axes: Known | None = None) -> Known:
+@_evaluates.each(
+    {"ReduceProd": operator.mul, "ReduceSum": operator.add, "ReduceMax": max, "ReduceMin": min}
+)
+def _reduced(
+    function: Both,
+    x: Known,
+    axes: Known | None = None,
+    *,
+    noop_with_empty_axes: bool = False,
+    keepdims: bool = True,
+) -> Known:
     if x.dtype.kind not in "iuO" or x.ndim != 1 or not x.size:
         return NotImplemented
-    if axes is not None and not axes.size and node.flag("noop_with_empty_axes"):
+    if axes is not None and not axes.size and noop_with_empty_axes:
         return x
-    function = {
-        "ReduceProd": operator.mul,
-        "ReduceSum": operator.add,
-        "ReduceMax": max,
-        "ReduceMin": min,
-    }
-    total = np.empty(1 if node.flag("keepdims", 1) else (), dtype=x.dtype)
-    total[...] = reduce(function[node.op_type], x)
+    total = np.empty(1 if keepdims else (), dtype=x.dtype)
+    total[...] = reduce(function, x)
     return total

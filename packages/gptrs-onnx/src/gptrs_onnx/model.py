@@ -15,22 +15,19 @@ from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError
 from gptrs.api.backends import Backend
-from gptrs.api.importers import ConvertedGraph, ModelInput
+from gptrs.api.importers import ConvertedGraph, ModelInput, Step, free_axes, jitted
 from gptrs.api.models import Params, Tensor, tensor
 from gptrs.backend.weight_identity import WeightFile
-from gptrs.plugins.imported_graph import Step, free_axes, jitted
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import (
-    CONVERTERS,
     Conversion,
     NeedsKnownError,
     SymbolsRefusedError,
     symbols_may_be_refused,
 )
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import SMALL, Known, as_tensor, shown
+from gptrs_onnx.node import SMALL, Known, as_tensor, converts, shown
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
-from gptrs_onnx.sequences import SEQUENCES
 
 assert ops  # its modules register the converters
 Result = TypeVar("Result")
@@ -164,7 +161,7 @@ class OnnxModel(ConvertedGraph):
             elif name in free:
                 conversion.bind(value, free[name], frozenset({name}))
             elif name in self.inputs:
-                conversion.leave_out(value)
+                conversion.bind(value, None)
         return tuple(map(as_tensor, conversion.run(model.graph)))
 
     def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
@@ -240,6 +237,7 @@ def supported_operators() -> dict[str, list[str]]:
     Those that the standard defines by others (`NegativeLogLikelihoodLoss`) are converted, too.
     """
     found: dict[str, list[str]] = {}
-    for domain, name in sorted([*CONVERTERS, *(("", name) for name in SEQUENCES)]):
+    for operator in sorted(converts):
+        domain, _, name = operator.rpartition(".")
         found.setdefault(domain or "ai.onnx", []).append(name)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
@@ -11,11 +12,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.defs import SchemaError, get_schema
+from typing_extensions import override
 
-from gptrs.api import ModelError, UnsupportedError
+from gptrs.api import ModelError, UnsupportedError, importers
+from gptrs.api.importers import DAMAGE, clipped, is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
 
 # The values of an ONNX graph while it is converted: known, or tensors of the program.
@@ -31,11 +33,6 @@ Value: TypeAlias = Tensor | Known
 
 SMALL: Final = 4096
 """Most elements of a constant that is known; larger ones are weights."""
-
-
-def is_number(size: object, number: int | None = None) -> bool:
-    """Return whether a size is a number, or that number, without asking about its symbols."""
-    return isinstance(size, int) and number in (None, size)
 
 
 def is_symbolic(known: Known) -> bool:
@@ -68,39 +65,13 @@ def as_tensor(value: Value) -> Tensor:
         return value
     if not is_symbolic(value):
         return constant(settled(value))
-    elements = [_size_tensor(each) for each in value.reshape(-1)]
+    elements = [size_tensor(each) for each in value.reshape(-1)]
     return F.reshape(F.stack(elements, 0), value.shape)
 
 
 def constant(array: Known) -> Tensor:
     """Return an array as a constant of the program."""
     return primitives.constant(array)
-
-
-def _size_tensor(size: int) -> Tensor:
-    """Return a size as an si64 scalar: the sum of as many ones, if it is symbolic."""
-    if is_number(size):
-        return primitives.constant(np.int64(size))
-    return F.sum(F.ones([size], dtypes.si64))
-
-
-def scalar(value: float, dtype: DType) -> Tensor:
-    """Return a number as a scalar of `dtype`, rounded to it."""
-    with np.errstate(over="ignore"):
-        return primitives.constant(np.asarray(value).astype(dtype.numpy))
-
-
-DAMAGE: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""The errors that the library raises for damaged files, among others those of its assertions."""
 
 
 def stored_array(tensor: ir.TensorProtocol, what: str) -> Known:
@@ -137,43 +108,69 @@ class Scope(Protocol):
 
 MAX_COMPUTED: Final = 2**26
 """Most numbers that a converter makes by itself, such as the weights of a resize."""
-MAX_SHOWN: Final = 60
-"""Most characters of a name out of a file that a message shows."""
 
 
 def shown(name: object) -> str:
     """Return a name out of a file as a message shows it: escaped and cut."""
-    text = ascii(str(name))[1:-1]
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return clipped(str(name), 60)
 
 
-class Node:
+@dataclass(frozen=True)
+class Items:
+    """The tensors of a sequence, in order; how many is known while a graph is converted."""
+
+    values: tuple[Value, ...]
+
+
+converts = importers.Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
+"""Converters by operator, with its domain in front where that is not the standard's."""
+
+
+class Node(importers.Node):
     """One node: its operator, the version of the operator set, and its attributes.
 
-    `attributes` are those of the node with references to a function's attributes resolved.
+    `given` are those of the node with references to a function's attributes resolved.
     """
 
     def __init__(
-        self,
-        source: ir.Node,
-        version: int,
-        attributes: Mapping[str, ir.Attr],
-        conversion: Scope,
+        self, source: ir.Node, version: int, given: Mapping[str, ir.Attr], conversion: Scope
     ) -> None:
         self.source = source
         self.domain = "" if source.domain == "ai.onnx" else source.domain
         self.op_type = source.op_type
+        self.name = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         self.version = version
+        self.given = given
+        self.attributes = {name: each.value for name, each in given.items()}
         self.conversion = conversion
-        self._attributes = attributes
 
+    @override
     def __str__(self) -> str:
-        domain = f"{shown(self.domain)}." if self.domain else ""
         name = f" `{shown(self.source.name)}`" if self.source.name else ""
-        return f"`{domain}{shown(self.op_type)}`{name}"
+        return f"`{shown(self.name)}`{name}"
 
-    def __contains__(self, attribute: str) -> bool:
-        return attribute in self._attributes
+    @override
+    def operand(self, index: int, kind: str, value: object) -> object:
+        """Return an input: `Known` as an array, `Items` of a sequence, `Value` as it is."""
+        if value is None:
+            return None
+        if kind == "Items":
+            if not isinstance(value, Items):
+                self.malformed(f"takes a sequence, and its input {index} is none")
+            return value
+        if isinstance(value, Items):
+            name = self.source.inputs[index]
+            refuse_sequence(None if name is None else name.name, f"an input of {self}")
+        if kind == "Known":
+            return self.known(index)
+        return value if kind == "Value" else as_tensor(cast("Value", value))
+
+    def known(self, index: int) -> Known:
+        """Return an input as an array; NeedsKnownError if it depends on inputs that are not."""
+        held = self.source.inputs[index] if index < len(self.source.inputs) else None
+        if held is None:
+            self.malformed(f"lacks input {index}")
+        return settled(self.conversion.known(held, f"input {index} of {self}"))
 
     def proto(self) -> onnx.NodeProto:
         """Return the node as the standard writes it, its attributes resolved."""
@@ -181,7 +178,7 @@ class Node:
             self.domain,
             self.op_type,
             [ir.Value(name=each.name if each else "") for each in self.source.inputs],
-            list(self._attributes.values()),
+            list(self.given.values()),
             outputs=[ir.Value(name=each.name) for each in self.source.outputs],
         )
         return ir.serde.serialize_node(plain)
@@ -196,18 +193,6 @@ class Node:
         outputs = self.source.outputs
         return position < len(outputs) and bool(outputs[position].name)
 
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise UnsupportedError: `reason` says what the node asks for that is not done."""
-        raise UnsupportedError(f"{self} {reason}")
-
-    def malformed(self, reason: str) -> NoReturn:
-        """Raise ModelError: `reason` says what of the node breaks the standard."""
-        raise ModelError(f"{self} {reason}")
-
-    def attribute(self, name: str) -> ir.Attr | None:
-        """Return an attribute of any type, None if the node does not have it."""
-        return self._attributes.get(name)
-
     def require_bounded(self, *sizes: int) -> None:
         """Refuse a node whose converter would make an array of these sizes that is too large."""
         if math.prod(sizes) > MAX_COMPUTED:
@@ -215,59 +200,31 @@ class Node:
                 f"needs {math.prod(sizes)} numbers at once, at most {MAX_COMPUTED} are made"
             )
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer attribute."""
-        found = self._get(name, ir.AttributeType.INT, default)
-        return cast("int", found)
+    @override
+    def attribute(self, name: str, kind: str) -> Any:
+        """Return an attribute, among others a `DType`, an array (`Known`) or a `Graph`."""
+        what = f"the attribute `{name}` of {self}"
+        if kind == "DType":
+            return dtype_of(self.integer(name), what)
+        if kind not in ("Known", "Graph"):
+            return super().attribute(name, kind)
+        wanted = ir.AttributeType.GRAPH if kind == "Graph" else ir.AttributeType.TENSOR
+        found = self.given.get(name)
+        if found is None or found.type != wanted:
+            self.malformed(f"lacks the attribute `{name}`, a {wanted.name.lower()}")
+        if kind == "Graph":
+            return found.value
+        stored = cast("ir.TensorProtocol", found.value)
+        dtype_of(stored.dtype, what)
+        return stored_array(stored, what)
 
-    def flag(self, name: str, default: int = 0) -> bool:
-        """Return an integer attribute as truth."""
-        return bool(self.integer(name, default))
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """Return a floating-point attribute."""
-        return cast("float", self._get(name, ir.AttributeType.FLOAT, default))
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return a string attribute."""
-        return cast("str", self._get(name, ir.AttributeType.STRING, default))
-
-    def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """Return a list of integers."""
-        return list(cast("Sequence[int]", self._get(name, ir.AttributeType.INTS, default)))
-
-    def numbers(self, name: str, default: Sequence[float] | None = None) -> list[float]:
-        """Return a list of floats."""
-        return list(cast("Sequence[float]", self._get(name, ir.AttributeType.FLOATS, default)))
-
-    def texts(self, name: str, default: Sequence[str] | None = None) -> list[str]:
-        """Return a list of strings."""
-        return list(cast("Sequence[str]", self._get(name, ir.AttributeType.STRINGS, default)))
-
-    def array(self, name: str) -> Known:
-        """Return a tensor attribute as an array; UnsupportedError for strings."""
-        found = cast("ir.TensorProtocol", self._get(name, ir.AttributeType.TENSOR, None))
-        dtype_of(found.dtype, f"the attribute `{name}` of {self}")
-        return stored_array(found, f"the attribute `{name}` of {self}")
-
-    def graph(self, name: str) -> ir.Graph:
-        """Return a graph attribute."""
-        return cast("ir.Graph", self._get(name, ir.AttributeType.GRAPH, None))
-
-    def dtype(self, name: str, default: ir.DataType | None = None) -> DType:
-        """Return an attribute that is the number of an element type."""
-        number = self.integer(name, None if default is None else int(default))
-        return dtype_of(number, f"the attribute `{name}` of {self}")
-
-    def _get(self, name: str, kind: ir.AttributeType, default: object) -> object:
-        found = self._attributes.get(name)
-        if found is None:
-            if default is None:
-                self.malformed(f"lacks the attribute `{name}`")
-            return default
-        if found.type != kind:
-            self.malformed(f"has an attribute `{name}` of type {found.type.name}, not {kind.name}")
-        return found.value
+def refuse_sequence(name: str | None, what: str) -> NoReturn:
+    """Raise UnsupportedError for a sequence where a tensor is needed."""
+    raise UnsupportedError(
+        f"`{shown(name)}`, {what}, is a sequence, and tensors are computed with",
+        hint="stack its tensors into one, or make each an output of its own",
+    )
 
 
 # Operators that the standard itself defines by simpler ones: their bodies.

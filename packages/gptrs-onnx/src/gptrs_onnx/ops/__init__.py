@@ -13,6 +13,7 @@ from gptrs_onnx.ops import (
     quantization,
     recurrent,
     resize,
+    sequences,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "quantization",
     "recurrent",
     "resize",
+    "sequences",
 ]

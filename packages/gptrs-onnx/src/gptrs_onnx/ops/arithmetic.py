@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Node, Value, as_tensor, scalar
+from gptrs_onnx.node import Node, Value, as_tensor, converts
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": F.add,
@@ -77,9 +77,8 @@ def variadic(node: Node, *operands: Tensor) -> Tensor:
 
 
 @converts("Pow")
-def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
+def power(base: Tensor, exponent: Tensor) -> Tensor:
     """Return `base ** exponent` in the type of the base; the exponent may have another type."""
-    del node
     if base.dtype.is_integer and exponent.dtype.is_integer:
         return _integer_power(base, F.cast(exponent, base.dtype))
     if base.dtype == exponent.dtype:
@@ -123,9 +122,8 @@ def shift(node: Node, x: Tensor, bits: Tensor) -> Tensor:
 
 
 @converts("IsNaN")
-def is_nan(node: Node, x: Tensor) -> Tensor:
+def is_nan(x: Tensor) -> Tensor:
     """Return where x is not a number."""
-    del node
     return F.is_nan(x)
 
 
@@ -133,9 +131,9 @@ def is_nan(node: Node, x: Tensor) -> Tensor:
 def is_infinite(node: Node, x: Tensor) -> Tensor:
     """Return where x is infinite, of either sign or of one."""
     infinite = F.is_inf(x)
-    if not node.flag("detect_positive", 1):
+    if not node.flag("detect_positive", True):
         infinite = infinite & (x < 0.0)
-    if not node.flag("detect_negative", 1):
+    if not node.flag("detect_negative", True):
         infinite = infinite & (x > 0.0)
     return infinite
 
@@ -151,10 +149,9 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 
 @converts("BitCast")
-def bit_cast(node: Node, x: Tensor) -> Tensor:
+def bit_cast(x: Tensor, *, to: DType) -> Tensor:
     """Return the bits of x read as another type of the same width."""
-    dtype = node.dtype("to")
-    return F.cast(x, dtype) if x.dtype.is_bool else primitives.bitcast(x, dtype)
+    return F.cast(x, to) if x.dtype.is_bool else primitives.bitcast(x, to)
 
 
 # Conversions of element types as ONNX defines them.
@@ -164,12 +161,12 @@ _LARGEST = {dtypes.f8e4m3: 448.0, dtypes.f8e5m2: 57344.0}
 
 
 @converts("Cast")
-def cast(node: Node, x: Tensor) -> Tensor:
+def cast(node: Node, x: Tensor, *, to: DType) -> Tensor:
     """Convert to the type that the node names."""
-    return converted(node, x, node.dtype("to"))
+    return converted(node, x, to)
 
 
-@converts("CastLike", as_is=True)
+@converts("CastLike")
 def cast_like(node: Node, x: Value, target: Value) -> Tensor:
     """Convert to the type of another tensor."""
     return converted(node, as_tensor(x), as_tensor(target).dtype)
@@ -183,7 +180,7 @@ def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:
         node.refuse("converts complex numbers to real ones")
     if x.dtype.is_integer and dtype.is_integer:
         return wrapped(x, dtype)
-    if dtype in _LARGEST and node.flag("saturate", 1) and not x.dtype.is_bool:
+    if dtype in _LARGEST and node.flag("saturate", True) and not x.dtype.is_bool:
         return _saturated(x, dtype)
     if x.dtype.is_float and dtype.is_integer and dtype.bits < 8:
         return wrapped(F.cast(x, dtypes.si32), dtype)
@@ -256,16 +253,14 @@ def compare(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
 
 
 @converts("Not")
-def negation(node: Node, x: Tensor) -> Tensor:
+def negation(x: Tensor) -> Tensor:
     """Return where x is false."""
-    del node
     return F.logical_not(x)
 
 
 @converts("Where")
-def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return x where the condition holds, y elsewhere."""
-    del node
     return F.where(condition, x, y)
 
 
@@ -273,9 +268,8 @@ def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 @converts("MatMul")
-def matmul(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return the product of matrices, broadcast over the axes before them."""
-    del node
     return product(lhs, rhs)
 
 
@@ -303,14 +297,12 @@ def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 @converts("MatMulInteger")
 def matmul_integer(
-    node: Node,
     a: Tensor,
     b: Tensor,
     a_zero: Tensor | None = None,
     b_zero: Tensor | None = None,
 ) -> Tensor:
     """Return the si32 product of integers without their zero points."""
-    del node
     left, right = F.cast(a, dtypes.si32), F.cast(b, dtypes.si32)
     if a_zero is not None:
         zero = F.cast(a_zero, dtypes.si32)

@@ -11,24 +11,25 @@ import onnx_ir as ir
 from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs_onnx.conversion import NeedsKnownError, converts
-from gptrs_onnx.node import Node, Value, as_tensor
+from gptrs_onnx.conversion import NeedsKnownError
+from gptrs_onnx.node import Node, Value, as_tensor, converts
 
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""
 
 
-@converts("If", as_is=True)
-def branch(node: Node, condition: Value) -> list[Value] | tuple[Tensor, ...]:
+@converts("If")
+def branch(
+    node: Node, condition: Value, *, then_branch: ir.Graph, else_branch: ir.Graph
+) -> list[Value] | tuple[Tensor, ...]:
     """Return what one of two graphs gives, of the same types unless it is known which.
 
     A graph that does not fit the sizes may be the one that is never taken: the condition is asked.
     """
-    then, otherwise = node.graph("then_branch"), node.graph("else_branch")
     conversion = node.conversion
     if not isinstance(condition, Tensor):
-        return conversion.run(then if bool(condition.reshape(-1)[0]) else otherwise)
-    first, second = (_plain(conversion.run, graph) for graph in (then, otherwise))
+        return conversion.run(then_branch if condition.reshape(-1)[0] else else_branch)
+    first, second = (_plain(conversion.run, graph) for graph in (then_branch, else_branch))
     try:
         return primitives.cond(F.reshape(condition, []), first, second)
     except GptrsError as error:
@@ -44,19 +45,13 @@ def _plain(
     return lambda: tuple(map(as_tensor, run(graph)))
 
 
-@converts("Loop", as_is=True)
+@converts("Loop")
 def loop(
-    node: Node, count: Value | None, condition: Value | None, *carried: Value
+    node: Node, count: Value | None, condition: Value | None, *carried: Value, body: ir.Graph
 ) -> Sequence[Value]:
     """Return the last carried values of a loop, and what its iterations give, stacked."""
-    body = node.graph("body")
     states = list(carried)
-    known_count = None if isinstance(count, Tensor) else count
-    if count is not None and isinstance(count, Tensor):
-        origin = node.source.inputs[0]
-        assert origin is not None
-        known_count = node.conversion.known(origin, f"the number of iterations of {node}")
-    most = None if known_count is None else int(known_count.reshape(-1)[0])
+    most = None if count is None else int(node.known(0).reshape(-1)[0])
     going = np.asarray(True) if condition is None else condition
     if not isinstance(going, Tensor) and not bool(going.reshape(-1)[0]):
         most = 0
@@ -121,15 +116,12 @@ def _while(
 
 
 @converts("Scan")
-def scan(node: Node, *operands: Tensor) -> list[Tensor]:
+def scan(node: Node, *operands: Tensor, body: ir.Graph, num_scan_inputs: int) -> list[Tensor]:
     """Return the last states of a loop over slices, and what its iterations give, stacked."""
     if node.version < 9:
-        return _batched_scan(node, *operands)
-    body, count = node.graph("body"), node.integer("num_scan_inputs")
-    states, sequences = (
-        list(operands[: len(operands) - count]),
-        list(operands[len(operands) - count :]),
-    )
+        return _batched_scan(node, body, num_scan_inputs, *operands)
+    count = num_scan_inputs
+    states, sequences = operands[: len(operands) - count], operands[len(operands) - count :]
     axes = node.integers("scan_input_axes", [0] * count)
     directions = node.integers("scan_input_directions", [0] * count)
     turned = [
@@ -161,11 +153,12 @@ def _scanned(
     return [*last, *made]
 
 
-def _batched_scan(node: Node, lengths: Tensor | None, *operands: Tensor) -> list[Tensor]:
+def _batched_scan(
+    node: Node, body: ir.Graph, count: int, lengths: Tensor | None, *operands: Tensor
+) -> list[Tensor]:
     """Return a scan of opset 8: one for each example of a batch, which come one after another."""
     if lengths is not None:
         node.refuse("has lengths of its own for each sequence")
-    body, count = node.graph("body"), node.integer("num_scan_inputs")
     batch = operands[0].shape[0]
     results: list[list[Tensor]] = []
     for place in range(batch):
@@ -190,14 +183,13 @@ def _placed(x: Tensor, axis: int) -> Tensor:
 # Values that may be absent: which they are is known when the graph is converted.
 
 
-@converts("OptionalHasElement", as_is=True)
-def has_element(node: Node, x: Value | None = None) -> Value:
+@converts("OptionalHasElement")
+def has_element(x: Value | None = None) -> Value:
     """Return whether there is a value."""
-    del node
     return np.asarray(x is not None)
 
 
-@converts("Optional", "OptionalGetElement", as_is=True)
+@converts("Optional", "OptionalGetElement")
 def element(node: Node, x: Value | None = None) -> Value | None:
     """Return the value; ModelError where one is needed and absent."""
     if x is None and node.op_type == "OptionalGetElement":

@@ -11,8 +11,7 @@ import numpy as np
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, constant, numbers
+from gptrs_onnx.node import Known, Node, constant, converts, numbers
 from gptrs_onnx.ops.arithmetic import product
 from gptrs_onnx.ops.pooling import (
     Geometry,
@@ -212,7 +211,7 @@ def _real_inverse(x: Tensor, length: int) -> Tensor:
     return F.expand_dims(product(real, even) - product(imaginary, odd), -1)
 
 
-@converts("DFT", known=[1, 2])
+@converts("DFT")
 def fourier(
     node: Node, x: Tensor, length: Known | None = None, axis: Known | None = None
 ) -> Tensor:
@@ -235,7 +234,7 @@ def fourier(
     return F.swap_axes(made, along, last) if along != last else made
 
 
-@converts("STFT", known=[1, 3])
+@converts("STFT")
 def short_time_fourier(
     node: Node, x: Tensor, step: Known, window: Tensor | None = None, length: Known | None = None
 ) -> Tensor:
@@ -253,4 +252,4 @@ def short_time_fourier(
     cut = F.take(signal, constant(places.astype(np.int64)), 1)
     if window is not None:
         cut = cut * F.expand_dims(window, -1)
-    return _transformed(cut, size, False, node.flag("onesided", 1))
+    return _transformed(cut, size, False, node.flag("onesided", True))

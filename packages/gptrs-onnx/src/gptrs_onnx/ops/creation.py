@@ -5,32 +5,24 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_ir as ir
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, constant, is_number, numbers
-
-_WINDOWS = {
-    "HannWindow": (0.5, 0.5, 0.0),
-    "HammingWindow": (25 / 46, 21 / 46, 0.0),
-    "BlackmanWindow": (0.42, 0.5, 0.08),
-}
+from gptrs_onnx.known_ops import ZERO
+from gptrs_onnx.node import Known, Node, constant, converts, numbers
 
 
-@converts("ConstantOfShape", known=[0])
-def constant_of_shape(node: Node, shape: Known) -> Tensor:
+@converts("ConstantOfShape")
+def constant_of_shape(shape: Known, *, value: Known = ZERO) -> Tensor:
     """Return one value in a shape."""
-    value = node.array("value") if "value" in node else np.zeros(1, np.float32)
     return F.broadcast_to(F.reshape(constant(value), []), numbers(shape))
 
 
-@converts("Range", known=[0, 1, 2])
-def range_(node: Node, start: Known, limit: Known, delta: Known) -> Tensor:
+@converts("Range")
+def range_(start: Known, limit: Known, delta: Known) -> Tensor:
     """Return numbers from `start` to before `limit`, `delta` apart."""
-    del node
     if start.dtype.kind == "f":
         return constant(np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype))
     first, end, step = (numbers(each)[0] for each in (start, limit, delta))
@@ -48,16 +40,14 @@ def _number(size: int, dtype: DType) -> Tensor:
 
 
 @converts("EyeLike")
-def eye_like(node: Node, x: Tensor) -> Tensor:
+def eye_like(x: Tensor, *, dtype: DType | None = None, k: int = 0) -> Tensor:
     """Return ones on a diagonal in the shape of x."""
-    dtype = node.dtype("dtype") if "dtype" in node else x.dtype
     rows, columns = x.shape
-    place = node.integer("k", 0)
-    down = F.expand_dims(F.arange(rows), 1) + place
-    return F.cast(F.equal(down, F.expand_dims(F.arange(columns), 0)), dtype)
+    down = F.expand_dims(F.arange(rows), 1) + k
+    return F.cast(F.equal(down, F.expand_dims(F.arange(columns), 0)), dtype or x.dtype)
 
 
-@converts("OneHot", known=[1])
+@converts("OneHot")
 def one_hot(node: Node, indices: Tensor, depth: Known, values: Tensor) -> Tensor:
     """Return `values[1]` at places that indices name along a new axis, `values[0]` elsewhere."""
     count = numbers(depth)[0] if depth.dtype.kind != "f" else int(depth.item())
@@ -71,25 +61,42 @@ def one_hot(node: Node, indices: Tensor, depth: Known, values: Tensor) -> Tensor
     )
 
 
-@converts(*_WINDOWS, known=[0])
-def signal_window(node: Node, size: Known) -> Tensor:
+@converts.each(
+    {
+        "HannWindow": (0.5, 0.5, 0.0),
+        "HammingWindow": (25 / 46, 21 / 46, 0.0),
+        "BlackmanWindow": (0.42, 0.5, 0.08),
+    }
+)
+def signal_window(
+    weights: tuple[float, float, float],
+    node: Node,
+    size: Known,
+    *,
+    output_datatype: DType = dtypes.f32,
+    periodic: bool = True,
+) -> Tensor:
     """Return a window of `size` points: sums of cosines over one period."""
-    dtype = node.dtype("output_datatype", ir.DataType.FLOAT)
     count = numbers(size)[0]
     node.require_bounded(count)
-    steps = max(count if node.flag("periodic", 1) else count - 1, 1)
-    flat, once, twice = _WINDOWS[node.op_type]
-    angle = 2 * math.pi * np.arange(count) / steps
+    flat, once, twice = weights
+    angle = 2 * math.pi * np.arange(count) / max(count if periodic else count - 1, 1)
     made = flat - once * np.cos(angle) + twice * np.cos(2 * angle)
-    return F.cast(constant(made.astype(np.float64)), dtype)
+    return F.cast(constant(made.astype(np.float64)), output_datatype)
 
 
-@converts("MelWeightMatrix", known=[0, 1, 2, 3, 4])
+@converts("MelWeightMatrix")
 def mel_weights(
-    node: Node, bins: Known, length: Known, rate: Known, lower: Known, upper: Known
+    node: Node,
+    bins: Known,
+    length: Known,
+    rate: Known,
+    lower: Known,
+    upper: Known,
+    *,
+    output_datatype: DType = dtypes.f32,
 ) -> Tensor:
     """Return triangular filters that are equally wide on the mel scale [length / 2 + 1, bins]."""
-    dtype = node.dtype("output_datatype", ir.DataType.FLOAT)
     count, size = numbers(bins)[0], numbers(length)[0]
     node.require_bounded(count, size)
     low, high = (2595 * math.log10(1 + each.item() / 700) for each in (lower, upper))
@@ -105,13 +112,13 @@ def mel_weights(
             made[left : middle + 1, i] = np.arange(middle - left + 1) / (middle - left)
         if right > middle:
             made[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
-    return F.cast(constant(made), dtype)
+    return F.cast(constant(made), output_datatype)
 
 
 # Dropout, which is nothing when a model is used; random numbers are refused by name.
 
 
-@converts("Dropout", known=[1, 2])
+@converts("Dropout")
 def dropout(
     node: Node, x: Tensor, ratio: Known | None = None, training: Known | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from gptrs.api.importers import is_number, scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, as_tensor, constant, is_number, numbers, scalar, sizes
+from gptrs_onnx.node import Known, Node, as_tensor, constant, converts, numbers, sizes
 
 ScatterKind = Literal["add", "mul", "max", "min", "replace"]
 _KINDS: dict[str, ScatterKind] = {
@@ -132,7 +132,7 @@ def tensor_scatter(
     return F.scatter(cache, F.broadcast_to(steps, update.shape), update, axis)
 
 
-@converts("Compress", known=[1])
+@converts("Compress")
 def compress(node: Node, x: Tensor, condition: Known) -> Tensor:
     """Return the slices of x where a known condition holds."""
     kept = condition.nonzero()[0]
@@ -143,10 +143,9 @@ def compress(node: Node, x: Tensor, condition: Known) -> Tensor:
     return F.take(x, primitives.constant(kept), axis)
 
 
-@converts("NonZero", known=[0])
-def non_zero(node: Node, x: Known) -> Tensor:
+@converts("NonZero")
+def non_zero(x: Known) -> Tensor:
     """Return the places where known elements are not 0 [rank, count]."""
-    del node
     return primitives.constant(_stacked(x))
 
 
@@ -156,10 +155,9 @@ def _stacked(x: Known) -> Known:
     )
 
 
-@converts("ArrayFeatureExtractor", domain="ai.onnx.ml")
-def array_feature_extractor(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+@converts("ai.onnx.ml.ArrayFeatureExtractor")
+def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
     """Return columns of x."""
-    del node
     found = F.take(x, F.reshape(indices, [math.prod(indices.shape)]), x.rank - 1)
     return F.expand_dims(found, 0) if x.rank == 1 else found
 
@@ -167,20 +165,20 @@ def array_feature_extractor(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 # Orders of elements.
 
 
-@converts("TopK", known=[1])
+@converts("TopK")
 def top_k(node: Node, x: Tensor, count: Known | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest, or smallest, elements along an axis in order, and their places."""
     most = numbers(count)[0] if count is not None else node.integer("k")
     axis = node.integer("axis", -1)
-    values, places = F.top_k(x, most, axis, largest=node.flag("largest", 1))
+    values, places = F.top_k(x, most, axis, largest=node.flag("largest", True))
     return values, F.cast(places, dtypes.si64)
 
 
-@converts("Unique", known=[0])
+@converts("Unique")
 def unique(node: Node, x: Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the distinct elements, or slices, of known data: first places, numbers, counts."""
     axis = node.integer("axis") if "axis" in node else None
-    if node.flag("sorted", 1):
+    if node.flag("sorted", True):
         found = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
         values, first, inverse, counts = found
     else:
@@ -205,7 +203,7 @@ _MODES: dict[str, Literal["constant", "edge", "reflect"]] = {
 }
 
 
-@converts("Slice", known=[1, 2, 3, 4])
+@converts("Slice")
 def slice_(node: Node, x: Tensor, *bounds: Known | None) -> Tensor:
     """Return every `steps`-th element from `starts` to `ends` along `axes`."""
     given = [None if each is None else numbers(each) for each in bounds] + [None] * 4
@@ -250,7 +248,7 @@ def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
     return primitives.slice(x, starts, sizes, strides)
 
 
-@converts("Pad", known=[1, 3])
+@converts("Pad")
 def pad(
     node: Node,
     x: Tensor,
@@ -310,7 +308,7 @@ def _wrapped(x: Tensor, sides: list[tuple[int, int]]) -> Tensor:
     return x
 
 
-@converts("CenterCropPad", known=[1])
+@converts("CenterCropPad")
 def center_crop_pad(node: Node, x: Tensor, shape: Known) -> Tensor:
     """Return the middle of x, or x in the middle of zeros, along some axes."""
     whole, wanted = x, numbers(shape)

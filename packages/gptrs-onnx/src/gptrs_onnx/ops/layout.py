@@ -6,20 +6,19 @@ import math
 import re
 from functools import reduce
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, Value, is_number, numbers
+from gptrs_onnx.node import Known, Node, Value, converts, numbers
 
 
-@converts("Identity", as_is=True)
-def identity(node: Node, x: Value) -> Value:
+@converts("Identity")
+def identity(x: Value) -> Value:
     """Return the input."""
-    del node
     return x
 
 
-@converts("Reshape", known=[1])
+@converts("Reshape")
 def reshape(node: Node, x: Tensor, shape: Known) -> Tensor:
     """Return x in another shape: 0 keeps a size, one -1 is what is left."""
     wanted = numbers(shape)
@@ -47,7 +46,7 @@ def transpose(node: Node, x: Tensor) -> Tensor:
     return F.transpose(x, node.integers("perm", list(range(x.rank))[::-1]))
 
 
-@converts("Squeeze", known=[1])
+@converts("Squeeze")
 def squeeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
     """Return x without axes of size 1."""
     if axes is None and "axes" not in node:
@@ -55,7 +54,7 @@ def squeeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
     return F.squeeze(x, numbers(axes) if axes is not None else node.integers("axes"))
 
 
-@converts("Unsqueeze", known=[1])
+@converts("Unsqueeze")
 def unsqueeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
     """Return x with new axes of size 1."""
     places = numbers(axes) if axes is not None else node.integers("axes")
@@ -63,10 +62,9 @@ def unsqueeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
     return F.expand_dims(x, sorted(place % rank for place in places))
 
 
-@converts("Expand", known=[1])
-def expand(node: Node, x: Tensor, shape: Known) -> Tensor:
+@converts("Expand")
+def expand(x: Tensor, shape: Known) -> Tensor:
     """Return x repeated to a shape, where both may have sizes of 1."""
-    del node
     wanted = numbers(shape)
     rank = max(len(wanted), x.rank)
     own = [1] * (rank - x.rank) + list(x.shape)
@@ -84,7 +82,7 @@ def concat(node: Node, *parts: Tensor) -> Tensor:
     return F.concat(parts, node.integer("axis", 1))
 
 
-@converts("Split", known=[1])
+@converts("Split")
 def split(node: Node, x: Tensor, lengths: Known | None = None) -> tuple[Tensor, ...]:
     """Return parts of x along an axis, of given sizes or as equal as possible."""
     axis = node.integer("axis", 0)
@@ -96,18 +94,17 @@ def split(node: Node, x: Tensor, lengths: Known | None = None) -> tuple[Tensor, 
     return F.split(x, [each] * (count - 1) + [size - each * (count - 1)], axis)
 
 
-@converts("Tile", known=[1])
-def tile(node: Node, x: Tensor, repeats: Known) -> Tensor:
+@converts("Tile")
+def tile(x: Tensor, repeats: Known) -> Tensor:
     """Return x repeated along each axis."""
-    del node
     return F.tile(x, numbers(repeats))
 
 
-@converts("Trilu", known=[1])
+@converts("Trilu")
 def triangle(node: Node, x: Tensor, diagonal: Known | None = None) -> Tensor:
     """Return matrices with zeros below, or above, a diagonal."""
     place = 0 if diagonal is None else numbers(diagonal)[0]
-    return F.triu(x, place) if node.flag("upper", 1) else F.tril(x, place)
+    return F.triu(x, place) if node.flag("upper", True) else F.tril(x, place)
 
 
 @converts("ReverseSequence")

@@ -10,9 +10,8 @@ import onnx_ir as ir
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.conversion import converts
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import Known, Node, numbers
+from gptrs_onnx.node import Known, Node, converts, numbers
 
 
 @converts("BatchNormalization")
@@ -163,7 +162,7 @@ _REDUCE: dict[str, Callable[[Tensor, Sequence[int], bool], Tensor]] = {
 }
 
 
-@converts(*_REDUCE, known=[1])
+@converts(*_REDUCE)
 def reduced(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
     """Reduce along `axes`, by default all, keeping them with size 1 unless told otherwise."""
     named = numbers(axes) if axes is not None else node.integers("axes", [])
@@ -172,7 +171,7 @@ def reduced(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
             return x
         return _REDUCE[node.op_type](F.expand_dims(x, 0), [0], False)
     places = named or range(x.rank)
-    keep = node.flag("keepdims", 1)
+    keep = node.flag("keepdims", True)
     if x.dtype.is_bool:
         reduce = F.any if node.op_type == "ReduceMax" else F.all
         return reduce(x, list(places), keep)
@@ -196,13 +195,13 @@ def _length(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 def argmax_or_argmin(node: Node, x: Tensor) -> Tensor:
     """Return the place of the first, or last, largest or smallest element along an axis."""
     function = F.argmax if node.op_type == "ArgMax" else F.argmin
-    axis, keep = node.integer("axis", 0) % x.rank, node.flag("keepdims", 1)
+    axis, keep = node.integer("axis", 0) % x.rank, node.flag("keepdims", True)
     if not node.flag("select_last_index"):
         return function(x, axis, keep)
     return (x.shape[axis] - 1) - function(F.flip(x, axis), axis, keep)
 
 
-@converts("CumSum", "CumProd", known=[1])
+@converts("CumSum", "CumProd")
 def cumulative(node: Node, x: Tensor, axis: Known) -> Tensor:
     """Return sums or products of what comes before along an axis."""
     function = F.cumsum if node.op_type == "CumSum" else F.cumprod

@@ -11,8 +11,7 @@ import numpy as np
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, constant, numbers
+from gptrs_onnx.node import Known, Node, constant, converts, numbers
 
 # Where the windows of convolutions and pooling lie, from the attributes that they share.
 
@@ -106,16 +105,14 @@ def lp_pool(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("GlobalAveragePool")
-def global_average_pool(node: Node, x: Tensor) -> Tensor:
+def global_average_pool(x: Tensor) -> Tensor:
     """Return the mean of each channel."""
-    del node
     return F.mean(x, list(range(2, x.rank)), keepdims=True)
 
 
 @converts("GlobalMaxPool")
-def global_max_pool(node: Node, x: Tensor) -> Tensor:
+def global_max_pool(x: Tensor) -> Tensor:
     """Return the largest element of each channel."""
-    del node
     return F.max(x, list(range(2, x.rank)), keepdims=True)
 
 
@@ -157,7 +154,7 @@ def _power(x: Tensor, order: int) -> Tensor:
     return x if order == 1 else x * x if order == 2 else F.pow(x, float(order))
 
 
-@converts("MaxUnpool", known=[2])
+@converts("MaxUnpool")
 def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Known | None = None) -> Tensor:
     """Return zeros with the elements of x at the places that `MaxPool` gave.
 
@@ -179,7 +176,7 @@ def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Known | None = None
     return F.pad(made, sides) if any(high for _, high in sides) else made
 
 
-@converts("Col2Im", known=[1, 2])
+@converts("Col2Im")
 def columns_to_image(node: Node, x: Tensor, image: Known, block: Known) -> Tensor:
     """Return the sum of blocks put back where windows took them from (torch's `fold`)."""
     spatial, kernel = numbers(image), numbers(block)

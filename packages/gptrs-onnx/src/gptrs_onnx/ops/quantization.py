@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Node, scalar
+from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops.arithmetic import converted, product
 from gptrs_onnx.ops.convolution import convolved
 
@@ -45,7 +45,7 @@ def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = 
     block = node.integer("block_size", 0)
     dtype = dtypes.ui8 if zero is None else zero.dtype
     if node.integer("output_dtype", 0):
-        dtype = node.dtype("output_dtype")
+        dtype = node.attribute("output_dtype", "DType")
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
     ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
     if dtype.is_float:
@@ -61,7 +61,7 @@ def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None 
     block = node.integer("block_size", 0)
     out = scale.dtype
     if node.integer("output_dtype", 0):
-        out = node.dtype("output_dtype")
+        out = node.attribute("output_dtype", "DType")
     if x.dtype.is_float:
         codes = F.cast(x, dtypes.f32)
     else:
@@ -73,9 +73,8 @@ def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None 
 
 
 @converts("DynamicQuantizeLinear")
-def dynamic_quantize_linear(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return ui8 codes, and the scale and zero point that the range of x gives."""
-    del node
     zero = scalar(0, x.dtype)
     low, high = F.minimum(F.min(x), zero), F.maximum(F.max(x), zero)
     scale = (high - low) / 255.0
@@ -86,7 +85,6 @@ def dynamic_quantize_linear(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tens
 
 @converts("QLinearMatMul")
 def quantized_matmul(
-    node: Node,
     a: Tensor,
     a_scale: Tensor,
     a_zero: Tensor,
@@ -97,7 +95,6 @@ def quantized_matmul(
     y_zero: Tensor,
 ) -> Tensor:
     """Return the product of quantized matrices, quantized again."""
-    del node
     if a_scale.rank == 1 and a_scale.size > 1:
         a_scale, a_zero = F.expand_dims(a_scale, -1), F.expand_dims(a_zero, -1)
     left = F.cast(a, dtypes.si32) - F.cast(a_zero, dtypes.si32)
@@ -135,7 +132,7 @@ def quantized_conv(
     return quantized(F.cast(sums, dtypes.f32) * factor, F.reshape(y_zero, []), y_zero.dtype)
 
 
-@converts("MatMulNBits", domain="com.microsoft")
+@converts("com.microsoft.MatMulNBits")
 def matmul_n_bits(
     node: Node,
     x: Tensor,

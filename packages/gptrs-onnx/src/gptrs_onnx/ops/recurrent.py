@@ -8,18 +8,17 @@ from typing import TypeAlias
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Node
-from gptrs_onnx.ops.activations import hard_sigmoid, softsign, thresholded_relu
+from gptrs_onnx.node import Node, converts
+from gptrs_onnx.ops.activations import hard_sigmoid, leaky_relu, softsign, thresholded_relu
 
 Activation = Callable[[Tensor], Tensor]
 
 
-def _affine(x: Tensor, alpha: float, beta: float) -> Tensor:
+def _affine(x: Tensor, *, alpha: float, beta: float) -> Tensor:
     return x * alpha + beta
 
 
-def _scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
+def _scaled_tanh(x: Tensor, *, alpha: float, beta: float) -> Tensor:
     return alpha * F.tanh(x * beta)
 
 
@@ -29,7 +28,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "sigmoid": (F.sigmoid, ()),
     "softsign": (softsign, ()),
     "softplus": (F.softplus, ()),
-    "leakyrelu": (F.leaky_relu, (0.01,)),
+    "leakyrelu": (leaky_relu, (0.01,)),
     "thresholdedrelu": (thresholded_relu, (1.0,)),
     "elu": (F.elu, (1.0,)),
     "affine": (_affine, (1.0, 0.0)),
@@ -55,7 +54,8 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[l
 
 
 def _with(function: Callable[..., Tensor], settings: Sequence[float]) -> Activation:
-    return lambda x: function(x, *settings)
+    names = ("alpha", "beta")
+    return partial(function, **dict(zip(names, settings, strict=False)))
 
 
 Cell: TypeAlias = Callable[..., tuple[Tensor, ...] | Tensor]

@@ -11,8 +11,7 @@ import numpy as np
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.conversion import converts
-from gptrs_onnx.node import Known, Node, constant, numbers
+from gptrs_onnx.node import Known, Node, constant, converts, numbers
 
 _KNOWN: Final = {
     "mode": ("nearest", "linear", "cubic"),
@@ -35,7 +34,7 @@ def _word(node: Node, name: str, default: str) -> Any:
     return found if found in _KNOWN[name] else node.refuse(f"has the `{name}` {found[:40]!a}")
 
 
-@converts("Upsample", known=[1])
+@converts("Upsample")
 def upsample(node: Node, x: Tensor, scales: Known | None = None) -> Tensor:
     """Return x enlarged, with the coordinates of before opset 10."""
     given = node.numbers("scales") if scales is None else [float(each) for each in scales]
@@ -46,7 +45,7 @@ def upsample(node: Node, x: Tensor, scales: Known | None = None) -> Tensor:
     return F.resize(x, sizes, range(x.rank), mode, "asymmetric", "floor", given)
 
 
-@converts("Resize", known=[1, 2, 3])
+@converts("Resize")
 def resize(
     node: Node,
     x: Tensor,
