@@ -15,7 +15,7 @@ import torch
 from onnx import defs
 
 import gptrs_onnx
-from gptrs_torch.conversion import CONVERTERS, converter_of
+from gptrs_torch.conversion import converter_of, converts
 from gptrs_torch.dynamo import table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -80,7 +80,7 @@ def torch_states() -> dict[str, str]:
             found[name] = f"refused: {TORCH_REFUSED[name]}"
         elif name.startswith("sym_"):
             found[name] = "a size"
-        elif any(map(converter_of, overloads)) or f"aten.{name.rstrip('_')}" in CONVERTERS:
+        elif any(map(converter_of, overloads)) or name.rstrip("_") in converts:
             found[name] = "converted"
         else:
             assert any(op in table() for op in overloads), f"{name} is refused without a reason"

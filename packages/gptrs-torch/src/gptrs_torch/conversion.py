@@ -7,52 +7,34 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, cast
 
 import sympy
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from typing_extensions import override
 
-from gptrs.api import GptrsError, UnsupportedError
+from gptrs.api import GptrsError, UnsupportedError, importers
+from gptrs.api.importers import Converter, Converters
 from gptrs.api.models import Tensor
 from gptrs.api.programs import DType
 from gptrs_torch.archive import dtype_of
 from gptrs_torch.program_check import evaluated, expression_of
 
-# Which operators of ATen are converted, and by which function.
+converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
+"""By the name of an overload of ATen, `add.Tensor`, or of all that are not named, `add`."""
 
 
-Convert: TypeAlias = Callable[..., Any]
-"""Takes the node and then the arguments of the operator; returns its result, or a tuple."""
-
-CONVERTERS: dict[str, Convert] = {}
-"""By the name of an overload, `aten.add.Tensor`, or of all overloads, `aten.add`."""
-
-
-def converts(*names: str) -> Callable[[Convert], Convert]:
-    """Register the decorated function `(node, *arguments) -> result` for operators of ATen.
-
-    `add` stands for all overloads that no other function takes by name.
-    """
-
-    def register(convert: Convert) -> Convert:
-        for name in names:
-            assert f"aten.{name}" not in CONVERTERS, f"{name} is converted twice"
-            CONVERTERS[f"aten.{name}"] = convert
-        return convert
-
-    return register
-
-
-def converter_of(target: object) -> Convert | None:
+def converter_of(target: object) -> Converter | None:
     """Return what converts an operator, None for one that nobody converts."""
     if not isinstance(target, OpOverload):
         return None
-    name = str(cast("object", target))
-    if name.startswith("gptrs."):  # a layer of torch that is kept whole
-        name = name.replace("gptrs.", "aten.", 1)
-    return CONVERTERS.get(name) or CONVERTERS.get(name.rpartition(".")[0])
+    # `gptrs` has the layers of torch that are kept whole, `aten` all else.
+    namespace, _, name = str(cast("object", target)).partition(".")
+    if namespace not in ("aten", "gptrs"):
+        return None
+    return converts.get(name) or converts.get(name.rpartition(".")[0])
 
 
 # A node of a graph of torch as its converter sees it.
@@ -75,11 +57,25 @@ def operator_name(node: fx.Node) -> str:
     return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
+WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+"""The errors that converters raise for arguments that they did not expect."""
+
+
 @dataclass(frozen=True)
-class Node:
+class Node(importers.Node):
     """One node, with what torch found of the types of its result and arguments."""
 
     source: fx.Node
+    damage = WRONG
+
+    @override
+    def __str__(self) -> str:
+        return f"`{operator_name(self.source)}`"
+
+    @property
+    def name(self) -> str:
+        """The operator without its overload: `add`."""
+        return str(self.source.target).split(".")[1]
 
     @property
     def result(self) -> torch.Tensor:
@@ -95,7 +91,7 @@ class Node:
 
     def dtype_at(self, torch_type: torch.dtype) -> DType:
         """Return the PTIR type of one that the node names; refuses one that PTIR lacks."""
-        return dtype_of(torch_type, f"`{operator_name(self.source)}`")
+        return dtype_of(torch_type, str(self))
 
     def argument(self, position: int) -> object:
         """Return what torch knows of an argument: a tensor without elements, or a number."""
@@ -107,9 +103,22 @@ class Node:
         promote = cast("Callable[..., torch.dtype]", torch.result_type)
         return self.dtype_at(promote(*(self.argument(position) for position in positions)))
 
-    def refuse(self, why: str) -> NoReturn:
+    @override
+    def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
         """Raise NotConvertedError: the node is left to torch."""
-        raise NotConvertedError(self.source, why)
+        del hint
+        raise NotConvertedError(self.source, reason)
+
+    @override
+    def failure(self, error: Exception) -> Exception:
+        """Return a refusal, or an error of free sizes, which other steps than torch can help."""
+        if isinstance(error, NotConvertedError):
+            return error
+        if not isinstance(error, GptrsError):
+            return NotConvertedError(self.source, f"is not converted for these arguments: {error}")
+        if asks_for_sizes(error):
+            return error
+        return NotConvertedError(self.source, f"is not converted: {error.message}")
 
 
 NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
@@ -135,9 +144,6 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
     },
 )
 """Functions of Python on sizes."""
-WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
-"""The errors that converters raise for arguments that they did not expect."""
-
 RANDOM: Final = frozenset(
     {
         *("rand", "rand_like", "randn", "randn_like", "randint", "randperm", "bernoulli"),
@@ -216,21 +222,8 @@ class Conversion:
         function = NUMERIC.get(node.target)
         if function is not None:
             return function(*args, **kwargs)
-        converter = converter_of(node.target)
-        if converter is None:
-            raise NotConvertedError(node, "is an operator that gptrs-torch does not convert")
-        try:
-            return converter(Node(node), *args, **kwargs)
-        except NotConvertedError:
-            raise
-        except GptrsError as error:
-            if asks_for_sizes(error):
-                raise
-            raise NotConvertedError(node, f"is not converted: {error.message}") from error
-        except WRONG as error:
-            raise NotConvertedError(
-                node, f"is not converted for these arguments: {error}"
-            ) from error
+        converter = converter_of(node.target) or converts.refuse(Node(node))
+        return converter(Node(node), args, kwargs)
 
     def _mapped(self, values: object) -> list[Any]:
         return [self._argument(each) for each in cast("tuple[object, ...]", values)]

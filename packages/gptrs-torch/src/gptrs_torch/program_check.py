@@ -14,16 +14,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
-import numpy as np
 import sympy
 import torch
 from torch.export import ExportedProgram
 
-from gptrs.api import ModelError, UnsupportedError, UsageError
-from gptrs.api.importers import ModelInput
-from gptrs.api.models import Tensor, primitives
+from gptrs.api import ModelError, UnsupportedError, UsageError, importers
+from gptrs.api.importers import ModelInput, is_symbol, size_tensor
+from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import DType, dtypes
+from gptrs.api.programs import DType
 
 MAX_TEXT: Final = 2_000
 """Most characters of the expression of a size."""
@@ -374,16 +373,6 @@ Operand: TypeAlias = "Tensor | Number"
 """A tensor, or a number, which may be a size that the program has as a symbol."""
 
 
-def is_number(size: object, number: int | None = None) -> bool:
-    """Return whether a size is a number, or that number, without asking about its symbols."""
-    return isinstance(size, int) and number in (None, size)
-
-
-def is_symbol(value: object) -> bool:
-    """Return whether a number is a size that is not known yet."""
-    return not isinstance(value, (int, float, Tensor)) and hasattr(value, "symbols")
-
-
 def operand(value: object, dtype: DType) -> Tensor:
     """Return a tensor or number as a tensor of `dtype`; a number has rank 0."""
     if isinstance(value, Tensor):
@@ -397,22 +386,11 @@ def converted(x: Tensor, dtype: DType) -> Tensor:
 
 
 def scalar(value: Number, dtype: DType) -> Tensor:
-    """Return a number as a scalar of `dtype`, rounded to it; integers wrap."""
+    """Return a number or size as a scalar of `dtype`, rounded to it; integers wrap."""
     if is_symbol(value):
         return converted(size_tensor(cast("int", value)), dtype)
-    if dtype.is_integer and isinstance(value, int):
-        return primitives.constant(np.asarray(value).astype(dtype.numpy))
-    if dtype.is_integer and not math.isfinite(value):
-        value = 0
-    with np.errstate(over="ignore"):
-        return primitives.constant(np.asarray(value).astype(dtype.numpy))
-
-
-def size_tensor(size: int) -> Tensor:
-    """Return a size as an si64 scalar: the sum of as many ones, if it is a symbol."""
-    if is_number(size):
-        return primitives.constant(np.int64(size))
-    return F.sum(F.ones([size], dtypes.si64))
+    is_lost = dtype.is_integer and not isinstance(value, int) and not math.isfinite(value)
+    return importers.scalar(0 if is_lost else value, dtype)
 
 
 def axis_of(axis: int, x: Tensor) -> int:

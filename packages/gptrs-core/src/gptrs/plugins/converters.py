@@ -229,7 +229,7 @@ class Converters(dict[str, Converter]):
         return register
 
     def rows(self, functions: Mapping[str, Callable[..., Tensor]]) -> None:
-        """Register functions that take the operands alone: an operator that is one functional."""
+        """Register functions of what the graph gives: operators that are one functional."""
         self._add({name: partial(_called, function) for name, function in functions.items()})
 
     def _add(self, functions: Mapping[str, Callable[..., object]]) -> None:
@@ -245,8 +245,8 @@ class Converters(dict[str, Converter]):
         )
 
 
-def _called(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    return function(*operands)
+def _called(function: Callable[..., Tensor], *operands: Tensor, **keywords: Any) -> Tensor:
+    return function(*operands, **keywords)
 
 
 # Sizes and numbers, which graphs compute with beside tensors.

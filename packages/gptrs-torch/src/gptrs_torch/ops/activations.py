@@ -8,69 +8,66 @@ from typing import Literal
 
 import numpy as np
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
-from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.program_check import (
-    Number,
-    Operand,
-    axis_of,
-    converted,
-    is_number,
-    operand,
-    scalar,
+from gptrs_torch.program_check import Number, Operand, axis_of, converted, operand, scalar
+
+Binary = Callable[[Tensor, Tensor], Tensor]
+
+converts.rows(
+    {
+        "gelu": F.gelu,
+        "leaky_relu": F.leaky_relu,
+        "linear": F.linear,
+        **dict.fromkeys(("mm", "bmm", "matmul", "mv", "dot"), F.matmul),
+    }
 )
 
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "silu": F.silu,
-    "hardswish": F.hard_swish,
-    "hardsigmoid": F.hard_sigmoid,
-}
 
-
-@converts(*_PLAIN)
-def plain(node: Node, x: Tensor) -> Tensor:
+@converts.each(
+    {
+        "relu": F.relu,
+        "silu": F.silu,
+        "hardswish": F.hard_swish,
+        "hardsigmoid": F.hard_sigmoid,
+    }
+)
+def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Convert an activation without settings."""
-    if x.dtype.is_integer:
-        return F.maximum(x, scalar(0, x.dtype))
-    return _PLAIN[name_of(node)](x)
-
-
-@converts("gelu")
-def gelu(node: Node, x: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Tensor:
-    """Return `x * P(X <= x)` for a normal X, exactly or by tanh."""
-    del node
-    return F.gelu(x, approximate)
+    return F.maximum(x, scalar(0, x.dtype)) if x.dtype.is_integer else function(x)
 
 
 @converts("elu")
-def elu(
-    node: Node, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Tensor:
+def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
     """Return `scale * x` above 0, `scale * alpha * (exp(input_scale * x) - 1)` below."""
-    del node
     if scale == 1 and input_scale == 1:
         return F.elu(x, float(alpha))
     below = scalar(alpha * scale, x.dtype) * F.expm1(x * scalar(input_scale, x.dtype))
     return F.where(x > 0.0, x * scalar(scale, x.dtype), below)
 
 
-@converts("leaky_relu")
-def leaky_relu(node: Node, x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Return x above 0, `negative_slope * x` below."""
-    del node
-    return F.leaky_relu(x, float(negative_slope))
-
-
-@converts("_softmax", "softmax.int", "_safe_softmax", "_log_softmax", "log_softmax.int")
-def softmax(node: Node, x: Tensor, dim: int, _: object = None, **named: object) -> Tensor:
+@converts.each(
+    {
+        "_softmax": F.softmax,
+        "softmax.int": F.softmax,
+        "_safe_softmax": F.safe_softmax,
+        "_log_softmax": F.log_softmax,
+        "log_softmax.int": F.log_softmax,
+    }
+)
+def softmax(
+    function: Callable[[Tensor, int], Tensor],
+    node: Node,
+    x: Tensor,
+    dim: int,
+    *rest: object,
+    **named: object,
+) -> Tensor:
     """Return the softmax along an axis, or its logarithm."""
-    del named
-    name = name_of(node)
-    function = F.safe_softmax if "safe" in name else F.log_softmax if "log" in name else F.softmax
+    del rest, named
     made = converted(x, node.dtype)
     if x.rank == 0:
         return F.reshape(function(F.reshape(made, [1]), 0), [])
@@ -80,41 +77,40 @@ def softmax(node: Node, x: Tensor, dim: int, _: object = None, **named: object) 
 # Comparisons, truth values, and the choice between tensors.
 
 
-_COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "eq": F.equal,
-    "ne": F.not_equal,
-    "lt": F.less,
-    "le": F.less_equal,
-    "gt": F.greater,
-    "ge": F.greater_equal,
-}
-_LOGICAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "logical_and": F.logical_and,
-    "logical_or": F.logical_or,
-    "logical_xor": F.logical_xor,
-}
-
-
-@converts(*_COMPARE)
-def compared(node: Node, x: Operand, y: Operand) -> Tensor:
+@converts.each(
+    {
+        "eq": F.equal,
+        "ne": F.not_equal,
+        "lt": F.less,
+        "le": F.less_equal,
+        "gt": F.greater,
+        "ge": F.greater_equal,
+    }
+)
+def compared(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
     """Convert a comparison, in the type to which torch promotes both."""
     dtype = node.common_dtype(0, 1)
     left, right = operand(x, dtype), operand(y, dtype)
-    if dtype.is_bool and name_of(node) not in ("eq", "ne"):
+    if dtype.is_bool and function not in (F.equal, F.not_equal):
         left, right = converted(left, dtypes.ui8), converted(right, dtypes.ui8)
-    return _COMPARE[name_of(node)](left, right)
+    return function(left, right)
 
 
-@converts(*_LOGICAL)
-def logical(node: Node, x: Tensor, y: Tensor) -> Tensor:
+@converts.each(
+    {
+        "logical_and": F.logical_and,
+        "logical_or": F.logical_or,
+        "logical_xor": F.logical_xor,
+    }
+)
+def logical(function: Binary, x: Tensor, y: Tensor) -> Tensor:
     """Convert an operator on truth values; numbers are true unless 0."""
-    return _LOGICAL[name_of(node)](truth(x), truth(y))
+    return function(truth(x), truth(y))
 
 
 @converts("logical_not")
-def logical_not(node: Node, x: Tensor) -> Tensor:
+def logical_not(x: Tensor) -> Tensor:
     """Return where x is 0."""
-    del node
     return F.logical_not(truth(x))
 
 
@@ -123,12 +119,10 @@ def truth(x: Tensor) -> Tensor:
     return x if x.dtype.is_bool else F.not_equal(x, operand(0, x.dtype))
 
 
-@converts("isnan", "isinf")
-def not_finite(node: Node, x: Tensor) -> Tensor:
+@converts.each({"isnan": F.is_nan, "isinf": F.is_inf})
+def not_finite(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return where x is not a number, or is infinite."""
-    if not x.dtype.is_float:
-        return F.zeros(x.shape, dtypes.i1)
-    return F.is_nan(x) if name_of(node) == "isnan" else F.is_inf(x)
+    return function(x) if x.dtype.is_float else F.zeros(x.shape, dtypes.i1)
 
 
 @converts("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
@@ -148,7 +142,6 @@ def masked_fill(node: Node, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 @converts("convolution")
 def convolution(
-    node: Node,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -160,7 +153,6 @@ def convolution(
     groups: int,
 ) -> Tensor:
     """Return the cross-correlation of x [N, C, spatial..] with a weight, or its transpose."""
-    del node
     spatial = weight.rank - 2
     stride, padding, dilation, output_padding = (
         list(each) * spatial if len(each) == 1 else list(each)
@@ -181,13 +173,6 @@ def convolution(
 # Products of matrices.
 
 
-@converts("mm", "bmm", "matmul", "mv", "dot")
-def product(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """Return the product of matrices."""
-    del node
-    return F.matmul(x, y)
-
-
 @converts("addmm", "baddbmm")
 def addmm(
     node: Node, bias: Tensor, x: Tensor, y: Tensor, *, beta: Number = 1, alpha: Number = 1
@@ -198,13 +183,6 @@ def addmm(
     if beta == 0:
         return made
     return F.add(made, bias if beta == 1 else bias * scalar(beta, node.dtype))
-
-
-@converts("linear")
-def linear(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `x weight^T + bias`."""
-    del node
-    return F.linear(x, weight, bias)
 
 
 @converts("_cdist_forward")
@@ -243,9 +221,8 @@ def _norms(node: Node, differences: Tensor, p: float) -> Tensor:
 
 
 @converts("constant_pad_nd")
-def constant_pad(node: Node, x: Tensor, pads: list[int], value: Number = 0) -> Tensor:
+def constant_pad(x: Tensor, pads: list[int], value: Number = 0) -> Tensor:
     """Return x among elements of a number; `pads` has pairs from the last axis on."""
-    del node
     if x.dtype.is_bool:
         value = bool(value)
     elif x.dtype.is_integer:
@@ -253,18 +230,13 @@ def constant_pad(node: Node, x: Tensor, pads: list[int], value: Number = 0) -> T
     return F.pad(x, _widths(x, pads), "constant", value)
 
 
-@converts("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(node: Node, x: Tensor, pads: list[int]) -> Tensor:
-    """Return x with its mirror image at the ends."""
-    del node
-    return F.pad(x, _widths(x, pads), "reflect")
-
-
-@converts("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(node: Node, x: Tensor, pads: list[int]) -> Tensor:
-    """Return x with its first and last elements repeated."""
-    del node
-    return F.pad(x, _widths(x, pads), "edge")
+@converts.each(
+    {f"reflection_pad{rank}d": "reflect" for rank in (1, 2, 3)}
+    | {f"replication_pad{rank}d": "edge" for rank in (1, 2, 3)}
+)
+def image_pad(mode: Literal["reflect", "edge"], x: Tensor, pads: list[int]) -> Tensor:
+    """Return x with its mirror image at the ends, or its first and last elements repeated."""
+    return F.pad(x, _widths(x, pads), mode)
 
 
 def _widths(x: Tensor, pads: list[int]) -> list[tuple[int, int]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
-from gptrs_torch.program_check import converted, is_number
+from gptrs_torch.program_check import converted
 
 
 def attended(

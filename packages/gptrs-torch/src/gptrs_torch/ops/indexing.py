@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, cast
 
+from gptrs.api.importers import is_number, is_symbol, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
-from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.program_check import (
-    Operand,
-    axis_of,
-    converted,
-    is_number,
-    is_symbol,
-    operand,
-    size_tensor,
-)
+from gptrs_torch.program_check import Operand, axis_of, converted, operand
 
 ScatterKind = Literal["add", "mul", "max", "min", "replace"]
 _KINDS: dict[str, ScatterKind] = {
@@ -66,7 +58,6 @@ def _counted(index: int, size: int) -> int:
 
 @converts("slice", "slice_copy")
 def sliced(
-    node: Node,
     x: Tensor,
     dim: int = 0,
     start: int | None = None,
@@ -74,7 +65,6 @@ def sliced(
     step: int = 1,
 ) -> Tensor:
     """Return a part of x along an axis."""
-    del node
     axis = axis_of(dim, x)
     first, span = _bounds(x, axis, start, end)
     if first == 0 and span == x.shape[axis] and step == 1:
@@ -90,9 +80,8 @@ def _part(x: Tensor, axis: int, first: int, span: int, step: int) -> Tensor:
 
 
 @converts("select", "select_copy")
-def selected(node: Node, x: Tensor, dim: int, index: int) -> Tensor:
+def selected(x: Tensor, dim: int, index: int) -> Tensor:
     """Return one slice of x along an axis, without the axis."""
-    del node
     axis = axis_of(dim, x)
     place = _counted(index, x.shape[axis])
     return F.squeeze(_part(x, axis, place, 1, 1), axis)
@@ -100,7 +89,6 @@ def selected(node: Node, x: Tensor, dim: int, index: int) -> Tensor:
 
 @converts("slice_scatter")
 def slice_scattered(
-    node: Node,
     x: Tensor,
     source: Tensor,
     dim: int = 0,
@@ -109,7 +97,6 @@ def slice_scattered(
     step: int = 1,
 ) -> Tensor:
     """Return x with a part of it replaced."""
-    del node
     axis = axis_of(dim, x)
     first, span = _bounds(x, axis, start, end)
     if step != 1:
@@ -129,24 +116,23 @@ def _scattered_steps(x: Tensor, source: Tensor, axis: int, first: int, step: int
 
 
 @converts("select_scatter")
-def select_scattered(node: Node, x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+def select_scattered(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     """Return x with one of its slices replaced."""
     axis = axis_of(dim, x)
     place = _counted(index, x.shape[axis])
-    return slice_scattered(node, x, F.expand_dims(source, axis), axis, place, place + 1)
+    return slice_scattered(x, F.expand_dims(source, axis), axis, place, place + 1)
 
 
 @converts("embedding")
-def embedding(node: Node, weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
+def embedding(weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
     """Return rows of a table."""
-    del node, rest
+    del rest
     return F.embedding(indices, weight)
 
 
 @converts("index_select")
-def index_select(node: Node, x: Tensor, dim: int, indices: Tensor) -> Tensor:
+def index_select(x: Tensor, dim: int, indices: Tensor) -> Tensor:
     """Return slices of x at places along an axis."""
-    del node
     if x.rank == 0:
         return x
     flat = indices if indices.rank else F.reshape(indices, [1])
@@ -154,11 +140,9 @@ def index_select(node: Node, x: Tensor, dim: int, indices: Tensor) -> Tensor:
 
 
 @converts("gather")
-def gather(
-    node: Node, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False
-) -> Tensor:
+def gather(x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Return elements of x at places of their own along an axis."""
-    del node, sparse_grad
+    del sparse_grad
     if x.rank == 0:
         return F.broadcast_to(x, indices.shape)
     if indices.rank == 0:
@@ -178,7 +162,7 @@ def scatter(
     include_self: bool = True,
 ) -> Tensor:
     """Return x with updates put, or reduced, at places along an axis."""
-    kind: ScatterKind = "add" if name_of(node) == "scatter_add" else "replace"
+    kind: ScatterKind = "add" if node.name == "scatter_add" else "replace"
     asked = how[0] if how else reduce
     if asked == "mean" and isinstance(updates, Tensor):
         return _scattered_means(node, x, dim, indices, updates, include_self)

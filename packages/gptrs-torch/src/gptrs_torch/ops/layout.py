@@ -8,26 +8,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from gptrs.api.importers import is_number, is_symbol
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_torch.archive import memory_order
 from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.activations import truth
-from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.program_check import (
-    Number,
-    Operand,
-    axis_of,
-    converted,
-    is_number,
-    is_symbol,
-    operand,
-    scalar,
-)
+from gptrs_torch.program_check import Number, Operand, axis_of, converted, operand, scalar
 
 MAX_PLACES: Final = 2**24
 """Most elements of `as_strided`, whose places are a constant of the program."""
+
+
+converts.rows({"tril": F.tril, "triu": F.triu})
 
 
 @converts(
@@ -40,16 +34,16 @@ MAX_PLACES: Final = 2**24
     "lift_fresh",
     "alias_copy",
 )
-def same(node: Node, x: Tensor, **named: object) -> Tensor:
+def same(x: Tensor, **named: object) -> Tensor:
     """Return x: values do not change, so that a copy is the same."""
-    del node, named
+    del named
     return x
 
 
 @converts("_assert_tensor_metadata")
-def checked_type(node: Node, x: Tensor, *rest: object, **named: object) -> None:
+def checked_type(x: Tensor, *rest: object, **named: object) -> None:
     """Do nothing: the export checked types and layouts, and inputs have those of the export."""
-    del node, x, rest, named
+    del x, rest, named
 
 
 @converts("_assert_scalar")
@@ -75,9 +69,9 @@ def to_copy(node: Node, x: Tensor, *rest: object, **named: object) -> Tensor:
 
 
 @converts("copy")
-def copy(node: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Return the source in the type and shape of x."""
-    del node, non_blocking
+    del non_blocking
     return F.broadcast_to(converted(source, x.dtype), x.shape)
 
 
@@ -113,39 +107,35 @@ def _without_rest(x: Tensor, shape: list[int]) -> list[int]:
 
 
 @converts("permute", "permute_copy")
-def permute(node: Node, x: Tensor, dims: list[int]) -> Tensor:
+def permute(x: Tensor, dims: list[int]) -> Tensor:
     """Return x with its axes in another order."""
-    del node
     return F.transpose(x, [axis % x.rank for axis in dims]) if x.rank else x
 
 
 @converts("transpose.int", "t")
-def transpose(node: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+def transpose(x: Tensor, first: int = 0, second: int = 1) -> Tensor:
     """Return x with two axes exchanged."""
-    del node
     return F.swap_axes(x, axis_of(first, x), axis_of(second, x)) if x.rank > 1 else x
 
 
 @converts("expand", "expand_copy")
-def expand(node: Node, x: Tensor, sizes: list[int], *, implicit: bool = False) -> Tensor:
+def expand(x: Tensor, sizes: list[int], *, implicit: bool = False) -> Tensor:
     """Return x repeated to a shape, in which -1 keeps a size."""
-    del node, implicit
+    del implicit
     own = [1] * (len(sizes) - x.rank) + list(x.shape)
     target = [mine if is_number(size, -1) else size for size, mine in zip(sizes, own, strict=True)]
     return F.broadcast_to(x, target)
 
 
 @converts("unsqueeze", "unsqueeze_copy")
-def unsqueeze(node: Node, x: Tensor, dim: int) -> Tensor:
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """Return x with a new axis of size 1."""
-    del node
     return F.expand_dims(x, dim % (x.rank + 1))
 
 
 @converts("squeeze", "squeeze_copy")
-def squeeze(node: Node, x: Tensor, dim: int | list[int] | None = None) -> Tensor:
+def squeeze(x: Tensor, dim: int | list[int] | None = None) -> Tensor:
     """Return x without axes of size 1."""
-    del node
     places = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
     axes = [axis_of(axis, x) for axis in places]
     ones = sorted({axis for axis in axes if x.rank and x.shape[axis] == 1})
@@ -167,9 +157,8 @@ def stack(node: Node, parts: list[Tensor], dim: int = 0) -> Tensor:
 
 
 @converts("split_with_sizes", "split_with_sizes_copy")
-def split_with_sizes(node: Node, x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
+def split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
     """Return parts of x of given sizes."""
-    del node
     axis, start = axis_of(dim, x), 0
     parts: list[Tensor] = []
     for size in sizes:
@@ -179,13 +168,10 @@ def split_with_sizes(node: Node, x: Tensor, sizes: list[int], dim: int = 0) -> l
 
 
 @converts("split.Tensor")
-def split(node: Node, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+def split(x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
     """Return parts of x of one size, the last one of what is left."""
-    axis = axis_of(dim, x)
-    whole = x.shape[axis]
-    return split_with_sizes(
-        node, x, [min(size, whole - start) for start in range(0, whole, size)], dim
-    )
+    whole = x.shape[axis_of(dim, x)]
+    return split_with_sizes(x, [min(size, whole - at) for at in range(0, whole, size)], dim)
 
 
 @converts("unbind", "unbind_copy")
@@ -197,23 +183,20 @@ def unbind(node: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
 
 
 @converts("repeat")
-def repeat(node: Node, x: Tensor, repeats: list[int]) -> Tensor:
+def repeat(x: Tensor, repeats: list[int]) -> Tensor:
     """Return x repeated along each axis, with new ones in front."""
-    del node
     return F.tile(F.reshape(x, [1] * (len(repeats) - x.rank) + list(x.shape)), repeats)
 
 
 @converts("flip")
-def flip(node: Node, x: Tensor, dims: list[int]) -> Tensor:
+def flip(x: Tensor, dims: list[int]) -> Tensor:
     """Return x turned round along axes."""
-    del node
     return F.flip(x, [axis_of(axis, x) for axis in dims]) if x.rank and dims else x
 
 
 @converts("diagonal", "diagonal_copy")
-def diagonal(node: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return the diagonal of matrices, as the last axis."""
-    del node
     first, second = axis_of(dim1, x), axis_of(dim2, x)
     rest = [axis for axis in range(x.rank) if axis not in (first, second)]
     turned = F.transpose(x, [*rest, first, second])
@@ -226,17 +209,9 @@ def diagonal(node: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 
     return F.take(flat, places, len(lead))
 
 
-@converts("tril", "triu")
-def triangle(node: Node, x: Tensor, diagonal: int = 0) -> Tensor:
-    """Return matrices with zeros above, or below, a diagonal."""
-    function = F.tril if ".tril." in str(node.source.target) else F.triu
-    return function(x, diagonal)
-
-
 @converts("roll")
-def roll(node: Node, x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
+def roll(x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
     """Return x with its elements moved on along axes, the last ones first."""
-    del node
     several = [shifts] if isinstance(shifts, int) else shifts
     axes = [dims] if isinstance(dims, int) else (dims or [])
     if not axes:
@@ -293,21 +268,21 @@ def full_like(node: Node, x: Tensor, value: Operand, **named: object) -> Tensor:
 def constant_like(node: Node, x: Tensor, **named: object) -> Tensor:
     """Return zeros or ones like x; memory that nobody has written is zeros, too."""
     del named
-    return filled(list(x.shape), 1 if name_of(node) == "ones_like" else 0, node.dtype)
+    return filled(list(x.shape), 1 if node.name == "ones_like" else 0, node.dtype)
 
 
 @converts("zeros", "ones", "empty", "empty_strided")
 def constant(node: Node, shape: list[int], *rest: object, **named: object) -> Tensor:
     """Return zeros or ones; memory that nobody has written is zeros, too."""
     del rest, named
-    return filled(shape, 1 if name_of(node) == "ones" else 0, node.dtype)
+    return filled(shape, 1 if node.name == "ones" else 0, node.dtype)
 
 
 @converts("new_zeros", "new_ones", "new_empty", "new_empty_strided")
 def new_constant(node: Node, x: Tensor, shape: list[int], *rest: object, **named: object) -> Tensor:
     """Return zeros or ones in the type of x; memory that nobody has written is zeros, too."""
     del x, rest, named
-    return filled(shape, 1 if name_of(node) == "new_ones" else 0, node.dtype)
+    return filled(shape, 1 if node.name == "new_ones" else 0, node.dtype)
 
 
 @converts("scalar_tensor")

@@ -12,7 +12,6 @@ from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
-from gptrs_torch.ops.arithmetic import name_of
 from gptrs_torch.program_check import converted
 
 
@@ -114,7 +113,7 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> object:
     """Return the largest element under each window and its place in the plane."""
-    name = name_of(node)
+    name = node.name
     count = int(name.partition("_pool")[2][0])
     axes = range(x.rank - count, x.rank)
     kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
@@ -157,7 +156,7 @@ def average_pool(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Return the mean under each window; padding counts as zeros unless the node says not."""
-    count = int(name_of(node)[-2])
+    count = int(node.name[-2])
     kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
     counts = (ceil_mode, count_include_pad, divisor_override or None)
     axes = range(x.rank - count, x.rank)
@@ -167,7 +166,7 @@ def average_pool(
 @converts(
     "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "adaptive_avg_pool2d"
 )
-def adaptive_average_pool(node: Node, x: Tensor, output_size: list[int]) -> Tensor:
+def adaptive_average_pool(x: Tensor, output_size: list[int]) -> Tensor:
     """Return means over windows that share the axes out: of one size, or by sums of parts."""
     count = len(_pair(output_size, 1)) if not isinstance(output_size, int) else 1
     wanted = _pair(output_size, count)
@@ -192,5 +191,4 @@ def adaptive_average_pool(node: Node, x: Tensor, output_size: list[int]) -> Tens
         shape = [parts] + [1] * (made.rank - 1 - axis)
         own = F.cast(primitives.constant(counts.reshape(shape)), x.dtype)
         made = F.sum(windows, axis + 1) / own
-    del node
     return made

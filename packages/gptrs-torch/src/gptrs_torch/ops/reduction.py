@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
 from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.activations import truth
-from gptrs_torch.ops.arithmetic import name_of
-from gptrs_torch.program_check import Number, axes_of, axis_of, converted, is_number, scalar
+from gptrs_torch.program_check import Number, axes_of, axis_of, converted, scalar
 
 Axes = int | list[int] | None
+Reduction = Callable[..., Tensor]
 
 
-@converts("sum", "mean")
+@converts.each({"sum": F.sum, "mean": F.mean})
 def summed(
-    node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False, *, dtype: object = None
+    function: Reduction,
+    node: Node,
+    x: Tensor,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: object = None,
 ) -> Tensor:
     """Return the sum or the mean, of integers in si64."""
     del dtype
-    function = F.sum if name_of(node) == "sum" else F.mean
     if x.rank == 0:
         return converted(x, node.dtype)
     return function(converted(x, node.dtype), axes_of(dim, x), keepdim)
@@ -66,64 +73,55 @@ def vector_norm(
     return converted(made, node.dtype)
 
 
-@converts("amax", "amin")
-def extreme(node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+@converts.each(
+    {
+        **dict.fromkeys(("amax", "max.default"), (F.max, F.any)),
+        **dict.fromkeys(("amin", "min.default"), (F.min, F.all)),
+    }
+)
+def extreme(
+    functions: tuple[Reduction, Reduction], x: Tensor, dim: Axes = None, keepdim: bool = False
+) -> Tensor:
     """Return the largest or the smallest element."""
-    if x.rank == 0:
-        return x
-    if x.dtype.is_bool:
-        function = F.any if name_of(node) == "amax" else F.all
-    else:
-        function = F.max if name_of(node) == "amax" else F.min
-    return function(x, axes_of(dim, x), keepdim)
+    of_numbers, of_truths = functions
+    function = of_truths if x.dtype.is_bool else of_numbers
+    return function(x, axes_of(dim, x), keepdim) if x.rank else x
 
 
-@converts("max.default", "min.default")
-def extreme_of_all(node: Node, x: Tensor) -> Tensor:
-    """Return the largest or the smallest element of all."""
-    return extreme(node, x) if x.rank == 0 else _extreme_of_all(node, x)
-
-
-def _extreme_of_all(node: Node, x: Tensor) -> Tensor:
-    is_max = name_of(node) == "max"
-    if x.dtype.is_bool:
-        return F.any(x) if is_max else F.all(x)
-    return F.max(x) if is_max else F.min(x)
-
-
-@converts("max.dim", "min.dim")
+@converts.each({"max.dim": F.argmax, "min.dim": F.argmin})
 def extreme_with_index(
-    node: Node, x: Tensor, dim: int, keepdim: bool = False
+    function: Reduction, x: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the largest or smallest elements along an axis, and where they are."""
     if x.rank == 0:
         return x, F.zeros([], dtypes.si64)
     axis = axis_of(dim, x)
-    found = (F.argmax if name_of(node) == "max" else F.argmin)(x, axis, True)
+    found = function(x, axis, True)
     values = F.gather(x, found, axis)
     if keepdim:
         return values, found
     return F.squeeze(values, axis), F.squeeze(found, axis)
 
 
-@converts("argmax", "argmin")
+@converts.each({"argmax": F.argmax, "argmin": F.argmin})
 def argmax_or_argmin(
-    node: Node, x: Tensor, dim: int | None = None, keepdim: bool = False
+    function: Reduction, x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
     """Return where the largest or smallest element is."""
     if x.rank == 0:
         return F.zeros([], dtypes.si64)
-    function = F.argmax if name_of(node) == "argmax" else F.argmin
     return function(x, None if dim is None else axis_of(dim, x), keepdim)
 
 
-@converts("any", "all")
-def quantified(node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+@converts.each({"any": F.any, "all": F.all})
+def quantified(
+    function: Reduction, node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False
+) -> Tensor:
     """Return whether any or all elements are not 0."""
     made = truth(x)
     if x.rank:
         axes = [] if dim == [] else axes_of(dim, x)
-        made = (F.any if name_of(node) == "any" else F.all)(made, axes, keepdim) if axes else made
+        made = function(made, axes, keepdim) if axes else made
     return converted(made, node.dtype)
 
 
@@ -171,14 +169,14 @@ def variance_and_mean(
     return found, F.variance_and_mean(x, axes_of(dim, x), 0, keepdim)[1]
 
 
-@converts("cumsum", "cumprod")
-def running(node: Node, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
+@converts.each({"cumsum": F.cumsum, "cumprod": F.cumprod})
+def running(
+    function: Reduction, node: Node, x: Tensor, dim: int, *, dtype: object = None
+) -> Tensor:
     """Return the sums or products of all elements up to each one."""
     del dtype
     made = converted(x, node.dtype)
-    if x.rank == 0:
-        return made
-    return (F.cumsum if name_of(node) == "cumsum" else F.cumprod)(made, axis_of(dim, x))
+    return made if x.rank == 0 else function(made, axis_of(dim, x))
 
 
 @converts("logsumexp")
@@ -193,7 +191,6 @@ def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tens
 
 @converts("sort")
 def ordered(
-    node: Node,
     x: Tensor,
     dim: int = -1,
     descending: bool = False,
@@ -202,7 +199,7 @@ def ordered(
     **named: object,
 ) -> tuple[Tensor, Tensor]:
     """Return elements in order along an axis, and where they were; equal ones keep theirs."""
-    del node, stable
+    del stable
     axis = axis_of(int(str(named.get("dim", dim))), x)
     down = bool(named.get("descending", descending))
     if x.rank == 0:
@@ -215,10 +212,10 @@ def ordered(
 
 @converts("topk")
 def top_k(
-    node: Node, x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return the k largest or smallest elements along an axis, and where they are."""
-    del node, sorted
+    del sorted
     if x.rank == 0:
         return x, F.zeros([], dtypes.si64)
     values, places = F.top_k(x, k, axis_of(dim, x), largest)
