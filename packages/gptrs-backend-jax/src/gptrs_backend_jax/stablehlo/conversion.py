@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+from typing_extensions import override
 
-from gptrs.api import GptrsError, UnsupportedError, UsageError
+from gptrs.api import GptrsError, ModelError, UnsupportedError, UsageError, importers
+from gptrs.api.importers import Converter, Converters, scalar, size_tensor
 from gptrs.api.models import Tensor, primitives
-from gptrs.api.programs import DType, SymbolicDim, dtypes
+from gptrs.api.programs import DType, SymbolicDim
 from gptrs_backend_jax.stablehlo.reading.module import (
     MAX_NESTING,
     MAX_OPERATIONS,
-    Attribute,
     Block,
     ConstantArray,
     Operation,
@@ -22,10 +23,6 @@ from gptrs_backend_jax.stablehlo.reading.module import (
     ValueType,
     shown,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 # The values of a module while it is converted: tensors of the program, and what is known.
 #
@@ -63,6 +60,8 @@ class Known:
 
 
 Value: TypeAlias = Tensor | Known
+Numbers: TypeAlias = dict[str, list[int]]
+"""Dimension numbers: axes by the field that they are of."""
 
 
 def known_sizes(values: Sequence[int], shape: Sequence[int], dtype: DType) -> Known | None:
@@ -87,20 +86,6 @@ def as_tensor(value: Value) -> Tensor:
     return primitives.reshape(primitives.concat(elements, 0), value.shape)
 
 
-def size_tensor(size: int, dtype: DType = dtypes.si64) -> Tensor:
-    """Return a size as a scalar: the sum of as many ones, if it is symbolic."""
-    if not isinstance(size, SymbolicDim):
-        return primitives.constant(np.asarray(size).astype(dtype.numpy))
-    ones = primitives.broadcast_to(scalar(1, dtype), (size,))
-    return primitives.reduce(ones, "sum", (0,))
-
-
-def scalar(value: complex, dtype: DType) -> Tensor:
-    """Return a number as a scalar."""
-    with np.errstate(over="ignore"):
-        return primitives.constant(np.asarray(value).astype(dtype.numpy))
-
-
 def filled(value: complex | Tensor, like: Tensor) -> Tensor:
     """Return a tensor of the type of `like` with one value in each element."""
     held = value if isinstance(value, Tensor) else scalar(value, like.dtype)
@@ -112,72 +97,41 @@ def spread(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x if x.shape == tuple(shape) else primitives.broadcast_to(x, tuple(shape))
 
 
-# Which converter takes which operation.
+# Which converter takes which operation: the dialect stands in front where it is not `stablehlo`.
 
 
-Converter: TypeAlias = Callable[..., Value | Sequence[Value]]
-"""`(node, *operands) -> result`, or a sequence of results."""
-Folder: TypeAlias = Callable[..., Known | None]
-"""The same on known values alone; None where the result is not known."""
-
-CONVERTERS: dict[str, Converter] = {}
-KNOWING: set[str] = set()
-"""Names whose converters take known values as they are; all others take tensors."""
-FOLDERS: dict[str, Folder] = {}
-ELEMENTWISE: set[str] = set()
-"""Names that compute each element by itself, so that regions of them apply to whole tensors."""
+_TABLE: Final = ("gptrs-backend-jax", "gptrs_backend_jax.supported_operations()")
+converts = Converters(*_TABLE)
+"""Operands annotated `Value` may be known; all others are tensors."""
+elementwise = Converters(*_TABLE)
+"""Those that compute each element by itself, so that regions of them apply to whole tensors."""
+folds = Converters(*_TABLE)
+"""What computes an operation on known values alone; None where the result is not known."""
 
 
-def converts(*names: str, knows: bool = False, elementwise: bool = False) -> Callable[[Any], Any]:
-    """Register a converter; `knows` if it takes known values, too."""
-
-    def register(converter: Any) -> Any:
-        for name in names:
-            CONVERTERS[f"stablehlo.{name}"] = converter
-            if knows:
-                KNOWING.add(f"stablehlo.{name}")
-            if elementwise:
-                ELEMENTWISE.add(f"stablehlo.{name}")
-        return converter
-
-    return register
+def converter_of(name: str) -> Converter | None:
+    """Return what converts an operation, None for one that nobody converts."""
+    short = name.removeprefix("stablehlo.")
+    return converts.get(short) or elementwise.get(short)
 
 
-def folds(name: str) -> Callable[[Folder], Folder]:
-    """Register what computes an operation on known values."""
-
-    def register(folder: Folder) -> Folder:
-        FOLDERS[f"stablehlo.{name}"] = folder
-        return folder
-
-    return register
-
-
-Wanted = TypeVar("Wanted")
 Scope = dict[int, Value]
-_MALFORMED = (ValueError, IndexError, KeyError, TypeError, StopIteration, OverflowError)
-"""The errors of converters for attributes that MLIR's verifier should have refused."""
 
 
-class NotConvertedError(UnsupportedError):
-    """An operation that is not converted, or not in this form."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"`{shown(name)}` {reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(importers.Node):
     """One operation that is converted: its attributes, and what its regions can see."""
 
-    operation: Operation
-    scope: Scope
-    conversion: Conversion
+    damage = (ValueError, IndexError, KeyError, TypeError, StopIteration, OverflowError)
 
-    @property
-    def name(self) -> str:
-        """The name with its dialect."""
-        return self.operation.name
+    def __init__(self, operation: Operation, scope: Scope, conversion: Conversion) -> None:
+        self.operation = operation
+        self.attributes = operation.attributes
+        self.scope = scope
+        self.conversion = conversion
+
+    @override
+    def __str__(self) -> str:
+        return f"`{shown(self.operation.name)}`"
 
     @property
     def type(self) -> ValueType:
@@ -189,39 +143,34 @@ class Node:
         """The element type of the first result."""
         return self.type.dtype
 
-    def attribute(self, name: str, kind: type[Wanted], default: Wanted | None = None) -> Wanted:
-        """Return an attribute; NotConvertedError if it is of another kind, or missing."""
-        found: Attribute | None = self.operation.attributes.get(name)
-        if found is None and default is not None:
-            return default
-        if not isinstance(found, kind):
-            raise self.error(f"needs an attribute `{name}` of another kind than {shown(found)}")
-        return found
+    @override
+    def operand(self, index: int, kind: str, value: object) -> object:
+        return value if kind in ("Known", "Value") else as_tensor(cast("Value", value))
 
-    def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """Return an attribute that is a list of integers, or a constant of them."""
-        found = self.operation.attributes.get(name)
-        if found is None and default is not None:
-            return list(default)
+    @override
+    def attribute(self, name: str, kind: str) -> Any:
+        """Return an attribute, among others constants, and dimension numbers by their fields.
+
+        A list of integers may be a constant; a field of dimension numbers may be one integer.
+        """
+        found = self.attributes.get(name)
         if isinstance(found, ConstantArray):
-            return [int(each) for each in found.whole().reshape(-1)]
-        if not isinstance(found, list):
-            raise self.error(f"lacks the attribute `{name}`")
-        return [int(cast("int", each)) for each in found]
+            return found if kind == "ConstantArray" else found.whole().reshape(-1).tolist()
+        if kind == "Numbers" and isinstance(found, dict):
+            held = cast("dict[str, list[int] | int]", found)
+            return {key: [x] if isinstance(x, int) else x for key, x in held.items()}
+        if kind in ("ConstantArray", "Numbers"):
+            self.malformed(f"lacks the attribute `{name}`")
+        return super().attribute(name, kind)
 
-    def numbers(self, name: str) -> dict[str, list[int]]:
-        """Return dimension numbers: each field as a list, of one integer where it is no list."""
-        found = self.operation.attributes.get(name)
-        if not isinstance(found, dict):
-            raise self.error(f"lacks the attribute `{name}`")
-        return {
-            key: [int(cast("int", x)) for x in (held if isinstance(held, list) else [held])]
-            for key, held in found.items()
-        }
-
-    def error(self, reason: str) -> NotConvertedError:
-        """Return the refusal of this operation."""
-        return NotConvertedError(self.name, reason)
+    @override
+    def failure(self, error: Exception) -> Exception:
+        """Return an error that names the operation; MLIR's verifier should have refused others."""
+        if isinstance(error, (ModelError, UnsupportedError, UsageError)):
+            return error
+        if isinstance(error, GptrsError):
+            return UnsupportedError(f"{self} is not converted in this form: {error.message}")
+        return UnsupportedError(f"{self} is malformed: {shown(error)}")
 
     def definition(self, operand: int) -> Operation | None:
         """Return the operation that gives an operand, None for a parameter."""
@@ -256,7 +205,7 @@ class Conversion:
         """Return the results of a function, written out."""
         block = self.module.functions.get(function)
         if block is None:
-            raise NotConvertedError("func.call", f"names `@{shown(function)}`, which has no body")
+            raise UnsupportedError(f"`func.call` names `@{shown(function)}`, which has no body")
         return self.block(block, inputs, {})
 
     def block(
@@ -278,37 +227,22 @@ class Conversion:
         return [scope[each] for each in block.results]
 
     def operation(self, operation: Operation, scope: Scope) -> list[Value]:
-        """Return the results of one operation; NotConvertedError names what is not taken."""
+        """Return the results of one operation; UnsupportedError names what is not taken."""
         self._count += 1
         if self._count > MAX_OPERATIONS:
             raise UnsupportedError(
                 f"with its calls written out, the module has more than {MAX_OPERATIONS} operations"
             )
-        converter = CONVERTERS.get(operation.name)
-        if converter is None:
-            raise NotConvertedError(operation.name, "is not converted")
         node = Node(operation, scope, self)
-        try:
-            operands = [scope[each] for each in operation.operands]
-            folded = self._folded(node, operands)
+        operands = [scope[each] for each in operation.operands]
+        fold = folds.get(operation.name.removeprefix("stablehlo."))
+        if fold is not None and all(isinstance(each, Known) for each in operands):
+            folded = fold(node, operands)
             if folded is not None:
                 return [folded]
-            given = operands if operation.name in KNOWING else [as_tensor(x) for x in operands]
-            made = converter(node, *given)
-        except (UnsupportedError, UsageError):
-            raise
-        except _MALFORMED as error:
-            raise node.error(f"is malformed: {shown(error)}") from error
-        except GptrsError as error:
-            raise node.error(f"is not converted in this form: {error.message}") from error
+        converter = converter_of(operation.name) or converts.refuse(node)
+        made: Value | Sequence[Value] = converter(node, operands)
         return list(made) if isinstance(made, Sequence) else [made]
-
-    def _folded(self, node: Node, operands: Sequence[Value]) -> Known | None:
-        folder = FOLDERS.get(node.name)
-        known = [each for each in operands if isinstance(each, Known)]
-        if folder is None or len(known) < len(operands):
-            return None
-        return folder(node, *known)
 
     def lifted(
         self,
@@ -321,8 +255,8 @@ class Conversion:
         scope: Scope = {**outer, **dict(zip(block.params, inputs, strict=True))}
         for operation in block.operations:
             if operation.name != "stablehlo.constant":
-                if operation.name not in ELEMENTWISE:
-                    raise NotConvertedError(operation.name, "in a region that combines elements")
+                if operation.name.removeprefix("stablehlo.") not in elementwise:
+                    Node(operation, scope, self).refuse("in a region that combines elements")
                 for each in operation.operands:
                     scope[each] = spread(as_tensor(scope[each]), shape)
             results = self.operation(operation, scope)
@@ -340,7 +274,7 @@ def require_converted(module: StableHlo) -> None:
             if isinstance(called, str) and called in module.functions and called not in seen:
                 seen.add(called)
                 pending.append(called)
-            if operation.name not in CONVERTERS:
+            if converter_of(operation.name) is None:
                 missing[operation.name] = None
     if missing:
         names = ", ".join(f"`{shown(name)}`" for name in list(missing)[:8])

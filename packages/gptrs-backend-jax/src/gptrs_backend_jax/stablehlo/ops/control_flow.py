@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
-from gptrs_backend_jax.stablehlo.conversion import Known, Node, Value, as_tensor, converts, scalar
+from gptrs_backend_jax.stablehlo.conversion import (
+    Known,
+    Node,
+    Value,
+    as_tensor,
+    converts,
+)
 from gptrs_backend_jax.stablehlo.reading.module import (
     Block,
     ConstantArray,
@@ -23,7 +30,7 @@ def _branch(node: Node, number: int) -> Callable[..., tuple[Tensor, ...]]:
     return lambda *none: _tensors(node.region(number, none))
 
 
-@converts("if", knows=True)
+@converts("if")
 def if_(node: Node, predicate: Value) -> Sequence[Value]:
     """Return the results of one of two regions."""
     if isinstance(predicate, Known):
@@ -33,7 +40,7 @@ def if_(node: Node, predicate: Value) -> Sequence[Value]:
     return primitives.cond(predicate, _branch(node, 0), _branch(node, 1))
 
 
-@converts("case", knows=True)
+@converts("case")
 def case(node: Node, index: Value) -> Sequence[Value]:
     """Return the results of a region by number; the last one for numbers outside."""
     count = len(node.operation.regions)

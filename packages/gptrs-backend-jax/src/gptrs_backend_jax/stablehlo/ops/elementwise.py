@@ -7,60 +7,55 @@ from typing import Final
 
 import numpy as np
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_backend_jax.stablehlo.conversion import (
-    CONVERTERS,
-    ELEMENTWISE,
     Known,
     Node,
     Value,
     as_tensor,
     converts,
+    elementwise,
     filled,
-    scalar,
     spread,
 )
 
-_UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "ceil": primitives.ceil,
-    "cosine": primitives.cos,
-    "exponential": primitives.exp,
-    "exponential_minus_one": primitives.expm1,
-    "floor": primitives.floor,
-    "log": primitives.log,
-    "log_plus_one": primitives.log1p,
-    "logistic": primitives.logistic,
-    "negate": primitives.neg,
-    "not": primitives.logical_not,
-    "round_nearest_even": primitives.round_nearest_even,
-    "rsqrt": primitives.rsqrt,
-    "sign": primitives.sign,
-    "sine": primitives.sin,
-    "sqrt": primitives.sqrt,
-    "tanh": primitives.tanh,
-}
-_BINARY: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "and": primitives.bit_and,
-    "maximum": primitives.maximum,
-    "minimum": primitives.minimum,
-    "or": primitives.bit_or,
-    "shift_left": primitives.shift_left,
-    "shift_right_logical": primitives.shift_right_logical,
-    "subtract": primitives.sub,
-    "xor": primitives.bit_xor,
-}
-_COMPARE_AS_BITS: Final = "TOTALORDER"
+elementwise.rows(
+    {
+        "chlo.erf": primitives.erf,
+        "is_finite": primitives.is_finite,
+        "ceil": primitives.ceil,
+        "cosine": primitives.cos,
+        "exponential": primitives.exp,
+        "exponential_minus_one": primitives.expm1,
+        "floor": primitives.floor,
+        "log": primitives.log,
+        "log_plus_one": primitives.log1p,
+        "logistic": primitives.logistic,
+        "negate": primitives.neg,
+        "not": primitives.logical_not,
+        "round_nearest_even": primitives.round_nearest_even,
+        "rsqrt": primitives.rsqrt,
+        "sign": primitives.sign,
+        "sine": primitives.sin,
+        "sqrt": primitives.sqrt,
+        "tanh": primitives.tanh,
+        "and": primitives.bit_and,
+        "maximum": primitives.maximum,
+        "minimum": primitives.minimum,
+        "or": primitives.bit_or,
+        "shift_left": primitives.shift_left,
+        "shift_right_logical": primitives.shift_right_logical,
+        "subtract": primitives.sub,
+        "xor": primitives.bit_xor,
+    }
+)
+Binary = Callable[[Tensor, Tensor], Tensor]
 
 
-@converts(*_UNARY, elementwise=True)
-def unary(node: Node, x: Tensor) -> Tensor:
-    """Convert what PTIR has as it is."""
-    return _UNARY[node.name.removeprefix("stablehlo.")](x)
-
-
-@converts("abs", elementwise=True)
+@elementwise("abs")
 def absolute(node: Node, x: Tensor) -> Tensor:
     """Return absolute values; of complex numbers scaled, so that no square is out of range."""
     if not x.dtype.is_complex:
@@ -76,16 +71,9 @@ def absolute(node: Node, x: Tensor) -> Tensor:
     return primitives.select(is_infinite, large, primitives.mul(large, root))
 
 
-@converts(*_BINARY, elementwise=True)
-def binary(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Convert what PTIR has as it is."""
-    return _BINARY[node.name.removeprefix("stablehlo.")](lhs, rhs)
-
-
-@converts("shift_right_arithmetic", elementwise=True)
-def shift_right_arithmetic(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+@elementwise("shift_right_arithmetic")
+def shift_right_arithmetic(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return integers shifted down, the top bit repeated, in unsigned types too."""
-    del node
     if lhs.dtype.kind == "signed":
         return primitives.shift_right_arithmetic(lhs, rhs)
     whole = signed_of(lhs.dtype)
@@ -93,54 +81,54 @@ def shift_right_arithmetic(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
     return primitives.bitcast(primitives.shift_right_arithmetic(*pair), lhs.dtype)
 
 
-@converts("add", "multiply", elementwise=True)
-def add_or_multiply(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+@elementwise.each(
+    {
+        "add": (primitives.add, primitives.bit_or),
+        "multiply": (primitives.mul, primitives.bit_and),
+    }
+)
+def add_or_multiply(functions: tuple[Binary, Binary], lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return the sum or product; of truth values the logical or, and."""
-    is_sum = node.name == "stablehlo.add"
-    if lhs.dtype.is_bool:
-        return primitives.bit_or(lhs, rhs) if is_sum else primitives.bit_and(lhs, rhs)
-    return primitives.add(lhs, rhs) if is_sum else primitives.mul(lhs, rhs)
+    return functions[lhs.dtype.is_bool](lhs, rhs)
 
 
-@converts("divide", "remainder", knows=True, elementwise=True)
-def divide(node: Node, lhs: Value, rhs: Value) -> Tensor:
+@elementwise.each({"divide": primitives.div, "remainder": primitives.rem})
+def divide(computed: Binary, lhs: Value, rhs: Value) -> Tensor:
     """Return the quotient or remainder; of integers by 0 what XLA gives, -1 and `lhs`."""
     left, right = as_tensor(lhs), as_tensor(rhs)
-    is_quotient = node.name == "stablehlo.divide"
-    computed = primitives.div if is_quotient else primitives.rem
     if not left.dtype.is_integer or _has_no_zero(rhs):
         return computed(left, right)
     zero = filled(0, right)
     is_zero = primitives.compare(right, zero, "eq")
     made = computed(left, primitives.select(is_zero, filled(1, right), right))
-    ones = primitives.logical_not(zero)
-    return primitives.select(is_zero, ones if is_quotient else left, made)
+    beyond = primitives.logical_not(zero) if computed is primitives.div else left
+    return primitives.select(is_zero, beyond, made)
 
 
 def _has_no_zero(value: Value) -> bool:
     return isinstance(value, Known) and not value.is_symbolic and bool(np.all(value.array != 0))
 
 
-@converts("power", elementwise=True)
+@elementwise("power")
 def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
     """Return floats to a power; integers are refused by name."""
     if base.dtype.is_integer:
-        raise node.error(f"of integers, `{base.type}`, is not converted")
+        node.refuse(f"of integers, `{base.type}`, is not converted")
     return primitives.pow(base, exponent)
 
 
-@converts("compare", elementwise=True)
-def compare(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+@elementwise("compare")
+def compare(
+    node: Node, lhs: Tensor, rhs: Tensor, *, comparison_direction: str, compare_type: str = ""
+) -> Tensor:
     """Return where a comparison holds; the total order of floats is that of their bits."""
-    direction = node.attribute("comparison_direction", str).lower()
-    kind = node.attribute("compare_type", str, "")
-    if kind == _COMPARE_AS_BITS and lhs.dtype.is_float:
+    if compare_type == "TOTALORDER" and lhs.dtype.is_float:
         lhs, rhs = total_order(lhs), total_order(rhs)
-    match direction:
+    match direction := comparison_direction.lower():
         case "lt" | "le" | "eq" | "ge" | "gt" | "ne":
             return primitives.compare(lhs, rhs, direction)
         case _:
-            raise node.error(f"has no direction `{direction}`")
+            node.refuse(f"has no direction `{direction}`")
 
 
 def total_order(x: Tensor) -> Tensor:
@@ -162,31 +150,21 @@ def unsigned_of(dtype: DType) -> DType:
     return dtypes.by_name(f"ui{dtype.bits}")
 
 
-@converts("select", elementwise=True)
-def select(node: Node, predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
+@elementwise("select")
+def select(predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
     """Return elements of one or the other; a scalar predicate is for all of them."""
-    del node
     return primitives.select(spread(predicate, on_true.shape), on_true, on_false)
 
 
-@converts("clamp", elementwise=True)
-def clamp(node: Node, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
+@elementwise("clamp")
+def clamp(low: Tensor, x: Tensor, high: Tensor) -> Tensor:
     """Return `x` between limits, which may be scalars."""
-    del node
     return primitives.clamp(x, spread(low, x.shape), spread(high, x.shape))
 
 
-@converts("is_finite", elementwise=True)
-def is_finite(node: Node, x: Tensor) -> Tensor:
-    """Return where floats are finite."""
-    del node
-    return primitives.is_finite(x)
-
-
-@converts("round_nearest_afz", elementwise=True)
-def round_half_away(node: Node, x: Tensor) -> Tensor:
+@elementwise("round_nearest_afz")
+def round_half_away(x: Tensor) -> Tensor:
     """Return the nearest integral value, halves away from zero; keeps the sign of zeros."""
-    del node
     size = primitives.abs(x)
     whole = primitives.floor(size)
     is_up = primitives.compare(primitives.sub(size, whole), filled(0.5, x), "ge")
@@ -198,10 +176,9 @@ def round_half_away(node: Node, x: Tensor) -> Tensor:
     return primitives.select(is_zero, x, signed)
 
 
-@converts("cbrt", elementwise=True)
-def cube_root(node: Node, x: Tensor) -> Tensor:
+@elementwise("cbrt")
+def cube_root(x: Tensor) -> Tensor:
     """Return the real cube root, computed in f64."""
-    del node
     wide = primitives.cast(x, dtypes.f64)
     root = primitives.pow(primitives.abs(wide), filled(1 / 3, wide))
     signed = primitives.mul(primitives.sign(wide), root)
@@ -209,12 +186,12 @@ def cube_root(node: Node, x: Tensor) -> Tensor:
     return primitives.cast(primitives.select(is_zero, wide, signed), x.dtype)
 
 
-@converts("popcnt", "count_leading_zeros", elementwise=True)
-def count_bits(node: Node, x: Tensor) -> Tensor:
+@elementwise.each({"popcnt": False, "count_leading_zeros": True})
+def count_bits(leads: bool, x: Tensor) -> Tensor:
     """Return how many bits are 1, or how many zeros come before the first of them."""
     bits = primitives.bitcast(x, unsigned_of(x.dtype)) if x.dtype.kind == "signed" else x
     width = x.dtype.bits
-    if node.name == "stablehlo.count_leading_zeros":
+    if leads:
         for step in (1, 2, 4, 8, 16, 32):
             if step < width:
                 shifted = primitives.shift_right_logical(bits, filled(step, bits))
@@ -227,49 +204,54 @@ def count_bits(node: Node, x: Tensor) -> Tensor:
     return primitives.bitcast(total, x.dtype) if total.dtype is not x.dtype else total
 
 
-@converts("reduce_precision", elementwise=True)
-def reduce_precision(node: Node, x: Tensor) -> Tensor:
+_FORMATS: Final = {
+    (5, 2): dtypes.f8e5m2,
+    (8, 7): dtypes.bf16,
+    (5, 10): dtypes.f16,
+    (8, 23): dtypes.f32,
+    (11, 52): dtypes.f64,
+}
+_WIDER: Final = (
+    (dtypes.f32, dtypes.f64),
+    (dtypes.bf16, dtypes.f32),
+    (dtypes.f16, dtypes.f32),
+)
+
+
+@elementwise("reduce_precision")
+def reduce_precision(node: Node, x: Tensor, *, exponent_bits: int, mantissa_bits: int) -> Tensor:
     """Return floats rounded to a type of fewer bits; refused where PTIR has no such type."""
-    exponent = node.attribute("exponent_bits", int)
-    mantissa = node.attribute("mantissa_bits", int)
-    formats = {(8, 7): dtypes.bf16, (5, 10): dtypes.f16, (8, 23): dtypes.f32, (11, 52): dtypes.f64}
-    narrow = formats.get((exponent, mantissa)) or (
-        dtypes.f8e5m2 if (exponent, mantissa) == (5, 2) else None
-    )
+    narrow = _FORMATS.get((exponent_bits, mantissa_bits))
     if narrow is None:
-        raise node.error(f"to {exponent} and {mantissa} bits is not converted")
-    if narrow.bits >= x.dtype.bits and narrow is not x.dtype:
-        if (x.dtype, narrow) in ((dtypes.f32, dtypes.f64), (dtypes.bf16, dtypes.f32)):
-            return x
-        if (x.dtype, narrow) == (dtypes.f16, dtypes.f32):
-            return x
+        node.refuse(f"to {exponent_bits} and {mantissa_bits} bits is not converted")
+    if (x.dtype, narrow) in _WIDER:
+        return x
     return primitives.cast(primitives.cast(x, narrow), x.dtype)
 
 
-@converts("real", "imag", elementwise=True)
-def part(node: Node, x: Tensor) -> Tensor:
+@elementwise.each({"real": 0, "imag": 32})
+def part(place: int, node: Node, x: Tensor) -> Tensor:
     """Return a part of complex numbers, by their bits."""
-    is_real = node.name == "stablehlo.real"
     if not x.dtype.is_complex:
-        return x if is_real else filled(0, x)
-    return complex_part(node, x, 0 if is_real else 32)
+        return filled(0, x) if place else x
+    return complex_part(node, x, place)
 
 
 def complex_part(node: Node, x: Tensor, place: int) -> Tensor:
     """Return the real part (`place` 0) or the imaginary one (32)."""
     if x.dtype is not dtypes.cf32:
-        raise node.error(f"of `{x.type}` is not converted")
+        node.refuse(f"of `{x.type}` is not converted")
     bits = primitives.bitcast(x, dtypes.ui64)
     moved = primitives.shift_right_logical(bits, filled(place, bits))
     low = primitives.bit_and(moved, filled(2**32 - 1, bits))
     return primitives.bitcast(primitives.cast(low, dtypes.ui32), dtypes.f32)
 
 
-@converts("complex", elementwise=True)
+@elementwise("complex")
 def complex_number(node: Node, real: Tensor, imaginary: Tensor) -> Tensor:
     """Return complex numbers of two floats, by their bits."""
     if real.dtype is not dtypes.f32:
-        raise node.error(f"of `{real.type}` is not converted")
+        node.refuse(f"of `{real.type}` is not converted")
     low, high = (
         primitives.cast(primitives.bitcast(each, dtypes.ui32), dtypes.ui64)
         for each in (real, imaginary)
@@ -279,9 +261,8 @@ def complex_number(node: Node, real: Tensor, imaginary: Tensor) -> Tensor:
 
 
 @converts("optimization_barrier")
-def barrier(node: Node, *values: Tensor) -> tuple[Tensor, ...]:
+def barrier(*values: Tensor) -> tuple[Tensor, ...]:
     """Return the operands: no program of PTIR computes another thing for being optimized."""
-    del node
     return values
 
 
@@ -293,16 +274,22 @@ def map_elements(node: Node, *values: Tensor) -> tuple[Tensor, ...]:
 
 @converts("batch_norm_inference")
 def batch_norm(
-    node: Node, x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    feature_index: int,
+    epsilon: float,
 ) -> Tensor:
     """Return `(x - mean) / sqrt(variance + epsilon) * scale + offset` along the feature axis."""
-    axis = node.attribute("feature_index", int)
-    epsilon = scalar(node.attribute("epsilon", float), x.dtype)
-    root = primitives.sqrt(primitives.add(variance, filled(epsilon, variance)))
+    least = filled(scalar(epsilon, x.dtype), variance)
+    root = primitives.sqrt(primitives.add(variance, least))
 
     def along(vector: Tensor) -> Tensor:
         dims = [1] * x.rank
-        dims[axis] = vector.shape[0]
+        dims[feature_index] = vector.shape[0]
         return primitives.broadcast_to(primitives.reshape(vector, dims), x.shape)
 
     normal = primitives.div(primitives.sub(x, along(mean)), along(root))
@@ -312,13 +299,13 @@ def batch_norm(
 # Trigonometric functions and the error function, of what PTIR has.
 
 
-@converts("tan", elementwise=True)
+@elementwise("tan")
 def tangent(node: Node, x: Tensor) -> Tensor:
     """Return the tangent."""
     return F.tan(_real(node, x))
 
 
-@converts("atan2", elementwise=True)
+@elementwise("atan2")
 def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
     """Return the angle of the point (x, y), from -pi to pi."""
     return F.atan2(_real(node, y), _real(node, x))
@@ -327,24 +314,14 @@ def atan2(node: Node, y: Tensor, x: Tensor) -> Tensor:
 def _real(node: Node, x: Tensor) -> Tensor:
     """Return x; UnsupportedError for complex numbers."""
     if not x.dtype.is_float:
-        raise node.error(f"of `{x.type}` is not converted")
+        node.refuse(f"of `{x.type}` is not converted")
     return x
-
-
-def erf(node: Node, x: Tensor) -> Tensor:
-    """Return the error function, which JAX writes as `chlo.erf`."""
-    del node
-    return primitives.erf(x)
-
-
-CONVERTERS["chlo.erf"] = erf
-ELEMENTWISE.add("chlo.erf")
 
 
 # Conversion between element types: integers wrap, floats are cut and saturate, bits are read.
 
 
-@converts("convert", elementwise=True)
+@elementwise("convert")
 def convert(node: Node, x: Tensor) -> Tensor:
     """Return `x` as another type: integers keep their low bits, complex numbers the real part."""
     target = node.dtype
@@ -379,7 +356,7 @@ def bitcast(node: Node, x: Tensor) -> Tensor:
     if source is target:
         return x
     if source.is_bool or target.is_bool or source.is_complex or target.is_complex:
-        raise node.error(f"of `{x.type}` to {target} is not converted")
+        node.refuse(f"of `{x.type}` to {target} is not converted")
     if source.bits == target.bits:
         return primitives.bitcast(x, target)
     narrow, wide = sorted((source, target), key=lambda each: each.bits)

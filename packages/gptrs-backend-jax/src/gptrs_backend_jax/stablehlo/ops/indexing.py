@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gptrs.api.importers import scalar, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import SymbolicDim, dtypes
 from gptrs_backend_jax.stablehlo.conversion import (
     Known,
     Node,
+    Numbers,
     Value,
     as_tensor,
     converts,
     filled,
-    scalar,
-    size_tensor,
 )
 from gptrs_backend_jax.stablehlo.ops.control_flow import combined_by
 from gptrs_backend_jax.stablehlo.ops.layout import padded
@@ -35,7 +35,7 @@ def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     return gathered(node, x, indices, node.integers("slice_sizes"))
 
 
-@converts("dynamic_gather", knows=True)
+@converts("dynamic_gather")
 def dynamic_gather(node: Node, x: Value, indices: Value, sizes: Value) -> Tensor:
     """Return windows of sizes that are computed of sizes."""
     return gathered(node, as_tensor(x), as_tensor(indices), shape_of(node, sizes))
@@ -43,7 +43,7 @@ def dynamic_gather(node: Node, x: Value, indices: Value, sizes: Value) -> Tensor
 
 def gathered(node: Node, x: Tensor, indices: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return windows of `sizes` as one `take` of rows."""
-    numbers = node.numbers("dimension_numbers")
+    numbers: Numbers = node.attribute("dimension_numbers", "Numbers")
     (vector_axis,) = numbers["index_vector_dim"]
     places = [axis - (axis > vector_axis) for axis in numbers["start_indices_batching_dims"]]
     layout = RowLayout(
@@ -76,9 +76,8 @@ def dynamic_slice(node: Node, x: Tensor, *starts: Tensor) -> Tensor:
 
 
 @converts("dynamic_update_slice")
-def dynamic_update_slice(node: Node, x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
+def dynamic_update_slice(x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
     """Return `x` with a block replaced."""
-    del node
     return primitives.dynamic_update_slice(x, update, _vector(starts))
 
 
@@ -102,7 +101,7 @@ def scatter(node: Node, *operands: Tensor) -> list[Tensor]:
     results: list[Tensor] = []
     for x, update, kind in zip(inputs, updates, kinds, strict=True):
         if kind is None:
-            raise node.error("combines elements by a region that is none of PTIR")
+            node.refuse("combines elements by a region that is none of PTIR")
         results.append(_scattered(node, x, indices, update, kind))
     return results
 
@@ -114,7 +113,7 @@ def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: st
         updates, kind = primitives.neg(updates), "add"
     if x.dtype.is_bool and kind != "replace":
         if kind not in ("and", "or", "mul", "add", "max", "min"):
-            raise node.error(f"combines truth values by `{kind}`")
+            node.refuse(f"combines truth values by `{kind}`")
         is_all = kind in ("and", "mul", "min")
         parts = (primitives.cast(each, dtypes.ui8) for each in (x, updates))
         wide, more = parts
@@ -125,7 +124,7 @@ def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: st
 
 def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str) -> Tensor:
     """Return x with windows combined into its rows; one row more takes what is outside."""
-    numbers = node.numbers("scatter_dimension_numbers")
+    numbers: Numbers = node.attribute("scatter_dimension_numbers", "Numbers")
     (vector_axis,) = numbers["index_vector_dim"]
     layout = _layout(x.shape, updates.shape, numbers, vector_axis)
     vectors = index_vectors(indices, vector_axis)
@@ -148,7 +147,7 @@ def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str)
         case "add" | "mul" | "max" | "min" | "replace":
             written = primitives.scatter_reduce(table, places, flat, 0, kind)
         case _:
-            raise node.error(f"combines elements by `{kind}`")
+            node.refuse(f"combines elements by `{kind}`")
     if inside is not None:
         written = primitives.slice(written, [0] * table.rank, [layout.count, *table.shape[1:]])
     return layout.from_rows(written)
@@ -157,7 +156,7 @@ def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str)
 def _layout(
     shape: tuple[int, ...],
     updates: Sequence[int],
-    numbers: dict[str, list[int]],
+    numbers: Numbers,
     vector_axis: int,
 ) -> RowLayout:
     removed, batching = numbers["inserted_window_dims"], numbers["input_batching_dims"]
@@ -179,13 +178,13 @@ def _layout(
 # The gradient of a pool: each window chooses an element, to which its update goes.
 
 
-@converts("select_and_scatter", knows=True)
+@converts("select_and_scatter")
 def select_and_scatter(node: Node, x: Value, updates: Value, first: Value) -> Tensor:
     """Return `first` everywhere, combined with the update of each window at what it chooses."""
     operand, given = as_tensor(x), as_tensor(updates)
     (kind,) = combined_by(node.conversion.module, node.operation.regions[1])
     if kind not in ("add", "mul", "max", "min") or given.dtype.is_bool or given.dtype.is_complex:
-        raise node.error("combines updates by a region that is none of PTIR")
+        node.refuse("combines updates by a region that is none of PTIR")
     places = _chosen(node, operand, given.shape, movement(node, operand.rank))
     count = math.prod(operand.shape)
     outside = filled(size_tensor(count, places.dtype), places)  # windows of padding alone
@@ -201,7 +200,7 @@ def _chosen(node: Node, x: Tensor, windows: tuple[int, ...], move: Movement) -> 
     """Return for each window the place of the element that it chooses, -1 where it has none."""
     size = math.prod(move.window)
     if size > MAX_WINDOW:
-        raise node.error(f"chooses among {size} elements")
+        node.refuse(f"chooses among {size} elements")
     gaps = [step - 1 for step in move.base]
     count = math.prod(x.shape)
     is_small = not isinstance(count, SymbolicDim) and count < 2**31

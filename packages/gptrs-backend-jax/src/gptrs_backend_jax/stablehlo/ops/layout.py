@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import dtypes
 from gptrs_backend_jax.stablehlo.conversion import (
@@ -16,16 +17,14 @@ from gptrs_backend_jax.stablehlo.conversion import (
     Value,
     as_tensor,
     converts,
-    scalar,
 )
-from gptrs_backend_jax.stablehlo.reading.module import ConstantArray
 from gptrs_backend_jax.stablehlo.weights import LARGE
 
 
-@converts("constant", knows=True)
+@converts("constant")
 def constant(node: Node) -> Value:
     """Return a constant: known if it is small, a weight if it is large."""
-    held = node.attribute("value", ConstantArray)
+    held = node.attribute("value", "ConstantArray")
     dtype, size = held.type.dtype, int(np.prod(held.shape, dtype=np.int64))
     if size <= SMALL:
         return Known(held.whole(), dtype)
@@ -40,7 +39,7 @@ def static_shape(node: Node) -> tuple[int, ...]:
     """Return the dims of the first result; refused where they are free."""
     shape = node.type.shape
     if shape is None or None in shape:
-        raise node.error(f"gives `{node.type}`, whose sizes depend on data")
+        node.refuse(f"gives `{node.type}`, whose sizes depend on data")
     return tuple(dim for dim in shape if dim is not None)
 
 
@@ -82,7 +81,7 @@ def broadcast(node: Node, x: Tensor) -> Tensor:
 @converts("concatenate")
 def concatenate(node: Node, *parts: Tensor) -> Tensor:
     """Return the parts one after another."""
-    axis = node.attribute("dimension", int)
+    axis = node.integer("dimension")
     return parts[0] if len(parts) == 1 else primitives.concat(parts, axis)
 
 
@@ -108,7 +107,7 @@ def reverse(node: Node, x: Tensor) -> Tensor:
     return primitives.reverse(x, sorted(node.integers("dimensions")))
 
 
-@converts("pad", knows=True)
+@converts("pad")
 def pad(node: Node, x: Value, value: Value) -> Tensor:
     """Return `x` with a value around and between its elements; negative sides trim."""
     low, high = node.integers("edge_padding_low"), node.integers("edge_padding_high")
@@ -134,7 +133,7 @@ def padded(
 @converts("iota")
 def iota(node: Node) -> Tensor:
     """Return indices along an axis."""
-    return indices(static_shape(node), node.attribute("iota_dimension", int), node)
+    return indices(static_shape(node), node.integer("iota_dimension"), node)
 
 
 def indices(shape: Sequence[int], axis: int, node: Node) -> Tensor:

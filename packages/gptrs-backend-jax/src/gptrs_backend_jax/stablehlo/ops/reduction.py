@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from gptrs.api.importers import scalar, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import DType, SymbolicDim, dtypes
 from gptrs_backend_jax.stablehlo.conversion import (
@@ -18,8 +19,6 @@ from gptrs_backend_jax.stablehlo.conversion import (
     as_tensor,
     converts,
     filled,
-    scalar,
-    size_tensor,
     spread,
 )
 from gptrs_backend_jax.stablehlo.ops.control_flow import (
@@ -41,7 +40,7 @@ _JOINED: Final = {
 }
 
 
-@converts("reduce", knows=True)
+@converts("reduce")
 def reduce(node: Node, *operands: Value) -> Sequence[Tensor]:
     """Return each combination of the elements along some axes."""
     count = len(operands) // 2

@@ -27,13 +27,6 @@ from gptrs_backend_jax.stablehlo.ops.layout import (
     static_shape,
 )
 
-_ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "maximum": lambda a, b: a if a >= b else b,
-    "minimum": lambda a, b: a if a <= b else b,
-}
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "LT": operator.lt, "LE": operator.le, "EQ": operator.eq,
     "GE": operator.ge, "GT": operator.gt, "NE": operator.ne,
@@ -49,57 +42,53 @@ def _truths(values: Sequence[object], shape: Sequence[int]) -> Known:
     return Known(np.array([bool(each) for each in values], np.bool_).reshape(shape), dtypes.i1)
 
 
-def _combine(function: Callable[[Any, Any], Any]) -> Callable[..., Known | None]:
-    def folder(node: Node, lhs: Known, rhs: Known) -> Known | None:
-        del node
-        if not _are_sizes(lhs, rhs):
-            return None
-        pairs = zip(lhs.integers(), rhs.integers(), strict=True)
-        return known_sizes([function(a, b) for a, b in pairs], lhs.shape, lhs.dtype)
-
-    return folder
+def _quotient(a: int, b: int) -> int:
+    size = (a if a >= 0 else -a) // (b if b > 0 else -b)
+    return size if (a >= 0) == (b > 0) else -size
 
 
-for _name, _function in _ARITHMETIC.items():
-    folds(_name)(_combine(_function))
+def _remainder(a: int, b: int) -> int:
+    return a - _quotient(a, b) * b
 
 
-@folds("divide")
-def divide(node: Node, lhs: Known, rhs: Known) -> Known | None:
-    """Return quotients of sizes, cut toward zero."""
-    return _quotients(node, lhs, rhs, lambda quotient, a, b: quotient)
+def _larger(a: int, b: int) -> int:
+    return a if a >= b else b
 
 
-@folds("remainder")
-def remainder(node: Node, lhs: Known, rhs: Known) -> Known | None:
-    """Return remainders of sizes, with the sign of the dividend."""
-    return _quotients(node, lhs, rhs, lambda quotient, a, b: a - quotient * b)
+def _smaller(a: int, b: int) -> int:
+    return a if a <= b else b
 
 
-def _quotients(
-    node: Node, lhs: Known, rhs: Known, result: Callable[[int, int, int], int]
-) -> Known | None:
-    del node
-    if not _are_sizes(lhs, rhs) or any(b == 0 for b in rhs.integers()):
+@folds.each(
+    {
+        "add": operator.add,
+        "subtract": operator.sub,
+        "multiply": operator.mul,
+        "maximum": _larger,
+        "minimum": _smaller,
+        "divide": _quotient,
+        "remainder": _remainder,
+    }
+)
+def combine(function: Callable[[int, int], int], lhs: Known, rhs: Known) -> Known | None:
+    """Return sizes combined pair by pair; quotients are cut toward zero, by 0 there are none."""
+    if not _are_sizes(lhs, rhs):
         return None
-    made: list[int] = []
-    for a, b in zip(lhs.integers(), rhs.integers(), strict=True):
-        size = (a if a >= 0 else -a) // (b if b > 0 else -b)
-        made.append(result(size if (a >= 0) == (b > 0) else -size, a, b))
-    return known_sizes(made, lhs.shape, lhs.dtype)
+    pairs = list(zip(lhs.integers(), rhs.integers(), strict=True))
+    if function in (_quotient, _remainder) and any(b == 0 for _, b in pairs):
+        return None
+    return known_sizes([function(a, b) for a, b in pairs], lhs.shape, lhs.dtype)
 
 
 @folds("negate")
-def negate(node: Node, x: Known) -> Known | None:
+def negate(x: Known) -> Known | None:
     """Return sizes with the other sign."""
-    del node
     return known_sizes([-a for a in x.integers()], x.shape, x.dtype) if _are_sizes(x) else None
 
 
 @folds("sign")
-def sign(node: Node, x: Known) -> Known | None:
+def sign(x: Known) -> Known | None:
     """Return -1, 0 or 1."""
-    del node
     if not _are_sizes(x):
         return None
     return known_sizes([int(a > 0) - int(a < 0) for a in x.integers()], x.shape, x.dtype)
@@ -110,31 +99,21 @@ def compare(node: Node, lhs: Known, rhs: Known) -> Known | None:
     """Return where sizes compare; a guard remembers what was decided for an example."""
     if not _are_sizes(lhs, rhs):
         return None
-    holds = _COMPARISONS[node.attribute("comparison_direction", str)]
+    holds = _COMPARISONS[node.text("comparison_direction")]
     pairs = zip(lhs.integers(), rhs.integers(), strict=True)
     return _truths([holds(a, b) for a, b in pairs], lhs.shape)
 
 
-@folds("and")
-def both(node: Node, lhs: Known, rhs: Known) -> Known | None:
-    """Return where two conditions hold."""
-    del node
+@folds.each({"and": np.logical_and, "or": np.logical_or})
+def both_or_either(function: Callable[..., Any], lhs: Known, rhs: Known) -> Known | None:
+    """Return where two conditions hold, or one of them."""
     is_truth = lhs.dtype.is_bool and rhs.dtype.is_bool
-    return Known(np.logical_and(lhs.array, rhs.array), dtypes.i1) if is_truth else None
-
-
-@folds("or")
-def either(node: Node, lhs: Known, rhs: Known) -> Known | None:
-    """Return where one of two conditions holds."""
-    del node
-    is_truth = lhs.dtype.is_bool and rhs.dtype.is_bool
-    return Known(np.logical_or(lhs.array, rhs.array), dtypes.i1) if is_truth else None
+    return Known(function(lhs.array, rhs.array), dtypes.i1) if is_truth else None
 
 
 @folds("select")
-def select(node: Node, predicate: Known, on_true: Known, on_false: Known) -> Known | None:
+def select(predicate: Known, on_true: Known, on_false: Known) -> Known | None:
     """Return sizes of one or the other."""
-    del node
     if not _are_sizes(on_true, on_false):
         return None
     chosen = np.broadcast_to(predicate.array, on_true.shape).reshape(-1)
@@ -186,7 +165,7 @@ def slice_(node: Node, x: Known) -> Known | None:
 @converts("get_dimension_size")
 def get_dimension_size(node: Node, x: Tensor) -> Value:
     """Return the size of an axis."""
-    found = known_sizes([x.shape[node.attribute("dimension", int)]], (), node.dtype)
+    found = known_sizes([x.shape[node.integer("dimension")]], (), node.dtype)
     assert found is not None
     return found
 
@@ -194,30 +173,30 @@ def get_dimension_size(node: Node, x: Tensor) -> Value:
 def shape_of(node: Node, value: Value) -> list[int]:
     """Return a value as sizes; NotConvertedError where it is computed of data."""
     if not isinstance(value, Known):
-        raise node.error("takes sizes that are computed of data")
+        node.refuse("takes sizes that are computed of data")
     return value.integers()
 
 
-@converts("dynamic_reshape", knows=True)
+@converts("dynamic_reshape")
 def dynamic_reshape(node: Node, x: Value, shape: Value) -> Tensor:
     """Return the elements under a shape that is computed of sizes."""
     return primitives.reshape(as_tensor(x), shape_of(node, shape))
 
 
-@converts("dynamic_broadcast_in_dim", knows=True)
+@converts("dynamic_broadcast_in_dim")
 def dynamic_broadcast_in_dim(node: Node, x: Value, shape: Value) -> Tensor:
     """Return `x` repeated to a shape that is computed of sizes."""
     axes = node.integers("broadcast_dimensions")
     return broadcast_axes(as_tensor(x), axes, shape_of(node, shape))
 
 
-@converts("dynamic_iota", knows=True)
+@converts("dynamic_iota")
 def dynamic_iota(node: Node, shape: Value) -> Tensor:
     """Return indices along an axis of a shape that is computed of sizes."""
-    return indices(shape_of(node, shape), node.attribute("iota_dimension", int), node)
+    return indices(shape_of(node, shape), node.integer("iota_dimension"), node)
 
 
-@converts("dynamic_pad", knows=True)
+@converts("dynamic_pad")
 def dynamic_pad(
     node: Node, x: Value, value: Value, low: Value, high: Value, interior: Value
 ) -> Tensor:
@@ -226,7 +205,7 @@ def dynamic_pad(
     return padded(as_tensor(x), value, *sides)
 
 
-@converts("real_dynamic_slice", knows=True)
+@converts("real_dynamic_slice")
 def real_dynamic_slice(node: Node, x: Value, starts: Value, limits: Value, steps: Value) -> Tensor:
     """Return a block whose place is computed of sizes."""
     places = [shape_of(node, each) for each in (starts, limits, steps)]

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import DType, dtypes
-from gptrs_backend_jax.stablehlo.conversion import CONVERTERS, Node, converts, filled
+from gptrs_backend_jax.stablehlo.conversion import Node, converts, filled
 from gptrs_backend_jax.stablehlo.ops.control_flow import Expression, expressions
 from gptrs_backend_jax.stablehlo.ops.elementwise import converted, total_order
 from gptrs_backend_jax.stablehlo.ops.layout import static_shape
@@ -26,14 +26,14 @@ class SortKey:
 @converts("sort")
 def sort(node: Node, *operands: Tensor) -> list[Tensor]:
     """Return lines in the order of their keys; the last key is sorted by first."""
-    axis = node.attribute("dimension", int, 0)
+    axis = node.integer("dimension", 0)
     axis = axis + operands[0].rank if axis < 0 else axis
     (order,) = expressions(node.conversion.module, node.operation.regions[0])
     keys = None if order is None else sort_keys(order)
     if keys is None:
-        raise node.error("orders by a region that does not compare operands one after another")
+        node.refuse("orders by a region that does not compare operands one after another")
     values = list(operands)
-    stable = node.attribute("is_stable", bool, False) or len(keys) > 1
+    stable = node.flag("is_stable") or len(keys) > 1
     for key in reversed(keys):
         by = values[key.operand]
         if key.by_bits and by.dtype.is_float:
@@ -118,20 +118,18 @@ def _is_zero(constant: Expression) -> bool:
     return set(str(constant[1]).split()[1]) <= {"0"}
 
 
+@converts("chlo.top_k")
 def top_k(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the greatest elements of the last axis in the total order, and their indices."""
     places, axis = node.operation.types[1].dtype, x.rank - 1
     count = (node.type.shape or (None,))[-1]
     if count is None:
-        raise node.error("gives a number of elements that depends on data")
+        node.refuse("gives a number of elements that depends on data")
     keys = total_order(x) if x.dtype.is_float else x
     wanted = dtypes.si64 if places is dtypes.si64 else dtypes.si32
     _, indices = primitives.top_k(keys, count, axis, True, wanted)
     found = primitives.gather(x, indices, axis)
     return found, indices if places is wanted else primitives.cast(indices, places)
-
-
-CONVERTERS["chlo.top_k"] = top_k
 
 
 def approximate_top_k(node: Node, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +143,7 @@ def approximate_top_k(node: Node, x: Tensor, numbers: Tensor) -> tuple[Tensor, T
     order = None if block is None else expressions(node.conversion.module, block)[0]
     keys = None if order is None else sort_keys(order)
     if not isinstance(axis, int) or count is None or keys is None or len(keys) != 1:
-        raise node.error("of `ApproxTopK` does not say which elements it chooses")
+        node.refuse("of `ApproxTopK` does not say which elements it chooses")
     is_greatest = keys[0].descending
     _, places = primitives.top_k(x, count, axis, is_greatest, dtypes.si32)
     return primitives.gather(x, places, axis), primitives.gather(numbers, places, axis)
@@ -165,12 +163,12 @@ _LOW: Final = 0xFFFFFFFF
 @converts("rng_bit_generator")
 def rng_bit_generator(node: Node, state: Tensor) -> list[Tensor]:
     """Return the next state and random bits: a key and a counter, ui64 [2] or [3]."""
-    algorithm = node.attribute("rng_algorithm", str)
+    algorithm = node.text("rng_algorithm")
     if algorithm not in _ALGORITHMS or state.dtype is not dtypes.ui64 or state.shape not in _STATES:
-        raise node.error(f"by {algorithm} of a state `{state.type}`: it takes PHILOX of ui64[2]")
+        node.refuse(f"by {algorithm} of a state `{state.type}`: it takes PHILOX of ui64[2]")
     dtype = node.operation.types[1].dtype
     if not dtype.is_integer or dtype.bits < 8:
-        raise node.error(f"gives `{dtype}`")
+        node.refuse(f"gives `{dtype}`")
     shape = tuple(dim or 0 for dim in node.operation.types[1].shape or ())
     static_shape(node)
     key, *counter = (_entry(state, place) for place in range(state.shape[0]))

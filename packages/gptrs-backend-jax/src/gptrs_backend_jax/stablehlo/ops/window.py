@@ -8,10 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, SymbolicDim, dtypes
-from gptrs_backend_jax.stablehlo.conversion import Node, Value, as_tensor, converts, scalar, spread
+from gptrs_backend_jax.stablehlo.conversion import (
+    Node,
+    Numbers,
+    Value,
+    as_tensor,
+    converts,
+    spread,
+)
 from gptrs_backend_jax.stablehlo.ops.control_flow import combined_by
 from gptrs_backend_jax.stablehlo.ops.elementwise import converted
 from gptrs_backend_jax.stablehlo.ops.layout import padded, static_shape
@@ -21,9 +29,9 @@ from gptrs_backend_jax.stablehlo.ops.reduction import is_identity
 
 
 @converts("convolution")
-def convolution(node: Node, x: Tensor, kernel: Tensor) -> Tensor:
+def convolution(node: Node, x: Tensor, kernel: Tensor, *, dimension_numbers: Numbers) -> Tensor:
     """Return a cross-correlation: arranged channels last, computed, and arranged as asked for."""
-    numbers = node.numbers("dimension_numbers")
+    numbers = dimension_numbers
     spatial = len(numbers["input_spatial_dimensions"])
     kernel_axes = ["kernel_output_feature_dimension", "kernel_input_feature_dimension"]
     arranged = _arranged(
@@ -36,8 +44,8 @@ def convolution(node: Node, x: Tensor, kernel: Tensor) -> Tensor:
     if node.dtype is not x.dtype:
         arranged, weight = converted(arranged, node.dtype), converted(weight, node.dtype)
     ones = [1] * spatial
-    groups = node.attribute("feature_group_count", int, 1)
-    batches = node.attribute("batch_group_count", int, 1)
+    groups = node.integer("feature_group_count", 1)
+    batches = node.integer("batch_group_count", 1)
     if batches > 1:
         arranged, groups = _batches_as_groups(node, arranged, batches, groups), batches
     flat = node.integers("padding", [0, 0] * spatial)
@@ -48,7 +56,7 @@ def convolution(node: Node, x: Tensor, kernel: Tensor) -> Tensor:
         arranged = primitives.pad(arranged, none, none, interior)
     steps, gaps = node.integers("window_strides", ones), node.integers("rhs_dilation", ones)
     if 0 in (node.type.shape or ()):
-        made = _empty(node, arranged, weight)
+        made = _empty(node, numbers, arranged, weight)
     else:
         made = F.conv(arranged, weight, None, steps, pads, gaps, groups)
     places = [
@@ -63,14 +71,14 @@ def _flags(held: object, count: int) -> list[bool]:
     return [bool(each) for each in held] if isinstance(held, list) else [False] * count  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
-def _arranged(x: Tensor, numbers: dict[str, list[int]], names: Sequence[str]) -> Tensor:
+def _arranged(x: Tensor, numbers: Numbers, names: Sequence[str]) -> Tensor:
     return primitives.transpose(x, [axis for name in names for axis in numbers[name]])
 
 
 def _batches_as_groups(node: Node, x: Tensor, batches: int, groups: int) -> Tensor:
     """Return x [G * N, spatial.., C] as [N, spatial.., G * C]: groups of texts become channels."""
     if groups != 1:
-        raise node.error("has groups of features and of batches")
+        node.refuse("has groups of features and of batches")
     count, *dims = x.shape
     parts = primitives.reshape(x, [batches, count // batches, *dims])
     order = [1, *range(2, x.rank), 0, x.rank]
@@ -78,8 +86,7 @@ def _batches_as_groups(node: Node, x: Tensor, batches: int, groups: int) -> Tens
     return primitives.reshape(primitives.transpose(parts, order), [*lead, batches * channels])
 
 
-def _empty(node: Node, x: Tensor, weight: Tensor) -> Tensor:
-    numbers = node.numbers("dimension_numbers")
+def _empty(node: Node, numbers: Numbers, x: Tensor, weight: Tensor) -> Tensor:
     shape = static_shape(node)
     sizes = [shape[axis] for axis in numbers["output_spatial_dimensions"]]
     dims = [x.shape[0], *sizes, weight.shape[0]]
@@ -104,7 +111,7 @@ class Movement:
     """The distance of the elements of the operand, zeros between them."""
 
 
-@converts("reduce_window", knows=True)
+@converts("reduce_window")
 def reduce_window(node: Node, *operands: Value) -> list[Tensor]:
     """Return the combination of the elements under each position of a window."""
     count = len(operands) // 2
@@ -182,7 +189,7 @@ def _by_elements(
     """Return any reduction of windows: the region is applied to one place of it after another."""
     size = math.prod(move.window)
     if size > MAX_WINDOW:
-        raise node.error(f"combines {size} elements by a region that is none of PTIR")
+        node.refuse(f"combines {size} elements by a region that is none of PTIR")
     wide = [
         padded(x, first, move.low, move.high, [step - 1 for step in move.base])
         for x, first in zip(inputs, firsts, strict=True)
@@ -207,9 +214,9 @@ def _by_elements(
 
 
 @converts("dot_general")
-def dot_general(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+def dot_general(node: Node, lhs: Tensor, rhs: Tensor, *, dot_dimension_numbers: Numbers) -> Tensor:
     """Return sums of products, converted to the type of the result."""
-    axes = node.numbers("dot_dimension_numbers")
+    axes = dot_dimension_numbers
     contract = axes["lhs_contracting_dimensions"], axes["rhs_contracting_dimensions"]
     batch = axes["lhs_batching_dimensions"], axes["rhs_batching_dimensions"]
     return product(lhs, rhs, contract, batch, node.dtype)
