@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import UsageError
-from gptrs_observe.measure.bench import measure_perplexity
+from gptrs_runtime.perplexity import measure_perplexity
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

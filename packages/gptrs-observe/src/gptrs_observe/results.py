@@ -56,29 +56,6 @@ class TraceModules(Result, frozen=True, kw_only=True, tag="gptrs.trace.modules/1
     modules: list[str]
 
 
-class Perplexity(Result, frozen=True, kw_only=True, tag="gptrs.perplexity/1"):
-    """`gptrs perplexity`."""
-
-    perplexity: float | None
-    """exp(nll); null where that is too large."""
-    standard_error: float | None
-    """Of the perplexity, to first order."""
-    nll: float
-    """The mean of -log p of the scored tokens, in nats."""
-    bits_per_byte: float
-    tokens: int
-    scored: int
-    windows: int
-    window: int
-    stride: int
-    model: str
-    backend: str
-    adapter: str | UnsetType = UNSET
-    """With `--adapter`: its folder."""
-    timings: RunTimings
-    profile: Profile = UNSET
-
-
 class ProgramResult(Struct, frozen=True, kw_only=True):
     """A result of a program."""
 

@@ -16,9 +16,9 @@ from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import note_below
-from gptrs_observe.measure.bench import Perplexity, measure_perplexity
-from gptrs_observe.results import Perplexity as PerplexityResult
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.perplexity import Perplexity, measure_perplexity
+from gptrs_runtime.results import Perplexity as PerplexityResult
 from gptrs_runtime.results import Profile, RunTimings
 
 

@@ -13,10 +13,10 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.progress import Progress
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs_observe.measure.bench import Perplexity, checked_window, window_spans
 from gptrs_runtime.embedding.embed import embed
 from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.perplexity import Perplexity, checked_window, window_spans
 from gptrs_runtime.results import Number
 
 
