@@ -15,6 +15,7 @@ from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import configure, manager
 from gptrs_cli.command_group import HELP_GROUPS, HELP_ORDER, built_in, command_of
 from gptrs_cli.options.settings import Settings
+from gptrs_runtime.verbs import VERBS
 
 OWN = tuple(importlib.metadata.entry_points(group="gptrs.commands"))
 MOST_PARAMETERS = 12
@@ -28,10 +29,12 @@ def listed(help_text: str) -> list[str]:
     return [line.split()[0] for line in lines if line[:3].strip()]
 
 
-def test_each_command_is_an_entry_point_and_has_a_module_of_its_name():
+def test_each_command_is_an_entry_point_and_has_a_module_of_its_name_or_is_a_verb():
     own = {entry.name for entry in OWN if entry.dist and entry.dist.name == "gptrs-cli"}
     assert own == set(HELP_ORDER)
-    assert own == {module.name for module in pkgutil.iter_modules(gptrs_cli.commands.__path__)}
+    modules = {module.name for module in pkgutil.iter_modules(gptrs_cli.commands.__path__)}
+    assert own == modules - {"verbs"} | VERBS.keys()
+    assert modules.isdisjoint(VERBS)
 
 
 def test_the_help_keeps_their_order(gptrs):

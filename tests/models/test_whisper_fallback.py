@@ -170,7 +170,7 @@ def test_what_is_not_supported_is_refused(folder, tmp_path):
         ({"temperature": (0.0, -1.0)}, "temperatures are finite numbers >= 0"),
         ({"temperature": ()}, "temperatures are finite numbers >= 0"),
         ({"logprob_threshold": float("nan")}, "`logprob_threshold` must be a finite number"),
-        ({"seed": -1}, "the seed must be an integer >= 0"),
+        ({"seed": -1}, "the seed must be at least 0"),
         ({"no_speech_threshold": 0.6}, "has an effect below `logprob_threshold` only"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -109,17 +109,18 @@ HEADS = {
 }
 
 
-def test_each_verb_is_a_task():
-    assert {verb.name for verb in VERBS} == HEADS.keys() | {"embed"}
-    assert TASKS.keys() == {"generate", "forward", *(verb.name for verb in VERBS)}
+def test_each_verb_that_treats_texts_by_themselves_is_a_task():
+    verbs = {name for name, verb in VERBS.items() if verb.each}
+    assert verbs == HEADS.keys() | {"embed"}
+    assert TASKS.keys() == {"generate", "forward", *verbs}
 
 
-@pytest.mark.parametrize("verb", [v for v in VERBS if v.name in HEADS], ids=lambda v: v.name)
+@pytest.mark.parametrize("verb", [VERBS[name] for name in HEADS], ids=lambda v: v.name)
 def test_rows_gain_what_a_verb_finds(verb, tmp_path):
     model = gptrs.load_model(save_tiny_head(tmp_path / "model", *HEADS[verb.name]), backend="ref")
     rows = [{"id": 1, "text": "the [MASK] sat"}, {"id": 2, "text": "[MASK] cat"}]
     found = run_rows(model, task_named(verb.name), rows, options={"batch_size": 1})
-    alone = verb.of_texts(model, [row["text"] for row in rows], batch_size=1)
+    alone = verb.function()(model, [row["text"] for row in rows], batch_size=1)
     assert found == [
         {**row, verb.column: msgspec.to_builtins(each)}
         for row, each in zip(rows, alone, strict=True)
@@ -127,11 +128,22 @@ def test_rows_gain_what_a_verb_finds(verb, tmp_path):
     assert json.loads(json.dumps(found[0]))["id"] == 1
 
 
+def test_rows_get_labels_of_ones_own(tmp_path):
+    head = ("ForSequenceClassification", ("contradiction", "neutral", "entailment"))
+    model = gptrs.load_model(save_tiny_head(tmp_path / "model", *head), backend="ref")
+    rows, labels = [{"text": "the cat"}, {"text": "red"}], ["cat", "dog"]
+    found = run_rows(model, task_named("classify"), rows, options={"labels": labels})
+    expected = gptrs.zero_shot(model, ["the cat", "red"], labels)
+    assert [row["classes"] for row in found] == msgspec.to_builtins(expected)
+
+
 def test_unknown_tasks_and_options_are_refused(demo):
     with pytest.raises(UsageError, match="no task `embedd`"):
         task_named("embedd")
     with pytest.raises(UsageError, match="has no option `max_tokens`"):
         task_named("embed").require_options({"max_tokens": 3, "temperature": 0})
+    options = {"batch_size", "labels", "multi_label", "template", "truncate"}
+    assert task_named("classify").options == options
     with pytest.raises(UsageError, match="no option `max_tokes`"):
         run_rows(demo, task_named("generate"), [{"prompt": "a"}], options={"max_tokes": 3})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gptrs.plugins.descriptions import CommandPlugin
+from gptrs_runtime.verbs import VERBS, Verb
 
 
 def _command(name: str, summary: str, function: str) -> CommandPlugin:
@@ -10,19 +11,18 @@ def _command(name: str, summary: str, function: str) -> CommandPlugin:
     return CommandPlugin(name=name, summary=summary, factory=factory, api="0.1")
 
 
+def _of_verb(verb: Verb) -> CommandPlugin:
+    factory = f"gptrs_cli.commands.verbs:{verb.name}"
+    return CommandPlugin(name=verb.name, summary=verb.summary, factory=factory, api="0.1")
+
+
 GENERATE = _command("generate", "Continue a prompt.", "generate")
 CHAT = _command("chat", "Talk with a model, line by line.", "chat")
 FORWARD = _command("forward", "Run a model once and print the best classes or tokens.", "forward")
 TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
-EMBED = _command("embed", "Give each text or image a vector.", "embed")
-CLASSIFY = _command("classify", "Tell the classes of texts.", "classify")
-RANK = _command("rank", "Rank documents by how well they answer a query.", "rank")
-MATCH = _command("match", "Tell how well texts belong to images.", "match")
-TAG = _command("tag", "Find names in texts, or other classes of words.", "tag")
-FILL = _command("fill", "Predict what is masked in texts.", "fill")
-TRANSCRIBE = _command("transcribe", "Write down what is said in a file.", "transcribe")
-TOKENIZE = _command("tokenize", "Print the tokens of a text, or the text of tokens.", "tokenize")
-PERPLEXITY = _command("perplexity", "Measure how well a model predicts a text.", "perplexity")
+EMBED, CLASSIFY, RANK, MATCH, TAG, FILL, TRANSCRIBE, TOKENIZE, PERPLEXITY = map(
+    _of_verb, VERBS.values()
+)
 RUN = _command("run", "Run a program, or an imported model, and print its results.", "run")
 LIST = _command("list", "List backends, models, functionals, ops, patterns or plugins.", "app")
 MODELS = _command("models", "List, fetch and remove the models on this disk.", "app")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import msgspec
 import numpy as np
 
 from gptrs.api import GptrsError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, conversation_of
 from gptrs_runtime.generation.generate import generate_batch
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import plain
 from gptrs_runtime.text_batches import Prompt
 from gptrs_runtime.verbs import VERBS, Verb
 
@@ -55,7 +57,7 @@ class Task:
         wanted = self.columns if column is None else (column,)
         for name in wanted:
             if row.get(name) is not None:
-                return self.read(_plain(row[name]), row)
+                return self.read(plain(row[name]), row)
         listed = " or ".join(f"`{name}`" for name in wanted)
         found = ", ".join(f"`{name}`" for name in row) or "nothing"
         raise UsageError(f"a row needs {listed}, found {found}", hint="name its column")
@@ -127,11 +129,6 @@ def _checked_input(task: Task, row: Row, column: str | None) -> Any:
     return task.input_of(row, column)
 
 
-def _plain(value: Any) -> Any:
-    """Return Python's own numbers, texts and lists in place of NumPy's."""
-    return cast("Any", value).tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
 def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
     found = generate_batch(model, inputs, **cast("Any", dict(options)))
     return [
@@ -147,7 +144,7 @@ def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any])
 def _prompt(value: Any, row: Row) -> Prompt:
     """Return a prompt; what the template of messages is told besides stands in other columns."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        told = {name: _plain(row[name]) for name in FIELDS if name in row}
+        told = {name: plain(row[name]) for name in FIELDS if name in row}
         return conversation_of({**told, "messages": cast("object", value)})
     if isinstance(value, str | list) and value:
         return cast("Prompt", value)
@@ -162,7 +159,8 @@ def _of_verb(verb: Verb) -> Task:
 
     def run(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
         texts = [_text(value) for value in inputs]
-        return [{verb.column: value} for value in verb.values(model, texts, **options)]
+        found = verb.run(model, {"texts": texts, **options})
+        return [{verb.column: msgspec.to_builtins(each, enc_hook=plain)} for each in found]
 
     return Task(verb.name, ("text",), (verb.column,), verb.options, run)
 
@@ -210,7 +208,7 @@ TASKS: Final[Mapping[str, Task]] = {
             _generate,
             _prompt,
         ),
-        *map(_of_verb, VERBS),
+        *(_of_verb(verb) for verb in VERBS.values() if verb.each),
         Task("forward", ("input",), ("output",), frozenset(), _forward),
     )
 }

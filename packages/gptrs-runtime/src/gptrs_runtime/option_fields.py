@@ -52,9 +52,11 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Describes a field in other places than Python.
 
     On the command line it is `flag`, by default `--name`, with a `metavar` and under a `panel`,
-    which only `--help-all` shows if `further`; `parsed` is the type of its values there, by default
-    that of the field. `variable` sets it, too: the runtime itself reads it if `in_python`, else the
-    command line does. `unset` tells the help what holds without it.
+    which only `--help-all` shows if `further`; a `flag` without a hyphen names an argument.
+    `parsed` is the type of its values there, by default that of the field; one that is bool
+    `stands` for a value, by default True, or False if it begins with `--no-`. `variable` sets it,
+    too: the runtime itself reads it if `in_python`, else the command line does. `unset` tells the
+    help what holds without it.
 
     `request` has the bounds of a field of requests that follows from this one; a text names the
     field that a protocol spells in its own way. `setting` is its name in generation_config.json,
@@ -70,6 +72,7 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     panel: str = ""
     further: bool = False
     parsed: Any = None
+    stands: Any = None
     variable: str | None = None
     in_python: bool = False
     unset: str | None = None
@@ -89,6 +92,7 @@ class OptionField(Struct, frozen=True):
     kind: Kind
     meta: Meta
     option: Option
+    required: bool
 
     @property
     def flag(self) -> str | None:
@@ -101,6 +105,17 @@ class OptionField(Struct, frozen=True):
         """Whether the option of the command line stands for False."""
         return (self.flag or "").startswith("--no-")
 
+    @property
+    def both_ways(self) -> bool:
+        """Whether the option of the command line has a form for True and one for False."""
+        return "/" in (self.flag or "")
+
+    def meant(self, given: Any) -> Any:
+        """Return the value that a value of the command line stands for."""
+        if given is not True:
+            return given
+        return not self.negated if self.option.stands is None else self.option.stands
+
     def or_off(self, value: Any) -> Any:
         """Return a value of a file, a request or the command line; None for one that is `off`."""
         off = self.option.off
@@ -108,7 +123,7 @@ class OptionField(Struct, frozen=True):
 
     def require(self, value: object) -> None:
         """UsageError unless a value, or None where that is the default, is what it must be."""
-        if value is None and self.default is None:
+        if value is None and self.default is None and not self.required:
             return
         what, is_one = self.kind
         if not is_one(value):
@@ -174,7 +189,9 @@ def option_fields(options: type[Options]) -> Mapping[str, OptionField]:
         meta = next((each for each in told if isinstance(each, Meta)), Meta())
         default = None if field.default is NODEFAULT else field.default
         values = option.kind or _KINDS[kind]
-        found[field.name] = OptionField(field.name, kind, default, values, meta, option)
+        found[field.name] = OptionField(
+            field.name, kind, default, values, meta, option, field.required
+        )
     return found
 
 
@@ -217,6 +234,12 @@ FLAG: Final[Kind] = ("True or False", _is_flag)
 TEXT: Final[Kind] = ("a text", _is_text)
 SIZE: Final[Kind] = ("bytes or a text such as 2GB", lambda v: _is_text(v) or _is_integer(v))
 PATH: Final[Kind] = ("a path", lambda value: isinstance(value, str | os.PathLike))
+PATHS: Final[Kind] = ("a list of paths", lambda value: _is_list(value, PATH[1]))
+TOKENS: Final[Kind] = ("a list of tokens", lambda value: _is_list(value, _is_integer))
+NUMBERS: Final[Kind] = (
+    "a number or a list of numbers",
+    lambda value: _is_number(value) or _is_list(value, _is_number),
+)
 TEXTS: Final[Kind] = ("a list of texts", lambda value: _is_list(value, _is_text))
 FUNCTIONS: Final[Kind] = ("a list of functions", lambda value: _is_list(value, callable))
 _KINDS: Final[Mapping[object, Kind]] = {int: INTEGER, float: NUMBER, bool: FLAG, str: TEXT}

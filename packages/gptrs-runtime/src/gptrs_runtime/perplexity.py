@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ class Perplexity:
     """The outcome: `nll` is the mean of -log p of each of the `scored` tokens, in nats.
 
     `error` is the standard error of that mean. Of a text of `tokens`, all but the first are scored.
+    `nbytes` are those of the text, 0 where only its tokens are known.
     """
 
     nll: float
@@ -33,6 +35,12 @@ class Perplexity:
     windows: int
     window: int
     stride: int
+    nbytes: int = 0
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Return the bits of all scored tokens for each byte of the text."""
+        return self.nll * self.scored / math.log(2) / self.nbytes
 
     @property
     def perplexity(self) -> float:
@@ -40,7 +48,7 @@ class Perplexity:
         return math.exp(self.nll) if self.nll < 709 else math.inf
 
     @property
-    def perplexity_error(self) -> float:
+    def standard_error(self) -> float:
         """Return the standard error of the perplexity, to first order."""
         return self.perplexity * self.error
 
@@ -79,6 +87,18 @@ def measure_perplexity(
     error = float(every.std(ddof=1) / math.sqrt(every.size)) if every.size > 1 else 0.0
     mean = float(every.mean())
     return Perplexity(mean, error, len(row), every.size, len(spans), window, stride)
+
+
+def text_perplexity(
+    model: LoadedModel,
+    text: str,
+    window: int | None = None,
+    stride: int | None = None,
+    progress: Progress | None = None,
+) -> Perplexity:
+    """Return `measure_perplexity` of the tokens of a text."""
+    found = measure_perplexity(model, model.prompt_tokens(text), window, stride, progress)
+    return replace(found, nbytes=len(text.encode()))
 
 
 def checked_window(context: int, window: int | None, stride: int | None) -> tuple[int, int]:

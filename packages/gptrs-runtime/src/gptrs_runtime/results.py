@@ -8,6 +8,7 @@ left out. The texts below fields are those of docs/json.md.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -24,6 +25,16 @@ Reason = Literal["eos", "stop", "length", "error", "interrupted"]
 
 class Result(Struct, frozen=True, tag_field="schema"):
     """A line of JSON that a command prints."""
+
+
+def plain(value: Any) -> Any:
+    """Return Python's own numbers and lists for those of NumPy, a text for a path.
+
+    For values that msgspec does not know.
+    """
+    if isinstance(value, PurePath):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class OfModel(Struct, frozen=True, kw_only=True):

@@ -37,19 +37,26 @@ def option(
     return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
 
-def option_of(field: OptionField) -> Any:
-    """Return the declaration of the option that a field is on the command line."""
-    told = field.option
+def option_of(field: OptionField, *, told: bool = False) -> Any:
+    """Return the declaration of the option, or argument, that a field is on the command line.
+
+    With `told` the help shows its default, and it is checked to be as large as it must be.
+    """
+    stated = field.option
     help = field.meta.description or ""
-    if told.in_python and told.variable is not None:
-        help = f"{help}  [env: {told.variable}]"
-    if told.unset is not None:
-        help = f"{help}  [default: {told.unset}]"
+    if stated.in_python and stated.variable is not None:
+        help = f"{help}  [env: {stated.variable}]"
+    if stated.unset is not None:
+        help = f"{help}  [default: {stated.unset}]"
+    flag = field.flag or ""
+    if not flag.startswith("-"):
+        return typer.Argument(metavar=flag, help=help)
     return option(
-        field.flag or "",
+        flag,
         help,
-        metavar=told.metavar,
-        variable=None if told.in_python else told.variable,
-        panel=f"{FURTHER}{told.panel}" if told.further else told.panel,
-        show_default=False,
+        metavar=stated.metavar,
+        variable=None if stated.in_python else stated.variable,
+        panel=f"{FURTHER}{stated.panel}" if stated.further else stated.panel,
+        show_default=told,
+        min=field.meta.ge if told else None,
     )

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 
 
 class OptionsOf:
-    """Annotates a parameter: it gets the given ones among `options`, fields of Structs."""
+    """Annotates a parameter: it gets the given ones among `options`, fields of Structs.
 
-    def __init__(self, options: Mapping[str, OptionField], without: str | None = None) -> None:
+    Their defaults and bounds are told and checked if `told`; else whoever takes the values does so.
+    """
+
+    def __init__(
+        self, options: Mapping[str, OptionField], without: str | None = None, *, told: bool = False
+    ) -> None:
         """Take the options that the command line has, except those below the title `without`."""
+        self.told = told
         self.options = {
             name: field
             for name, field in options.items()
@@ -160,7 +166,12 @@ class _Fields:
 
     name: str
     options: Mapping[str, OptionField]
-    is_further: ClassVar[bool] = True
+    told: bool
+
+    @property
+    def is_further(self) -> bool:
+        """Whether `--help-all` alone shows some of the options."""
+        return any(field.option.further for field in self.options.values())
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return a parameter for each option."""
@@ -168,8 +179,8 @@ class _Fields:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=False if _parsed(field) is bool else None,
-                annotation=Annotated[_parsed(field), option_of(field)],
+                default=self._default(field),
+                annotation=Annotated[self._parsed(field), option_of(field, told=self.told)],
             )
             for name, field in self.options.items()
         ]
@@ -178,20 +189,27 @@ class _Fields:
         """Take the values of the options out of `values` and return those that are given."""
         taken = {name: values.pop(name) for name in self.options}
         return {
-            name: not value if self.options[name].negated else value
+            name: self.options[name].meant(value)
             for name, value in taken.items()
-            if _is_given(value)
+            if value is not None
+            and value not in ((), [])
+            and (value is not False or self.options[name].both_ways)
         }
 
+    def _default(self, field: OptionField) -> Any:
+        kind = field.option.parsed or field.type
+        if kind is bool and not field.both_ways:
+            return False
+        if not self.told or get_origin(kind) is list:
+            return inspect.Parameter.empty if self.told and field.required else None
+        return inspect.Parameter.empty if field.required else field.default
 
-def _parsed(field: OptionField) -> Any:
-    """Return the type of an option's values on the command line."""
-    kind = field.option.parsed or field.type
-    return kind if kind is bool or get_origin(kind) is list else kind | None
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False and value not in ((), [])
+    def _parsed(self, field: OptionField) -> Any:
+        """Return the type of an option's values on the command line."""
+        kind = field.option.parsed or field.type
+        has_value = (kind is bool and not field.both_ways) or get_origin(kind) is list
+        has_value |= self.told and (field.required or field.default is not None)
+        return kind if has_value else kind | None
 
 
 def _group_of(
@@ -201,7 +219,7 @@ def _group_of(
     kind: object = parameter.annotation
     for told in get_args(kind):
         if isinstance(told, OptionsOf):
-            return _Fields(parameter.name, told.options)
+            return _Fields(parameter.name, told.options, told.told)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return None
     return _Group(parameter.name, kind, shared if kind is Settings else None, explained)

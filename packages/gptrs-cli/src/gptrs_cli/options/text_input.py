@@ -143,6 +143,11 @@ class TextOptions:
         ),
     ] = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line names texts."""
+        return bool(self.text) or self.file is not None
+
     def read(self) -> list[str]:
         """Return the texts; lines of white space alone are skipped.
 
@@ -242,3 +247,14 @@ def parse_integers(text: str, option: str, what: str = "tokens") -> list[int]:
     if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
         raise UsageError(f"`{option}` needs {what} such as 1,2,3, got `{text:.60}`")
     return [int(part) for part in parts]
+
+
+def parse_numbers(text: str, option: str) -> tuple[float, ...]:
+    """Return the numbers in a list such as 0,0.2; else UsageError: `option` takes them."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"`{option}` takes numbers with commas between them, got {shown_value(text)}",
+            hint=f"write {option} 0,0.2,0.4,0.6,0.8,1",
+        ) from None

@@ -14,7 +14,7 @@ import typer
 from msgspec import Struct, field
 
 from gptrs_cli.terminal.streams import has_colors, printable
-from gptrs_runtime.results import Result
+from gptrs_runtime.results import Result, plain
 
 
 class Error(Result, frozen=True, tag="gptrs.error/1"):
@@ -29,7 +29,7 @@ def as_line(result: Result) -> str:
     """Return a result as a line of JSON; numbers that JSON lacks become "nan", "inf", "-inf"."""
     # Not by msgspec.json: it takes no lone surrogates, which names of files may have, and writes
     # NaN as null.
-    record = msgspec.to_builtins(result)
+    record = msgspec.to_builtins(result, enc_hook=plain)
     try:
         return json.dumps(record, allow_nan=False) + "\n"
     except ValueError:

@@ -252,6 +252,47 @@ def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.nda
             return np.stack([-np.abs(vectors - row).sum(1) for row in vectors])
 
 
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Vectors [N, D], and how alike each two of them are [N, N], if that was asked for."""
+
+    vectors: np.ndarray
+    similarities: np.ndarray | None
+
+
+def embed_either(
+    model: LoadedModel,
+    texts: Sequence[str] = (),
+    images: Sequence[Image] = (),
+    batch_size: int = BATCH_SIZE,
+    normalize: bool | None = None,
+    *,
+    similarity: bool = False,
+    prompt_name: str | None = None,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+    progress: Progress | None = None,
+) -> Embedded:
+    """Return `embed_images` of the images, if there are any, else `embed` of the texts.
+
+    With `similarity`, images and texts of a model of both are compared by their cosine, else as
+    the files of the model say.
+    """
+    if images:
+        size = min(batch_size, IMAGES)
+        vectors = embed_images(model, images, size, bool(normalize), progress=progress)
+    else:
+        vectors = embed(
+            model, texts, batch_size, normalize, prompt_name=prompt_name, truncate=truncate,
+            lengths=lengths, progress=progress,
+        )  # fmt: skip
+    if not similarity:
+        return Embedded(vectors, None)
+    of_texts = not images and "image_text" not in model.capabilities
+    function = recipe_of(model).similarity if of_texts else "cosine"
+    return Embedded(vectors, similarities(vectors, function))
+
+
 def recipe_of(model: LoadedModel) -> EmbeddingRecipe:
     """Return how a model embeds texts, read from its files once.
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+from msgspec.structs import replace
 
 from gptrs.checkpoint.config_fields import Fields, is_number
 from gptrs.errors import ModelError, UsageError
-from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.option_fields import NUMBERS, Missing, Option, Options, option_fields
 
 _CONDITIONED_BELOW: Final = 0.5
 """Text drawn above this temperature does not become the prompt of the next window."""
-_THRESHOLDS: Final = ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
-_CONDITION: Final = "condition_on_prev_tokens"
+_Doubt = partial(Option, panel="Doubtful windows", request=Missing("the server has no such route"))
 
 
 class Quality(NamedTuple):
@@ -31,8 +33,7 @@ class Quality(NamedTuple):
     no_speech: float | None
 
 
-@dataclass(frozen=True)
-class Fallback:
+class Fallback(Options, frozen=True):
     """Settings for windows whose text is doubtful, as transformers' `generate` has them.
 
     A window is written at the first of the temperatures (0: the likeliest tokens). If its text
@@ -44,23 +45,60 @@ class Fallback:
     tokens are the same each time. UsageError for values out of range.
     """
 
-    temperature: float | Sequence[float] = 0.0
-    compression_ratio_threshold: float | None = None
-    logprob_threshold: float | None = None
-    no_speech_threshold: float | None = None
-    condition_on_prev_tokens: bool | None = None
-    seed: int | None = None
+    temperature: Annotated[
+        float | Sequence[float],
+        Meta(description="Tried one after another, such as 0,0.2,0.4."),
+        _Doubt(kind=NUMBERS, metavar="T,T,..", parsed=str),
+    ] = 0.0
+    compression_ratio_threshold: (
+        Annotated[
+            float,
+            Meta(description="Text that compresses more repeats itself."),
+            _Doubt(called="`compression_ratio_threshold`", setting="compression_ratio_threshold"),
+        ]
+        | None
+    ) = None
+    logprob_threshold: (
+        Annotated[
+            float,
+            Meta(description="Text whose mean log-probability is below is poor."),
+            _Doubt(called="`logprob_threshold`", setting="logprob_threshold"),
+        ]
+        | None
+    ) = None
+    no_speech_threshold: (
+        Annotated[
+            float,
+            Meta(description="Poor text is none where silence is likelier than this."),
+            _Doubt(called="`no_speech_threshold`", setting="no_speech_threshold"),
+        ]
+        | None
+    ) = None
+    condition_on_prev_tokens: (
+        Annotated[
+            bool,
+            Meta(description="Show each window the text before it."),
+            _Doubt(
+                flag="--condition-on-prev-tokens/--no-condition-on-prev-tokens",
+                setting="condition_on_prev_tokens",
+            ),
+        ]
+        | None
+    ) = None
+    seed: (
+        Annotated[
+            int,
+            Meta(ge=0, description="Draw the same tokens each time."),
+            _Doubt(called="the seed"),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         found = self.temperatures
         if not found or not all(math.isfinite(each) and each >= 0 for each in found):
             raise UsageError(f"temperatures are finite numbers >= 0, got {self.temperature}")
-        for name in _THRESHOLDS:
-            value: float | None = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise UsageError(f"`{name}` must be a finite number, got {value}")
-        if self.seed is not None and self.seed < 0:
-            raise UsageError(f"the seed must be an integer >= 0, got {self.seed}")
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -75,18 +113,19 @@ class Fallback:
         `logprob_threshold`, which it depends on.
         """
         fields = Fields(settings, "in generation_config.json")
-        given = {name: getattr(self, name) for name in _THRESHOLDS}
-        given |= {name: _number(fields, name) for name, value in given.items() if value is None}
-        if given["no_speech_threshold"] is not None and given["logprob_threshold"] is None:
+        given = {
+            name: _setting(fields, field.option.setting, field.type)
+            for name, field in option_fields(Fallback).items()
+            if isinstance(field.option.setting, str) and getattr(self, name) is None
+        }
+        found = replace(self, **given)
+        if found.no_speech_threshold is not None and found.logprob_threshold is None:
             raise UsageError(
                 "`no_speech_threshold` has an effect below `logprob_threshold` only, which is"
                 " missing",
                 hint="give both, such as 0.6 and -1",
             )
-        condition = self.condition_on_prev_tokens
-        if condition is None:
-            condition = fields.boolean(_CONDITION, False)
-        return replace(self, **given, condition_on_prev_tokens=condition)
+        return found
 
     def is_silent(self, quality: Quality) -> bool:
         """Return whether the window has no text."""
@@ -117,7 +156,9 @@ def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
     return len(data) / len(zlib.compress(data))
 
 
-def _number(fields: Fields, name: str) -> float | None:
+def _setting(fields: Fields, name: str, kind: type) -> float | bool | None:
+    if kind is bool:
+        return fields.boolean(name, False)
     value = fields.get(name)
     if value is not None and not is_number(value):
         raise ModelError(f"`{name}` in generation_config.json must be a number, found {value!r}")

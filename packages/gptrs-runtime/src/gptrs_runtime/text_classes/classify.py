@@ -20,6 +20,7 @@ from gptrs_runtime.sources.model_folder import MODEL_CONFIG
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, read_prompts, text_batches
 from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
+from gptrs_runtime.verb_requests import TEMPLATE
 
 # Logits to scores, by the settings that transformers and sentence-transformers go by.
 
@@ -241,8 +242,6 @@ def _only_class(model: LoadedModel, logits: np.ndarray) -> np.ndarray:
 # Any labels for texts, by a model that tells whether one sentence follows from another (NLI).
 
 
-TEMPLATE: Final = "This example is {}."
-"""The sentence that must follow from a text for it to have a label."""
 _FOLLOWS: Final = "entail"
 
 
@@ -283,6 +282,30 @@ def zero_shot(
         tuple(LabelScore(labels[int(index)], float(row[index])) for index in order)
         for row, order in zip(scores, best, strict=True)
     ]
+
+
+def label_texts(
+    model: LoadedModel,
+    texts: Sequence[str],
+    batch_size: int = BATCH_SIZE,
+    *,
+    pairs: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    template: str | None = None,
+    multi_label: bool = False,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+    progress: Progress | None = None,
+) -> list[tuple[LabelScore, ...]]:
+    """Return `zero_shot` of the labels, if there are any, else `classify` of texts or pairs."""
+    if labels:
+        stated = TEMPLATE if template is None else template
+        return zero_shot(
+            model, texts, labels, stated, multi_label=multi_label, batch_size=batch_size,
+            truncate=truncate, lengths=lengths, progress=progress,
+        )  # fmt: skip
+    rows = list(zip(texts, pairs, strict=True)) if pairs else texts
+    return classify(model, rows, batch_size, truncate=truncate, lengths=lengths, progress=progress)
 
 
 def _classes(model: LoadedModel, count: int) -> tuple[int, int]:

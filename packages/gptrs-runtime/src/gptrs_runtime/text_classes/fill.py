@@ -17,14 +17,11 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity, Filling
 from gptrs_runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs_runtime.text_classes.classify import longest_text, softmax
-from gptrs_runtime.tokenization.encoded_text import EncodedText
+from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths
 from gptrs_runtime.tokenization.special_tokens import named_tokens
+from gptrs_runtime.verb_requests import OUTSIDE
 
 # Classes of the words in a text: names, places, parts of speech.
-
-
-OUTSIDE: Final = "O"
-"""The class of what is none of the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +41,17 @@ def tag(
     batch_size: int = BATCH_SIZE,
     *,
     ignored: Sequence[str] = (OUTSIDE,),
+    lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> list[list[Entity]]:
     """Return the names in each text, in its order, without the classes in `ignored`.
 
     `aggregation` is that of transformers: `none` gives each token by itself; `simple` joins tokens
     of one class, and `B-` begins a new part; `first`, `average` and `max` give a word the
-    class of its first token, of the mean, or of its surest token before. UsageError for no text,
-    one that is longer than the model takes, or another aggregation; ModelError for a model without
-    the capability `token_classifier`, or without a tokenizer.
+    class of its first token, of the mean, or of its surest token before. `lengths` is as of
+    `embed`. UsageError for no text, one that is longer than the model takes, or another
+    aggregation; ModelError for a model without the capability `token_classifier`, or without a
+    tokenizer.
     """
     classifier = model.token_classifier()
     if isinstance(texts, str) or not texts or batch_size < 1:
@@ -60,6 +59,8 @@ def tag(
     if aggregation not in AGGREGATIONS:
         raise UsageError(f"aggregation is one of {listed(AGGREGATIONS)}, got {quoted(aggregation)}")
     rows = whole_texts(model, texts)
+    if lengths is not None:
+        lengths([row.length for row in rows])
     found: list[list[Entity]] = [[] for _ in texts]
     done, tokens = 0, [row.tokens for row in rows]
     for batch in text_batches(tokens, batch_size, model.backend, classifier.context_length):

@@ -14,6 +14,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted
 from gptrs.spans import span
+from gptrs_runtime.results import Tokenize, TokenPiece
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs_runtime.tokenization.encoded_text import (
     EncodedText,
@@ -331,6 +332,36 @@ class TextTokenizer:
                 f" make {made:.3g} bytes of it, and {MOST_BYTES} at most are allowed",
                 hint="give it in parts",
             )
+
+
+def tokenize(
+    tokenizer: TextTokenizer,
+    text: str | None = None,
+    tokens: Sequence[int] | None = None,
+    *,
+    special: bool = True,
+) -> Tokenize:
+    """Return a text and its tokens, or tokens and their text; special ones only if `special`.
+
+    UsageError for a token that is not in the vocabulary.
+    """
+    if tokens is None:
+        tokens = tokenizer.encode(text or "", special=special)
+    else:
+        for token in tokens:
+            if tokenizer.piece(token) is None:
+                raise UsageError(f"token {token} is not in the vocabulary")
+        text = tokenizer.decode(tokens, special=special)
+    pieces = [
+        TokenPiece(
+            id=each,
+            piece=tokenizer.piece(each) or "",
+            text=tokenizer.token_text(each) or "",
+            bytes=list(tokenizer.token_bytes(each) or b""),
+        )
+        for each in tokens
+    ]
+    return Tokenize(text=text or "", tokens=pieces)
 
 
 def _facts(encoding: Encoding, *, left_out: int = 0) -> EncodedText:

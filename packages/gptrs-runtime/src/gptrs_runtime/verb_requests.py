@@ -1,0 +1,386 @@
+"""Requests of tasks: one field for each input and each option, see `option_fields`.
+
+Options of the command line, fields of requests and options of Ray tasks follow from the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+from msgspec import Meta
+
+from gptrs.errors import UsageError
+from gptrs_runtime.option_fields import (
+    PATH,
+    PATHS,
+    TEXT,
+    TEXTS,
+    TOKENS,
+    Kind,
+    Missing,
+    Option,
+    Options,
+)
+from gptrs_runtime.speech.fallback import Fallback
+
+TEMPLATE: Final = "This example is {}."
+"""The sentence that must follow from a text for it to have a label."""
+OUTSIDE: Final = "O"
+"""The class of what is none of the others."""
+MOST_COMPARED: Final = 100
+"""Most texts whose similarities are shown."""
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+"""How classes of tokens become those of words."""
+
+
+class SubtitleFormat(StrEnum):
+    """How a transcription is printed."""
+
+    TEXT = "text"
+    SRT = "srt"
+    VTT = "vtt"
+
+
+_Unserved = partial(Option, request=Missing("the server has no such route"))
+_AsFiles = partial(Option, request=Missing("as the files of the model say"))
+_Listed = partial(Option, kind=TEXTS, parsed=list[str])
+_FALLBACK: Final[Kind] = ("a `Fallback`", lambda value: isinstance(value, Fallback))
+_GROUP: Final = Missing("`--text` and `--input` name texts, `--file` and an argument one text")
+
+Texts = Annotated[
+    Sequence[str], Meta(description="The texts."), Option(kind=TEXTS, flag=_GROUP, request="input")
+]
+BatchSize = Annotated[
+    int,
+    Meta(ge=1, description="Run N texts together."),
+    Option(metavar="N", request=Missing("the server joins the texts of its clients")),
+]
+Truncate = Annotated[
+    bool,
+    Meta(
+        description="Cut texts that are longer than the model reads, or refuse them; without it"
+        " they are cut, which a note says."
+    ),
+    Option(flag="--truncate/--no-truncate", request=Meta()),
+]
+
+
+class EmbedRequest(Options, frozen=True, kw_only=True):
+    """Texts, or images in their place, to become vectors; and what is shown of these."""
+
+    texts: Texts = ()
+    out: (
+        Annotated[
+            Path,
+            Meta(
+                description="Write the tensor `embeddings` [N, D] as .npy, .npz, .safetensors or"
+                " .gptrsten."
+            ),
+            Option(kind=PATH, metavar="FILE", request=Missing("the answer has the vectors")),
+        ]
+        | None
+    ) = None
+    similarity: Annotated[
+        bool,
+        Meta(description="Show how alike each two are instead of vectors."),
+        Option(request=Missing("the answer has the vectors")),
+    ] = False
+    normalize: (
+        Annotated[
+            bool,
+            Meta(
+                description="Make all vectors of length 1, or do not; without it as the model says."
+            ),
+            _AsFiles(flag="--normalize/--no-normalize"),
+        ]
+        | None
+    ) = None
+    prompt_name: (
+        Annotated[
+            str,
+            Meta(description="Put this prompt of the model before each text."),
+            _AsFiles(metavar="NAME"),
+        ]
+        | None
+    ) = None
+    prompt: (
+        Annotated[
+            str,
+            Meta(description="Put this prompt before each text."),
+            Option(
+                flag=Missing("it can stand in the texts"),
+                request=Missing("it can stand in the texts"),
+            ),
+        ]
+        | None
+    ) = None
+    truncate: Truncate | None = None
+    batch_size: BatchSize = 32
+    images: Annotated[
+        Sequence[Path],
+        Meta(description="An image in place of texts; can be repeated."),
+        Option(
+            kind=PATHS,
+            flag="--image",
+            metavar="FILE",
+            parsed=list[Path],
+            request=Missing("the server embeds texts"),
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images and self.prompt_name is not None:
+            raise UsageError("`--prompt-name` is put before texts, not before images")
+        if self.images and self.truncate is not None:
+            raise UsageError("`--truncate` is about texts, not about images")
+
+    def require_few(self) -> None:
+        """UsageError for more texts than have their similarities shown."""
+        given = self.images or self.texts
+        if self.similarity and len(given) > MOST_COMPARED:
+            raise UsageError(
+                f"`--similarity` shows at most {MOST_COMPARED} texts, got {len(given)}",
+                hint="write the vectors with --out",
+            )
+
+
+class ClassifyRequest(Options, frozen=True, kw_only=True):
+    """Texts, perhaps with second ones, and labels that the model does not have."""
+
+    texts: Texts
+    pairs: Annotated[
+        Sequence[str],
+        Meta(description="Read with the text before it, as one: once for each."),
+        _Listed(
+            flag="--pair",
+            metavar="TEXT",
+            request=Missing("the protocol has single texts"),
+        ),
+    ] = ()
+    labels: Annotated[
+        Sequence[str],
+        Meta(
+            description="A label of your own, for a model of inference (NLI); can be repeated.",
+        ),
+        _Listed(
+            flag="--label",
+            metavar="LABEL",
+            request=Missing("the protocol has the classes of the model"),
+        ),
+    ] = ()
+    template: (
+        Annotated[
+            str,
+            Meta(
+                description=f"What follows from a text with a label: `{TEMPLATE}` without it.",
+            ),
+            Option(metavar="TEXT", request=Missing("it is for labels")),
+        ]
+        | None
+    ) = None
+    multi_label: Annotated[
+        bool,
+        Meta(description="Score each of your labels by itself."),
+        Option(request=Missing("it is for labels")),
+    ] = False
+    truncate: Truncate | None = None
+    batch_size: BatchSize = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pairs and self.labels:
+            raise UsageError("`--pair` and `--label` exclude each other", hint="give one of them")
+        if self.pairs and len(self.pairs) != len(self.texts):
+            raise UsageError(f"got {len(self.pairs)} times `--pair` for {len(self.texts)} texts")
+        if not self.labels and (self.template is not None or self.multi_label):
+            raise UsageError("`--template` and `--multi-label` are for `--label`, which is missing")
+
+
+class RankRequest(Options, frozen=True, kw_only=True):
+    """A query, and the documents that may answer it."""
+
+    query: Annotated[
+        str,
+        Meta(description="What the documents should answer."),
+        Option(metavar="TEXT", request=Meta()),
+    ]
+    documents: Annotated[
+        Sequence[str],
+        Meta(description="The documents."),
+        Option(kind=TEXTS, flag=_GROUP, request="documents"),
+    ]
+    top_k: (
+        Annotated[
+            int,
+            Meta(ge=1, description="Print the N best only."),
+            Option(flag="--top", metavar="N", request="top_n"),
+        ]
+        | None
+    ) = None
+    prompt_name: (
+        Annotated[
+            str,
+            Meta(description="Take this prompt of the model."),
+            _AsFiles(metavar="NAME"),
+        ]
+        | None
+    ) = None
+    prompt: (
+        Annotated[
+            str,
+            Meta(description="Take this prompt; an empty one is none."),
+            _AsFiles(metavar="TEXT"),
+        ]
+        | None
+    ) = None
+    truncate: Truncate | None = None
+    batch_size: BatchSize = 32
+
+
+class MatchRequest(Options, frozen=True, kw_only=True):
+    """Images, and texts that may belong to them."""
+
+    images: Annotated[
+        Sequence[Path],
+        Meta(description="An image; can be repeated."),
+        _Unserved(kind=PATHS, flag="--image", metavar="FILE", parsed=list[Path]),
+    ]
+    texts: Texts
+    truncate: Truncate | None = None
+
+
+class TagRequest(Options, frozen=True, kw_only=True):
+    """Texts in which to find names, and how tokens become these."""
+
+    texts: Texts
+    aggregation: Annotated[
+        Aggregation,
+        Meta(description=f"How tokens become names: {', '.join(get_args(Aggregation))}."),
+        Option(kind=TEXT, metavar="HOW", parsed=str, request=Meta()),
+    ] = "simple"
+    ignored: Annotated[
+        Sequence[str],
+        Meta(
+            description=f"Leave out this class, `{OUTSIDE}` unless any is given; can be repeated.",
+        ),
+        _Listed(
+            flag="--ignore",
+            metavar="CLASS",
+            request=Missing("clients can leave out what they like"),
+        ),
+    ] = (OUTSIDE,)
+    batch_size: BatchSize = 32
+
+
+class FillRequest(Options, frozen=True, kw_only=True):
+    """Texts with masked tokens, and how many words to tell for each."""
+
+    texts: Texts
+    top_k: Annotated[
+        int,
+        Meta(ge=1, description="Words for each place."),
+        _Unserved(flag="--top", metavar="N"),
+    ] = 5
+    batch_size: BatchSize = 32
+
+
+class TranscribeRequest(Options, frozen=True, kw_only=True):
+    """A sound, its language, and how the text is written."""
+
+    sound: Annotated[
+        Path,
+        Meta(description="A WAV file, of any length."),
+        _Unserved(kind=PATH, flag="FILE.wav"),
+    ]
+    language: (
+        Annotated[
+            str,
+            Meta(description="Spoken, such as `en`; else the model tells."),
+            _Unserved(metavar="CODE"),
+        ]
+        | None
+    ) = None
+    task: (
+        Annotated[
+            str,
+            Meta(description="Write English, whatever is spoken."),
+            _Unserved(flag="--translate", parsed=bool, stands="translate"),
+        ]
+        | None
+    ) = None
+    format: Annotated[
+        SubtitleFormat,
+        Meta(description="Text, or subtitles as SubRip or WebVTT."),
+        _Unserved(kind=TEXT),
+    ] = SubtitleFormat.TEXT
+    timestamps: Annotated[
+        bool,
+        Meta(description="Write each window without times in it."),
+        _Unserved(flag="--no-timestamps"),
+    ] = True
+    fallback: (
+        Annotated[
+            Fallback,
+            Meta(description="What becomes of doubtful windows."),
+            _Unserved(
+                kind=_FALLBACK,
+                flag=Missing("its fields are options of their own"),
+            ),
+        ]
+        | None
+    ) = None
+
+
+class TokenizeRequest(Options, frozen=True, kw_only=True):
+    """A text to become tokens, or tokens to become a text."""
+
+    text: (
+        Annotated[str, Meta(description="The text."), Option(flag=_GROUP, request="prompt")] | None
+    ) = None
+    tokens: (
+        Annotated[
+            Sequence[int],
+            Meta(description="The other way: print the text of these tokens."),
+            Option(
+                kind=TOKENS,
+                metavar="1,2,3",
+                parsed=str,
+                request=Missing("`/detokenize` takes them"),
+            ),
+        ]
+        | None
+    ) = None
+    special: Annotated[
+        bool,
+        Meta(description="Add no special tokens around the text, and leave those out of it."),
+        Option(flag="--no-special", request="add_special_tokens"),
+    ] = True
+
+
+class PerplexityRequest(Options, frozen=True, kw_only=True):
+    """A text, and the windows in which a model reads it."""
+
+    text: Annotated[str, Meta(description="The text."), _Unserved(flag=_GROUP)]
+    window: (
+        Annotated[
+            int,
+            Meta(description="Show the model N tokens at a time."),
+            _Unserved(metavar="N", unset="the context, at most 1024"),
+        ]
+        | None
+    ) = None
+    stride: (
+        Annotated[
+            int,
+            Meta(
+                description="Move on by N tokens; the others of a window are what comes before.",
+            ),
+            _Unserved(metavar="N", unset="half a window"),
+        ]
+        | None
+    ) = None
