@@ -6,13 +6,12 @@ import inspect
 
 import pytest
 from msgspec import Meta
-from msgspec.structs import fields
 
 from gptrs.errors import UsageError
 from gptrs_runtime.capable_model import CapableModel
 from gptrs_runtime.embedding.embed import embed_either
 from gptrs_runtime.option_fields import Missing, Options, option_fields
-from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest
+from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankRequest
 from gptrs_runtime.verbs import INPUTS, VERBS
 from gptrs_serve import bodies
 from gptrs_serve.openapi import ROUTES
@@ -24,10 +23,6 @@ OF_COMMANDS = {
     "transcribe": {"format"},
 }
 """Fields that no function takes: the command does what they ask for."""
-OF_MODELS = {"model", "kind", "backend", "adapter", "timings", "profile", "truncated"}
-"""Fields of results that are of each run."""
-OF_EMBEDDING = {"shape", "dtype", "embeddings", "similarity"}
-OF_SOUNDS = {"file"}
 
 
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
@@ -70,3 +65,38 @@ def test_what_does_not_go_together_is_refused_in_python_too():
         ClassifyRequest(texts=3)
     with pytest.raises(UsageError, match="batch-size must be at least 1, got 0"):
         EmbedRequest(texts=["a"], batch_size=0)
+
+
+@pytest.mark.parametrize("name", bodies.TASKS)
+def test_a_field_is_one_of_the_body_of_its_route_or_says_why_not(name):
+    body = bodies.TASKS[name]
+    for field, option in option_fields(VERBS[name].request()).items():
+        told = option.option.request
+        if isinstance(told, Missing):
+            assert told.why
+            assert field not in body.__struct_fields__
+        else:
+            assert (field if isinstance(told, Meta) else told) in body.__struct_fields__
+
+
+def test_each_route_of_a_verb_is_described():
+    for name, body in bodies.TASKS.items():
+        assert [ROUTES[path].body for path in VERBS[name].routes] == [body] * len(
+            VERBS[name].routes
+        )
+    assert {path for verb in VERBS.values() for path in verb.routes} <= ROUTES.keys()
+
+
+def test_what_a_route_is_asked_is_a_request():
+    body = bodies.decoded(
+        b'{"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}', bodies.RerankBody
+    )
+    asked = body.asked(RankRequest)
+    expected = {"query": "a", "documents": ["b", "c"], "top_k": 1, "truncate": False}
+    assert asked == expected
+    assert RankRequest(**asked).top_k == 1
+    for given, cut in (("", False), (', "truncate": true', True), (', "truncate": false', False)):
+        for cutting in ("", ', "truncate_prompt_tokens": -1'):
+            text = f'{{"input": "a"{given}{cutting}}}'.encode()
+            asked = bodies.decoded(text, bodies.EmbeddingBody).asked(EmbedRequest)
+            assert asked == {"texts": ["a"], "truncate": cut or (bool(cutting) and not given)}

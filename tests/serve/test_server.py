@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import json
 import os
@@ -260,15 +261,16 @@ def test_clients_who_ask_at_once_share_the_calls_of_an_embedder(tmp_path, model,
     embedder = load_model(save_tiny_bert(tmp_path / "bert"), backend="ref")
     texts = [f"the cat {'sat ' * (n % 4)}home" for n in range(12)]
     expected = gptrs.embed(embedder, texts)
-    sizes, first = [], threading.Event()
+    sizes, first, embed = [], threading.Event(), gptrs.embed
 
+    @functools.wraps(embed)
     def counted(model, texts, **options):
         sizes.append(len(texts))
         if len(sizes) == 1:
             assert first.wait(60)
-        return gptrs.embed(model, texts, **options)
+        return embed(model, texts, **options)
 
-    monkeypatch.setattr("gptrs_serve.served.embed", counted)
+    monkeypatch.setattr("gptrs_runtime.embedding.embed.embed", counted)
 
     async def ask(address):
         async with httpx.AsyncClient(base_url=address, timeout=60) as client:

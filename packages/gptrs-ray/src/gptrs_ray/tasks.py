@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import msgspec
 import numpy as np
 
 from gptrs.api import GptrsError, UsageError
@@ -159,8 +158,7 @@ def _of_verb(verb: Verb) -> Task:
 
     def run(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
         texts = [_text(value) for value in inputs]
-        found = verb.run(model, {"texts": texts, **options})
-        return [{verb.column: msgspec.to_builtins(each, enc_hook=plain)} for each in found]
+        return [{verb.column: value} for value in verb.values(model, texts, **options)]
 
     return Task(verb.name, ("text",), (verb.column,), verb.options, run)
 

@@ -65,7 +65,12 @@ Truncate = Annotated[
         description="Cut texts that are longer than the model reads, or refuse them; without it"
         " they are cut, which a note says."
     ),
-    Option(flag="--truncate/--no-truncate", request=Meta()),
+    Option(
+        flag="--truncate/--no-truncate",
+        request=Meta(
+            description="Cut texts that are longer than the model reads, which is else an error."
+        ),
+    ),
 ]
 
 

@@ -63,10 +63,11 @@ class Verb:
 
     `function` takes a model, and fields of its `request` by keyword; where it has them, `lengths`
     and `progress`, too. `needs` is the method of a model that refuses those that lack what it
-    takes, none where no model runs, `result` what `--json` prints: what was found is its `column`, or each attribute of it a
-    key. Where each text is treated by itself, `each` is true, and `column` is what a row of data
-    gains. `table` has the titles and the rows of what a terminal shows of a request and what was
-    found, `told` the same in a few words. `routes` are those of the server.
+    takes; none where no model runs. `result` is what `--json` prints: what was found is its
+    `column`, or each attribute of it a key. Where each text is treated by itself, `each` is true,
+    and `column` is what a row of data gains. `table` has the titles and the rows of what a terminal
+    shows of a request and what was found, `told` the same in a few words. `routes` are those of the
+    server.
 
     `model` says on the command line which models are meant, None for all; `adapted` takes an
     adapter of one, too.
@@ -108,6 +109,11 @@ class Verb:
         taken = inspect.signature(function).parameters
         given = {**asked, **hooks}
         return function(model, **{name: given[name] for name in given if name in taken})
+
+    def values(self, model: LoadedModel, texts: Sequence[str], **options: Any) -> list[Any]:
+        """Return what each text gains, as JSON values; errors are raised."""
+        found = self.run(model, {"texts": texts, **options})
+        return [msgspec.to_builtins(each, enc_hook=results.plain) for each in found]
 
     def result_of(self, asked: Options, found: Any, **more: Any) -> Result:
         """Return the result of a request; a key that may be left out is where it would be empty."""

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,30 +29,19 @@ from typing_extensions import override
 
 from gptrs.api import BackendError, EngineClosedError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.verbs import VERBS
 from gptrs_serve.bodies import (
+    TASKS,
     ChatBody,
-    ClassifyBody,
     CompletionBody,
     DetokenizeBody,
-    EmbeddingBody,
-    RerankBody,
-    TagBody,
     TokenizeBody,
     decoded,
 )
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
-from gptrs_serve.listing import (
-    classes,
-    detokenize,
-    embeddings,
-    listed_models,
-    one_model,
-    rerank,
-    tags,
-    tokenize,
-)
+from gptrs_serve.listing import answered, detokenize, listed_models, one_model, tokenize
 from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import Guard, RequestError, problem_of, read_body
 from gptrs_serve.served import Metrics, Served
@@ -133,12 +123,11 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         post("/v1/chat/completions", reading(ChatBody, lambda r, b: chat(r, b, served, metrics))),
         post("/v1/completions",
              reading(CompletionBody, lambda r, b: completions(r, b, served, metrics))),
-        post("/v1/embeddings", reading(EmbeddingBody, lambda r, b: embeddings(r, b, served))),
-        post("/v1/rerank", reading(RerankBody, lambda r, b: rerank(r, b, served))),
-        post("/rerank", reading(RerankBody, lambda r, b: rerank(r, b, served))),
-        post("/v1/classify", reading(ClassifyBody, lambda r, b: classes(r, b, served))),
-        post("/classify", reading(ClassifyBody, lambda r, b: classes(r, b, served))),
-        post("/v1/tag", reading(TagBody, lambda r, b: tags(r, b, served))),
+        *(
+            post(path, reading(body, partial(answered, served=served, verb=VERBS[name])))
+            for name, body in TASKS.items()
+            for path in VERBS[name].routes
+        ),
         post("/tokenize", reading(TokenizeBody, lambda _, b: tokenize(b, served))),
         post("/detokenize", reading(DetokenizeBody, lambda _, b: detokenize(b, served))),
         get("/v1/models", models),

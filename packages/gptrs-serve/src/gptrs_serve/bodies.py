@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
@@ -12,8 +13,12 @@ from msgspec import Meta, Struct
 
 from gptrs_runtime.generation.keywords import SamplingFields
 from gptrs_runtime.generation.options import all_options
+from gptrs_runtime.option_fields import TEXTS, Missing, OptionField, Options, option_fields
+from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankRequest, TagRequest
 from gptrs_serve.problems import RequestError
 
+Base = TypeVar("Base", bound=Struct)
+Body = TypeVar("Body")
 Count = Annotated[int, Meta(ge=1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
@@ -54,24 +59,27 @@ class JsonSchema(Struct, tag="json_schema", forbid_unknown_fields=True):
     json_schema: NamedSchema
 
 
-_OPTIONS: Final = {
-    name: (field, field.option.request)
-    for name, field in all_options().items()
-    if isinstance(field.option.request, Meta)
-}
-"""The options of a generation that requests have under their own names, and the bounds there."""
+def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> type[Base]:
+    """Return a body with a field for each option that requests have under its own name.
+
+    Those of a generation have no defaults: the files of the model may say what holds.
+    """
+    told: list[Any] = []
+    for name, field in options.items():
+        bounds = field.option.request
+        if isinstance(bounds, Meta):
+            about = Meta(description=bounds.description or field.meta.description)
+            kind: Any = Annotated[field.type, bounds, about]
+            default = None if base is Struct else field.default
+            kind = kind | None if default is None and not field.required else kind
+            told.append((name, kind) if field.required else (name, kind, default))
+    made = msgspec.defstruct(
+        "Options", told, bases=(base,), forbid_unknown_fields=True, kw_only=True
+    )
+    return cast("type[Base]", made)
 
 
-def _of_options() -> type[Struct]:
-    """Return a body with a field for each of these options."""
-    told: list[tuple[str, Any, None]] = []
-    for name, (field, bounds) in _OPTIONS.items():
-        kind: Any = Annotated[field.type, bounds, Meta(description=field.meta.description)]
-        told.append((name, kind | None, None))
-    return msgspec.defstruct("Options", told, forbid_unknown_fields=True, kw_only=True)
-
-
-class Generating(_of_options(), forbid_unknown_fields=True, kw_only=True):
+class Generating(_with_fields_of(all_options(), Struct), forbid_unknown_fields=True, kw_only=True):
     """Fields that chat and plain completions share.
 
     What chooses the tokens, such as `temperature`, follows from the options of a generation.
@@ -92,7 +100,11 @@ class Generating(_of_options(), forbid_unknown_fields=True, kw_only=True):
 
     def sampling(self) -> SamplingFields:
         """Return the given fields that choose the tokens."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
+        told = {
+            name: getattr(self, name)
+            for name, field in all_options().items()
+            if isinstance(field.option.request, Meta)
+        }
         return cast("SamplingFields", {k: v for k, v in told.items() if v is not None})
 
 
@@ -171,26 +183,44 @@ class ChatBody(Generating, kw_only=True):
     prompt_cache_key: str | None = None
 
 
-class Reading(Struct, forbid_unknown_fields=True, kw_only=True):
+class TaskFields(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The request of a task: the fields that the table of tasks has, under the protocol's names."""
+
+    model: str | None = None
+
+    def asked(self, request: type[Options]) -> dict[str, Any]:
+        """Return the given fields of `request` by the names that the runtime has for them."""
+        given: dict[str, Any] = {}
+        for name, field in option_fields(request).items():
+            told = field.option.request
+            if isinstance(told, Missing):
+                continue
+            value = getattr(self, name if isinstance(told, Meta) else told)
+            if field.kind is TEXTS:
+                value = [value] if isinstance(value, str) else value
+                value = [each if isinstance(each, str) else each.text for each in value]
+            if value is not None:
+                given[name] = value
+        return given
+
+
+class Reading(TaskFields, kw_only=True):
     """Texts that are longer than a model reads are refused unless they may be cut.
 
     `truncate` is the word of TEI; vLLM has `truncate_prompt_tokens`, -1 for what the model reads.
     """
 
-    truncate: bool | None = None
     truncate_prompt_tokens: Literal[-1] | None = None
 
-    @property
-    def may_cut(self) -> bool:
-        """Whether texts may be cut."""
-        return self.truncate or (self.truncate is None and self.truncate_prompt_tokens is not None)
+    def asked(self, request: type[Options]) -> dict[str, Any]:
+        """Return the same; `truncate` says whether texts may be cut."""
+        return {"truncate": self.truncate_prompt_tokens is not None, **super().asked(request)}
 
 
-class EmbeddingBody(Reading, kw_only=True):
+class EmbeddingBody(_with_fields_of(option_fields(EmbedRequest), Reading), kw_only=True):
     """`/v1/embeddings`."""
 
     input: Texts
-    model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = None
 
@@ -201,30 +231,34 @@ class Document(Struct, forbid_unknown_fields=True):
     text: str
 
 
-class RerankBody(Reading, kw_only=True):
+class RerankBody(_with_fields_of(option_fields(RankRequest), Reading), kw_only=True):
     """`/v1/rerank`, as Jina and Cohere have it."""
 
-    query: str
     documents: Annotated[list[str | Document], Meta(min_length=1, max_length=2048)]
-    model: str | None = None
     top_n: Count | None = None
     return_documents: bool = False
 
 
-class ClassifyBody(Reading, kw_only=True):
+class ClassifyBody(_with_fields_of(option_fields(ClassifyRequest), Reading), kw_only=True):
     """`/v1/classify`, as vLLM has it."""
 
     input: Texts
-    model: str | None = None
     user: str | None = None
 
 
-class TagBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class TagBody(_with_fields_of(option_fields(TagRequest), TaskFields), kw_only=True):
     """`/v1/tag`: the parts of texts that a classifier of tokens finds."""
 
     input: Texts
-    model: str | None = None
-    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
+
+
+TASKS: Final[Mapping[str, type[TaskFields]]] = {
+    "embed": EmbeddingBody,
+    "rank": RerankBody,
+    "classify": ClassifyBody,
+    "tag": TagBody,
+}
+"""The bodies of tasks by their names."""
 
 
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -248,9 +282,6 @@ class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     tokens: Tokens
     model: str | None = None
-
-
-Body = TypeVar("Body")
 
 
 def decoded(data: bytes, kind: type[Body]) -> Body:

@@ -6,8 +6,8 @@ import asyncio
 import base64
 import time
 import uuid
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec.structs import asdict
@@ -17,12 +17,16 @@ from starlette.responses import JSONResponse, Response
 from gptrs.errors import ContextLengthError
 from gptrs_runtime.images.image_prompts import shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Entity, LabelScore, Ranked
+from gptrs_runtime.text_classes.classify import all_classes
+from gptrs_runtime.verbs import Verb
 from gptrs_serve.bodies import (
     ClassifyBody,
     DetokenizeBody,
     EmbeddingBody,
     RerankBody,
     TagBody,
+    TaskFields,
     TokenizeBody,
 )
 from gptrs_serve.events import while_connected
@@ -34,53 +38,76 @@ from gptrs_serve.tools import told_tools
 Result = TypeVar("Result")
 
 
-async def embeddings(request: Request, body: EmbeddingBody, served: Served) -> Response:
-    """Return a vector for each text."""
-    name, model = served.named(body.model, "text_embedder")
-    texts = _listed(body.input)
-    work = served.vectors(model, texts, may_cut=body.may_cut)
-    vectors, read = await _for_client(request, work)
+async def answered(request: Request, body: TaskFields, served: Served, verb: Verb) -> Response:
+    """Return what a task finds, in the form of its protocol."""
+    needs = _ranking(body.model, served) if verb.name == "rank" else verb.needs
+    name, model = served.named(body.model, needs)
+    function = all_classes if verb.name == "classify" else None  # in the order of the classes
+    work = served.found(verb, model, body.asked(verb.request()), function)
+    found, read = await _for_client(request, work)
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return JSONResponse(_FORMS[verb.name](body, name, found, usage))
+
+
+def _vectors(
+    body: EmbeddingBody, model: str, found: Sequence[np.ndarray], usage: object
+) -> dict[str, object]:
+    encoded = body.encoding_format == "base64"
     data = [
         {
             "object": "embedding",
             "index": index,
-            "embedding": _encoded(vector) if body.encoding_format == "base64" else vector.tolist(),
+            "embedding": _encoded(vector) if encoded else vector.tolist(),
         }
-        for index, vector in enumerate(vectors)
+        for index, vector in enumerate(found)
     ]
-    usage = _read(read)
-    return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
+    return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-async def classes(request: Request, body: ClassifyBody, served: Served) -> Response:
-    """Return how likely each class of each text is, and the best one."""
-    name, model = served.named(body.model, "text_classifier")
-    texts = _listed(body.input)
-    work = served.class_scores(model, texts, may_cut=body.may_cut)
-    labels, scores, read = await _for_client(request, work)
+def _classes(
+    body: ClassifyBody, model: str, found: Sequence[Sequence[LabelScore]], usage: object
+) -> dict[str, object]:
     data: list[dict[str, object]] = [
         {
             "index": index,
-            "label": labels[int(row.argmax())],
-            "probs": row.tolist(),
-            "num_classes": len(labels),
+            "label": max(row, key=lambda each: each.score).label,
+            "probs": [each.score for each in row],
+            "num_classes": len(row),
         }
-        for index, row in enumerate(scores)
+        for index, row in enumerate(found)
     ]
-    return JSONResponse(_described("classify", name, data, _read(read)))
+    return _described("classify", model, data, usage)
 
 
-async def tags(request: Request, body: TagBody, served: Served) -> Response:
-    """Return the names in each text, with their classes and places."""
-    name, model = served.named(body.model, "token_classifier")
-    texts = _listed(body.input)
-    found = await _for_client(request, served.entities(model, texts, body.aggregation))
+def _tags(
+    body: TagBody, model: str, found: Sequence[Sequence[Entity]], usage: object
+) -> dict[str, object]:
     data: list[dict[str, object]] = [
         {"index": index, "entities": [asdict(entity) for entity in entities]}
         for index, entities in enumerate(found)
     ]
-    usage = _read(sum(await _lengths(model, texts)))
-    return JSONResponse(_described("tag", name, data, usage))
+    return _described("tag", model, data, usage)
+
+
+def _ranked(
+    body: RerankBody, model: str, found: Sequence[Ranked], usage: object
+) -> dict[str, object]:
+    results: list[dict[str, object]] = []
+    for each in found:
+        result: dict[str, object] = {"index": each.index, "relevance_score": each.score}
+        if body.return_documents:
+            result["document"] = {"text": each.text}
+        results.append(result)
+    return {"id": f"rerank-{uuid.uuid4().hex}", "model": model, "results": results, "usage": usage}
+
+
+_FORMS: Final[Mapping[str, Callable[..., dict[str, object]]]] = {
+    "embed": _vectors,
+    "classify": _classes,
+    "tag": _tags,
+    "rank": _ranked,
+}
+"""What is told of what was found, as OpenAI, vLLM and Jina have it."""
 
 
 async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
@@ -102,7 +129,7 @@ async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
 
 
 def _described(
-    what: str, model: str, data: Sequence[dict[str, object]], usage: dict[str, object]
+    what: str, model: str, data: Sequence[dict[str, object]], usage: object
 ) -> dict[str, object]:
     """Return a list of results as vLLM describes one."""
     return {
@@ -115,38 +142,8 @@ def _described(
     }
 
 
-def _listed(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
-
-
-async def _lengths(model: LoadedModel, texts: Sequence[str]) -> list[int]:
-    """Return how many tokens texts have."""
-    return await asyncio.to_thread(lambda: [len(model.tokenizer.encode(text)) for text in texts])
-
-
-def _read(tokens: int) -> dict[str, object]:
-    """Return the usage of a request that writes nothing."""
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
-
-
 def _encoded(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
-
-async def rerank(request: Request, body: RerankBody, served: Served) -> Response:
-    """Return the documents in the order in which they answer a query, the best first."""
-    name, model = served.named(body.model, _ranking(body.model, served))
-    texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    ranking = served.ranked(model, body.query, texts, body.top_n, may_cut=body.may_cut)
-    found, read = await _for_client(request, ranking)
-    results: list[dict[str, object]] = []
-    for each in found:
-        result: dict[str, object] = {"index": each.index, "relevance_score": each.score}
-        if body.return_documents:
-            result["document"] = {"text": each.text}
-        results.append(result)
-    told = {"id": f"rerank-{uuid.uuid4().hex}", "model": name, "results": results}
-    return JSONResponse({**told, "usage": _read(read)})
 
 
 def _ranking(name: str | None, served: Served) -> str:

@@ -9,16 +9,8 @@ import msgspec
 
 from gptrs import __version__
 from gptrs.quick_dataclass import dataclass
-from gptrs_serve.bodies import (
-    ChatBody,
-    ClassifyBody,
-    CompletionBody,
-    DetokenizeBody,
-    EmbeddingBody,
-    RerankBody,
-    TagBody,
-    TokenizeBody,
-)
+from gptrs_runtime.verbs import VERBS
+from gptrs_serve.bodies import TASKS, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 
 
 @dataclass(frozen=True)
@@ -31,15 +23,18 @@ class _Route:
     answer: str = "application/json"
 
 
+def _summary(task: str) -> str:
+    return "Give each text a vector." if task == "embed" else VERBS[task].summary
+
+
 ROUTES: Final[Mapping[str, _Route]] = {
     "/v1/chat/completions": _Route("post", "Answer a conversation.", ChatBody),
     "/v1/completions": _Route("post", "Continue prompts.", CompletionBody),
-    "/v1/embeddings": _Route("post", "Give each text a vector.", EmbeddingBody),
-    "/v1/rerank": _Route("post", "Rank documents by how well they answer a query.", RerankBody),
-    "/rerank": _Route("post", "The same.", RerankBody),
-    "/v1/classify": _Route("post", "Tell the classes of texts.", ClassifyBody),
-    "/classify": _Route("post", "The same.", ClassifyBody),
-    "/v1/tag": _Route("post", "Find the names in texts.", TagBody),
+    **{
+        path: _Route("post", "The same." if number else _summary(name), body)
+        for name, body in TASKS.items()
+        for number, path in enumerate(VERBS[name].routes)
+    },
     "/tokenize": _Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
     "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
     "/v1/models": _Route("get", "List the models that are served."),

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -16,17 +16,13 @@ from gptrs.api import UsageError
 from gptrs.api.backends import Backend
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
-from gptrs_runtime.embedding.embed import embed
-from gptrs_runtime.forward import class_label
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.results import Entity, Ranked
 from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
-from gptrs_runtime.text_classes.classify import class_scores, rank, text_logits
-from gptrs_runtime.text_classes.fill import tag
-from gptrs_runtime.tokenization.encoded_text import LongTexts, TextLength
+from gptrs_runtime.tokenization.encoded_text import TextLength
+from gptrs_runtime.verbs import Verb
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import guesses_of
 from gptrs_serve.text_calls import TextCalls
@@ -165,64 +161,34 @@ class Served:
 
         return await asyncio.to_thread(work)
 
-    async def ranked(
+    async def found(
         self,
+        verb: Verb,
         model: LoadedModel,
-        query: str,
-        documents: Sequence[str],
-        top: int | None,
-        *,
-        may_cut: bool,
-    ) -> tuple[list[Ranked], int]:
-        """Return the documents, the best first, and how many tokens were read."""
-        lengths: list[TextLength] = []
-        found = await self.calls.alone(
-            lambda: rank(model, query, documents, top, truncate=may_cut, lengths=lengths.extend)
-        )
-        return found, sum(length.read for length in lengths)
+        asked: Mapping[str, Any],
+        function: Callable[..., Any] | None = None,
+    ) -> tuple[Sequence[Any], int]:
+        """Return what a task, or another `function` like its own, finds, and the tokens read.
 
-    async def class_scores(
-        self, model: LoadedModel, texts: Sequence[str], *, may_cut: bool
-    ) -> tuple[list[str], list[np.ndarray], int]:
-        """Return the names of the classes, the scores of each text, f64 [classes], and how many
-        tokens were read.
+        Texts of several requests are joined where the task treats each by itself.
         """
 
-        def work(texts: Sequence[str]) -> list[tuple[np.ndarray, int]]:
+        def work(texts: Sequence[str]) -> tuple[Any, list[TextLength]]:
             lengths: list[TextLength] = []
-            long = LongTexts(may_cut, lengths.extend)
-            logits = text_logits(model, texts, long=long)
-            scores = class_scores(model.config, logits.shape[1])(logits)
-            return _with_read(scores, lengths)
+            given = {**asked, "texts": texts} if verb.each else asked
+            found = verb.run(model, given, function, lengths=lengths.extend)
+            return found, lengths
 
-        found = await self.calls.run((model, "classes", may_cut), texts, work)
-        names = [class_label(model.config, index) for index in range(len(found[0][0]))]
-        return names, [scores for scores, _ in found], sum(read for _, read in found)
-
-    async def entities(
-        self, model: LoadedModel, texts: Sequence[str], aggregation: str
-    ) -> list[list[Entity]]:
-        """Return the names in each text."""
-        key = (model, "tags", aggregation)
-        return await self.calls.run(key, texts, lambda texts: tag(model, texts, aggregation))
-
-    async def vectors(
-        self, model: LoadedModel, texts: Sequence[str], *, may_cut: bool
-    ) -> tuple[list[np.ndarray], int]:
-        """Return the vector of each text, f32 [D], and how many tokens were read."""
-
-        def work(texts: Sequence[str]) -> list[tuple[np.ndarray, int]]:
-            lengths: list[TextLength] = []
-            vectors = embed(model, texts, truncate=may_cut, lengths=lengths.extend)
-            return _with_read(vectors, lengths)
-
-        found = await self.calls.run((model, "vectors", may_cut), texts, work)
-        return [vector for vector, _ in found], sum(read for _, read in found)
-
-
-def _with_read(rows: np.ndarray, lengths: Sequence[TextLength]) -> list[tuple[np.ndarray, int]]:
-    """Return a row of each text, with how many tokens of it were read."""
-    return [(row, length.read) for row, length in zip(rows, lengths, strict=True)]
+        if not verb.each:
+            found, lengths = await self.calls.alone(lambda: work(()))
+            return found, sum(length.read for length in lengths)
+        options = sorted((name, value) for name, value in asked.items() if name != "texts")
+        rows = await self.calls.run(
+            (model, verb.name, *options),
+            asked["texts"],
+            lambda texts: list(zip(*work(texts), strict=True)),
+        )
+        return [row for row, _ in rows], sum(length.read for _, length in rows)
 
 
 # The models that a server answers with, by the names that its clients call them by.

@@ -115,13 +115,28 @@ def classify(
     `truncate` and `lengths` are as of `embed`. UsageError if there is no text; ModelError for a
     model without the capability `text_classifier`, or without a tokenizer.
     """
+    rows = all_classes(
+        model, texts, batch_size, truncate=truncate, lengths=lengths, progress=progress
+    )
+    return [tuple(sorted(row, key=lambda each: -each.score)) for row in rows]
+
+
+def all_classes(
+    model: LoadedModel,
+    texts: Sequence[Text],
+    batch_size: int = BATCH_SIZE,
+    *,
+    truncate: bool | None = None,
+    lengths: Lengths | None = None,
+    progress: Progress | None = None,
+) -> list[tuple[LabelScore, ...]]:
+    """Return the same in the order of the classes."""
     logits = text_logits(model, texts, batch_size, progress, LongTexts(truncate, lengths))
     scores = class_scores(model.config, logits.shape[1])(logits)
     names = [class_label(model.config, index) for index in range(logits.shape[1])]
-    best = np.argsort(-scores, axis=1, kind="stable")
     return [
-        tuple(LabelScore(names[int(index)], float(row[index])) for index in order)
-        for row, order in zip(scores, best, strict=True)
+        tuple(LabelScore(name, float(score)) for name, score in zip(names, row, strict=True))
+        for row in scores
     ]
 
 
