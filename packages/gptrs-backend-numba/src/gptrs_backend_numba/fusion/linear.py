@@ -1,86 +1,163 @@
-"""Fusions of linear layers with bias, activation and residual into one matrix product."""
+"""Fusions of matrix products with bias, activation and residual into one linear layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from gptrs.functionals.compositions import Activation, linear_activation
-from gptrs.functionals.creation import linear
+from gptrs.capture.tensor import Tensor
+from gptrs.functionals.activation import gelu, relu, relu6, silu
+from gptrs.functionals.matching import FunctionalPattern
 from gptrs.ir import dtypes
-from gptrs.ir.attributes import Dictionary
+from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Cast, Clamp, Erf, Logistic, Maximum, Tanh
-from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.ops.layout import BroadcastTo, Transpose
 from gptrs.ir.program import Region, Value
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
-from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
+from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.needed_patterns import tensors
 from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 _SMALLEST = 1024
 """Elements of a weight below which a product costs less than finding out how to compute it."""
-_EPILOGUES = {
-    "none": "none",
-    "relu": "relu",
-    "relu6": "relu6",
-    "silu": "silu",
-    "gelu": "gelu_erf",
-    "gelu_tanh": "gelu_tanh",
-    "gelu_quick": "gelu_quick",
-}
-"""The names of activations in `gptrs.functionals.compositions`, and those in epilogues."""
+_MATRIX = 2
+_TARGETS = frozenset(map(linear_target, FLOATS))
 
 
-def _call(call: FoundCall) -> CustomCall | None:
-    attributes, weight = call.attributes, call.operands["weight"].type
-    activation = attributes.get("activation", "none")
-    assert isinstance(activation, str)
-    if weight.dtype not in FLOATS or weight.size < _SMALLEST:
-        return None
+def fuse_products(region: Region) -> Region:
+    """Return the region whose products with one matrix are linear layers, a bias included."""
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        if isinstance(node.op, DotGeneral):
+            _fuse_product(node, node.op, rewriter)
+    return rewriter.region()
+
+
+def _fuse_product(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) -> None:
+    x, weight = node.operands
+    plain = op == DotGeneral(op.contract_lhs, op.contract_rhs) and len(op.contract_rhs) == 1
+    if not plain or weight.type.rank != _MATRIX or weight.type.dtype not in FLOATS:
+        return
+    if weight.type.size < _SMALLEST:
+        return
+    root, bias = _biased(node, rewriter) or (node, ())
+    ((along,), (contracted,)) = op.contract_lhs, op.contract_rhs
+    if along != x.type.rank - 1:
+        order = (*(axis for axis in range(x.type.rank) if axis != along), along)
+        (x,) = rewriter.insert(Transpose(order), [x], root).results
     attrs = Dictionary.of(
-        layout=str(attributes["layout"]),
-        activation=_EPILOGUES[activation],
-        bias="bias" in call.operands,
+        layout="out_in" if contracted else "in_out",
+        activation="none",
+        bias=bool(bias),
         residual=False,
     )
-    return CustomCall(linear_target(weight.dtype), (call.result.type,), attrs)
+    target, (result,) = linear_target(weight.type.dtype), root.results
+    made = rewriter.insert(CustomCall(target, (result.type,), attrs), [x, weight, *bias], root)
+    rewriter.replace(result, made.results[0])
+    rewriter.erase_dead(root)
+
+
+def _biased(
+    node: InstructionNode, rewriter: Rewriter
+) -> tuple[InstructionNode, tuple[Value]] | None:
+    """Return what adds one vector to each row of a product, and the vector."""
+    (product,) = node.results
+    total, other = _addition(product, rewriter) or (node, product)
+    spread = rewriter.definition(other)
+    if spread is None or not isinstance(spread.op, BroadcastTo):
+        return None
+    (vector,) = spread.operands
+    return (total, (vector,)) if vector.type.shape == product.type.shape[-1:] else None
+
+
+def _addition(product: Value, rewriter: Rewriter) -> tuple[InstructionNode, Value] | None:
+    """Return the only reader of a product, and what it adds; None if it does anything else."""
+    users = rewriter.users(product)
+    if rewriter.reads(product) != 1 or len(users) != 1 or not isinstance(users[0].op, Add):
+        return None
+    first, second = users[0].operands
+    return users[0], second if first is product else first
+
+
+def add_activations(region: Region) -> Region:
+    """Return the region with `activation(linear(x))` as linear layers with the activation."""
+    rewriter = Rewriter(region)
+    if not any(_layer(node) for node in rewriter):
+        return region
+    ops = {type(node.op) for node in rewriter}
+    for needed, patterns in _ACTIVATIONS.items():
+        for node in reversed(list(rewriter)) if needed in ops else ():
+            for name, pattern in patterns.items():
+                if not node.erased and len(node.results) == 1:
+                    call = pattern.find_call(node.results[0], rewriter.definition)
+                    _add_activation(name, call, rewriter)
+    return rewriter.region()
+
+
+def _add_activation(name: str, call: FoundCall | None, rewriter: Rewriter) -> None:
+    node = None if call is None else rewriter.definition(call.operands["x"].value)
+    layer = None if node is None else _layer(node)
+    if call is None or node is None or layer is None or layer.attrs["activation"] != "none":
+        return
+    if not _is_shared(call, rewriter):
+        _extend(node, layer, call.result, rewriter, activation=name)
+
+
+def _is_shared(call: FoundCall, rewriter: Rewriter) -> bool:
+    """Return whether anything else reads what the operand becomes on its way to the result."""
+    inner = {call.operands["x"].value}
+    for made in call.made:
+        if not inner.isdisjoint(made.operands):
+            inner.update(made.results)
+    inner.discard(call.result)
+    own = sum(value in inner for made in call.made for value in made.operands)
+    return sum(map(rewriter.reads, inner)) != own
 
 
 def add_residuals(region: Region) -> Region:
     """Return the region with `linear(x) + y` as linear layers with the residual y."""
     rewriter = Rewriter(region)
     for node in list(rewriter):
-        layer = node.op
-        if isinstance(layer, CustomCall) and _takes_residual(layer):
-            _add_residual(node, layer, rewriter, region)
+        layer = None if node.erased else _layer(node)
+        found = layer and _addition(node.results[0], rewriter)
+        if layer and found:
+            total, other = found
+            spread = rewriter.definition(other)
+            # The kernel reads residuals as they lie in memory; to write one first is no gain.
+            if spread is None or not isinstance(spread.op, BroadcastTo):
+                _extend(node, layer, total.results[0], rewriter, other, residual=True)
     return rewriter.region()
 
 
-def _takes_residual(op: CustomCall) -> bool:
-    linear = op.target in [linear_target(dtype) for dtype in FLOATS]
-    return linear and op.attrs["residual"] is False
+def _layer(node: InstructionNode) -> CustomCall | None:
+    """Return the op of a linear layer to which nothing is added yet."""
+    op = node.op
+    if isinstance(op, CustomCall) and op.target in _TARGETS and op.attrs["residual"] is False:
+        return op
+    return None
 
 
-def _add_residual(
-    node: InstructionNode, layer: CustomCall, rewriter: Rewriter, region: Region
+def _extend(
+    node: InstructionNode,
+    layer: CustomCall,
+    result: Value,
+    rewriter: Rewriter,
+    *operands: Value,
+    **changes: DictionaryValue,
 ) -> None:
-    (product,) = node.results
-    users = rewriter.users(product)
-    if product in region.results or len(users) != 1 or not isinstance(users[0].op, Add):
-        return
-    (total,) = users
-    others = [value for value in total.operands if value is not product]
-    if len(others) != 1 or _is_broadcast(rewriter.definition(others[0])):
-        return
-    attrs = Dictionary.of(dict(layer.attrs.items) | {"residual": True})
-    made = rewriter.insert(replace(layer, attrs=attrs), [*node.operands, *others], total)
-    rewriter.replace(total.results[0], made.results[0])
-    rewriter.erase(total)
-    rewriter.erase(node)
+    """Let the layer compute `result`, with more operands and other attributes."""
+    root = rewriter.definition(result)
+    assert root is not None, "computed of the layer"
+    op = replace(layer, attrs=Dictionary.of(dict(layer.attrs.items) | changes))
+    made = rewriter.insert(op, [*node.operands, *operands], root)
+    rewriter.replace(result, made.results[0])
+    rewriter.erase_dead(root)
 
 
 def take_narrow_weights(region: Region, target: str = linear_target(dtypes.f32)) -> Region:
@@ -110,39 +187,35 @@ def _narrow_weight(node: InstructionNode, rewriter: Rewriter, target: str) -> Va
     return narrow if narrow.type.dtype in NARROW else None
 
 
-def _is_broadcast(node: InstructionNode | None) -> bool:
-    # The kernel reads residuals as they lie in memory; to write all of it first is no gain.
-    return node is not None and isinstance(node.op, BroadcastTo)
-
-
 NARROW_GROUPS = RegionPass(
     "numba-fuse-narrow-groups", lambda region: take_narrow_weights(region, GROUPED_LINEAR)
 )
 """The same for products of groups of rows, which are composites that this backend claims."""
-_LAYERS: list[dict[str, object]] = [
-    {**tensors(x="f32[2, 3]", weight=weight, **bias), "layout": layout}
-    for layout, weight in (("out_in", "f32[4, 3]"), ("in_out", "f32[3, 4]"))
-    for bias in ({}, {"bias": "f32[4]"})
-]
-_ACTIVATIONS: dict[type[Op], tuple[Activation, ...]] = {
-    Tanh: ("gelu_tanh",),
-    Erf: ("gelu",),
-    Logistic: ("silu", "gelu_quick"),
-    Clamp: ("relu6",),
-    Maximum: ("relu",),
+
+
+def _pattern(function: Callable[..., Tensor], **words: str) -> FunctionalPattern:
+    return FunctionalPattern(
+        function.__name__, function, [{**tensors(x="f32[2, 3]"), **words}], evaluate
+    )
+
+
+_ACTIVATIONS: dict[type[Op], dict[str, FunctionalPattern]] = {
+    Tanh: {"gelu_tanh": _pattern(gelu, approximate="tanh")},
+    Erf: {"gelu_erf": _pattern(gelu)},
+    Logistic: {"silu": _pattern(silu), "gelu_quick": _pattern(gelu, approximate="quick")},
+    Clamp: {"relu6": _pattern(relu6)},
+    Maximum: {"relu": _pattern(relu)},
 }
-"""The op that says which activations there may be."""
+"""By an op that each has, what may follow a layer, under the names of epilogues.
 
-
-def _with_activation(op: type[Op], *names: Activation) -> Pass:
-    examples = [{**layer, "activation": name} for layer in _LAYERS for name in names]
-    return fusion(linear_activation, examples, (DotGeneral, op), _call)
-
+Patterns rather than a claim of `gelu`: where no layer is in front of it, the kernel of elementwise
+chains computes it together with what is around it.
+"""
 
 FUSE_LINEAR: tuple[Pass, ...] = (
-    *(_with_activation(op, *names) for op, names in _ACTIVATIONS.items()),
-    fusion(linear, _LAYERS, (DotGeneral,), _call),
+    RegionPass("numba-fuse-linear", fuse_products),
+    RegionPass("numba-fuse-activation", add_activations),
     RegionPass("numba-fuse-residual", add_residuals),
     RegionPass("numba-fuse-narrow-weights", take_narrow_weights),
 )
-"""The longest chains first; what comes after them works on what are calls by then."""
+"""Layers first; what comes after works on them."""
