@@ -23,7 +23,7 @@ from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.claims import claim
-from gptrs_backend_numba.fusion.passes import FUSE
+from gptrs_backend_numba.fusion.passes import FUSE, LEGALIZE
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
@@ -39,7 +39,8 @@ def fused(function: Callable[..., Tensor], *types: str) -> Program:
     leaves = [Argument(parse_type(text), place, None) for place, text in enumerate(types)]
     result = function(*map(Tensor, leaves))
     program = GraphSlice([result.source]).lower(leaves)
-    return Pipeline(inlining=CLAIMS, fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    pipeline = Pipeline(CLAIMS, LEGALIZE, FUSE, evaluate=evaluate, verify=True)
+    return pipeline.run(program)
 
 
 def calls(program: Program) -> list[CustomCall]:
@@ -163,6 +164,38 @@ def test_layers_take_activation_and_residual(
     assert call.attrs["bias"] is call.attrs["residual"] is True
 
 
+@pytest.mark.parametrize(
+    ("function", "types", "layout"),
+    [
+        (lambda x, w: F.linear(x, F.transpose(w)), ["f32[3, 64]", "f32[64, 32]"], "in_out"),
+        (
+            lambda x, w: F.linear(x, F.transpose(w), layout="in_out"),
+            ["f32[3, 64]", "f32[32, 64]"],
+            "out_in",
+        ),
+        (lambda x, w: F.matmul(x, F.transpose(w)), ["f32[3, 64]", "f32[32, 64]"], "out_in"),
+    ],
+)
+def test_a_layer_reads_a_transposed_weight_where_it_lies(
+    function: Callable[..., Tensor], types: Sequence[str], layout: str
+):
+    program = fused(function, *types)
+    (call,) = calls(program)
+    assert len(program.main.body.instructions) == 1
+    assert call.attrs["layout"] == layout
+
+
+def test_a_product_written_out_is_a_layer_with_a_bias_and_rows_that_are_turned():
+    def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.relu(b + F.matmul(F.swap_axes(x, 1, 2), w))
+
+    program = fused(layer, "f16[2, 64, 5]", "f16[64, 32]", "f16[32]")
+    assert [made.op.name for made in program.main.body.instructions] == ["transpose", "custom_call"]
+    (call,) = calls(program)
+    assert call.attrs["bias"] is True
+    assert call.attrs["activation"] == "relu"
+
+
 def test_a_product_that_is_read_elsewhere_is_not_computed_twice():
     def twice(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         inner = F.linear(x, w, b)
@@ -192,7 +225,7 @@ def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
     rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
     assert create(1).fuse() == tuple(each for each in FUSE if each not in rounding)
     monkeypatch.setenv("GPTRS_NUMBA_FUSE", "0")
-    assert create(1).fuse() == ()
+    assert create(1).fuse() == create(1).legalize() == ()
 
 
 def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):

@@ -207,6 +207,10 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
         claims = import_module("gptrs_backend_numba.fusion.claims")
         return cast("Claimed", claims.claim(op, operands, results))
 
+    def legalize(self) -> Sequence[Pass]:
+        """The passes that let claimed calls take in what is in front of them."""
+        return import_module("gptrs_backend_numba.fusion.passes").LEGALIZE if is_on() else ()
+
     def fuse(self) -> Sequence[Pass]:
         """The passes that put calls of functionals together, for the precision of this backend."""
         # Late: a program that an earlier process optimized has been fused.

@@ -25,7 +25,12 @@ from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
-from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, fits_grouped
+from gptrs_backend_numba.lowering.linear import (
+    GROUPED_LINEAR,
+    SMALLEST,
+    fits_grouped,
+    linear_target,
+)
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.lowering.paged_attention import (
     PAGED_ATTENTION,
@@ -35,6 +40,9 @@ from gptrs_backend_numba.lowering.paged_attention import (
 )
 from gptrs_backend_numba.lowering.reduction import rows_target
 from gptrs_backend_numba.lowering.table import TABLE
+
+_IMAGES = 4
+"""The rank of images [N, H, W, C]."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +208,20 @@ def _update_pages(call: _Call) -> Claimed:
     return call.lowered(call.replaced(UPDATE_PAGES), slots=[Cast(dtypes.si32)])
 
 
+def _linear(call: _Call) -> Claimed:
+    x, weight, *bias = call.operands("x", "weight", "bias")
+    layout = call.op.attrs["layout"]
+    if weight.dtype not in FLOATS:
+        return _wrong_type(weight.dtype, FLOATS)
+    if weight.size < SMALLEST:
+        return Declined(f"to multiply with fewer than {SMALLEST} weights costs less than a call")
+    if layout == "in_out" and x.rank == _IMAGES and x.dtype is dtypes.f32:
+        return Declined("a product with the channels of images is a convolution of one position")
+    return call.replaced(
+        linear_target(x.dtype), layout=layout, activation="none", bias=bool(bias), residual=False
+    )
+
+
 def _grouped_linear(call: _Call) -> Claimed:
     x, weight, groups = call.operands("x", "weight", "groups")
     if not fits_grouped([x, weight, groups.with_dtype(dtypes.si64)]):
@@ -235,6 +257,7 @@ _CLAIMS: dict[str, _Claim] = {
     "attention.v1": _attention,
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,
+    "linear.v1": _linear,
     "grouped_linear.v1": _grouped_linear,
     "rotary.v1": _rotary,
 }

@@ -21,11 +21,9 @@ from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.needed_patterns import tensors
-from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, NARROW, linear_target
+from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, NARROW, SMALLEST, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
-_SMALLEST = 1024
-"""Elements of a weight below which a product costs less than finding out how to compute it."""
 _MATRIX = 2
 _TARGETS = frozenset(map(linear_target, FLOATS))
 
@@ -44,7 +42,7 @@ def _fuse_product(node: InstructionNode, op: DotGeneral, rewriter: Rewriter) -> 
     plain = op == DotGeneral(op.contract_lhs, op.contract_rhs) and len(op.contract_rhs) == 1
     if not plain or weight.type.rank != _MATRIX or weight.type.dtype not in FLOATS:
         return
-    if weight.type.size < _SMALLEST:
+    if weight.type.size < SMALLEST:
         return
     root, bias = _biased(node, rewriter) or (node, ())
     ((along,), (contracted,)) = op.contract_lhs, op.contract_rhs
@@ -83,6 +81,25 @@ def _addition(product: Value, rewriter: Rewriter) -> tuple[InstructionNode, Valu
         return None
     first, second = users[0].operands
     return users[0], second if first is product else first
+
+
+def take_transposed_weights(region: Region) -> Region:
+    """Return the region with `linear(x, transpose(w))` as a layer of w in the other layout.
+
+    As `dot_general` takes in transposes: a parameter would be kept a second time, transposed.
+    """
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        layer = _layer(node)
+        turned = layer and rewriter.definition(node.operands[1])
+        if layer and turned and isinstance(turned.op, Transpose):
+            x, _, *rest = node.operands
+            layout = "in_out" if layer.attrs["layout"] == "out_in" else "out_in"
+            made = _changed(layer, layout=layout)
+            made = rewriter.insert(made, [x, *turned.operands, *rest], node)
+            rewriter.replace(node.results[0], made.results[0])
+            rewriter.erase_dead(node)
+    return rewriter.region()
 
 
 def add_activations(region: Region) -> Region:
@@ -154,10 +171,13 @@ def _extend(
     """Let the layer compute `result`, with more operands and other attributes."""
     root = rewriter.definition(result)
     assert root is not None, "computed of the layer"
-    op = replace(layer, attrs=Dictionary.of(dict(layer.attrs.items) | changes))
-    made = rewriter.insert(op, [*node.operands, *operands], root)
+    made = rewriter.insert(_changed(layer, **changes), [*node.operands, *operands], root)
     rewriter.replace(result, made.results[0])
     rewriter.erase_dead(root)
+
+
+def _changed(layer: CustomCall, **changes: DictionaryValue) -> CustomCall:
+    return replace(layer, attrs=Dictionary.of(dict(layer.attrs.items) | changes))
 
 
 def take_narrow_weights(region: Region, target: str = linear_target(dtypes.f32)) -> Region:
@@ -212,6 +232,7 @@ Patterns rather than a claim of `gelu`: where no layer is in front of it, the ke
 chains computes it together with what is around it.
 """
 
+TRANSPOSED_WEIGHTS = RegionPass("numba-transposed-weights", take_transposed_weights)
 FUSE_LINEAR: tuple[Pass, ...] = (
     RegionPass("numba-fuse-linear", fuse_products),
     RegionPass("numba-fuse-activation", add_activations),

@@ -61,6 +61,8 @@ BF16_LINEAR = "gptrs.numba.bf16_linear.v1"
 """The target of `gptrs_backend_numba.lowering.linear`."""
 NARROW: tuple[DType, ...] = (dtypes.bf16, dtypes.f16)
 """Types of weights that are widened in registers where all else is f32."""
+SMALLEST = 1024
+"""Elements of a weight below which a product costs less than finding out how to compute it."""
 _LAYOUTS = ("out_in", "in_out")
 _ATTRIBUTES = {"layout", "activation", "bias", "residual"}
 
