@@ -12,6 +12,7 @@ from functionals.temporary import implemented
 from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch import composites as dispatched
 from gptrs.ir import Program, print_program, verify
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.optimizer.passes.cleanup import Inlining
@@ -86,6 +87,27 @@ def test_what_is_captured_depends_on_overrides_within():
     kinds = [each.kind for each in composites(captured(usual, changed))]
     np.testing.assert_allclose(changed.numpy(), usual.numpy() * 2, rtol=1e-6)
     assert kinds == ["attention.v1", "attention.v1/overridden"]
+
+
+def test_a_body_runs_once_a_call_under_an_override_within_and_never_under_another(monkeypatch):
+    bodies: list[str] = []
+    capture = dispatched.capture_body
+
+    def counted(kind, *given):
+        bodies.append(kind)
+        return capture(kind, *given)
+
+    monkeypatch.setattr(dispatched, "capture_body", counted)
+    query = gptrs.tensor(np.ones((1, 1, 2, 7), np.float32))
+    plain = {"plain": lambda x, axis=-1: F.softmax(x, axis) * 2}
+    with implemented("safe_softmax", plain):
+        for override in ({"safe_softmax": "plain"}, {"gelu": "benchmark"}):
+            F.attention(query, query, query)
+            bodies.clear()
+            with gptrs.overrides(override):
+                calls = [F.attention(query, query, query) for _ in range(2)]
+            assert bodies.count("attention.v1") == (2 if "safe_softmax" in override else 0)
+            assert len(composites(captured(*calls))) == 2
 
 
 def test_an_override_of_something_else_changes_no_kind():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
+
+from typing_extensions import override
 
 from gptrs.capture.jitting.captured_function import add_signature_context
 from gptrs.functionals.dispatch.override_policy import Policy
@@ -85,11 +87,35 @@ def suspended(functional: str) -> Generator[None]:
         yield
 
 
+class Called(Mapping[str, Choice]):
+    """No choices; collects the functionals whose choice is asked for, those that are called."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    @override
+    def __getitem__(self, key: str) -> Choice:
+        self.names.add(key)
+        raise KeyError(key)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    @override
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True  # an empty mapping would not be asked
+
+
 @contextmanager
-def nothing_overridden() -> Generator[None]:
-    """Scope in which each functional is the portable one."""
-    with _set({}):
-        yield
+def nothing_overridden() -> Generator[Called]:
+    """Scope in which each functional is the portable one; gives the names of those called."""
+    called = Called()
+    with _set(called):
+        yield called
 
 
 @contextmanager

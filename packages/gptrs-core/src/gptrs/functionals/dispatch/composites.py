@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import cast
 
@@ -14,6 +15,7 @@ from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.functionals.dispatch.active_overrides import (
     ACTIVE,
     Arguments,
+    Called,
     Keywords,
     nothing_overridden,
 )
@@ -39,6 +41,8 @@ class _Decomposed:
     """The decomposition, after the functions that it calls."""
     single: bool
     """Whether the functional returns a tensor rather than several."""
+    called: frozenset[str] = frozenset()
+    """The functionals that the portable body calls, and those that they call."""
 
 
 class CompositeCalls:
@@ -48,7 +52,7 @@ class CompositeCalls:
     the order of the parameters; all other arguments are attributes, those left out as well, but not
     those that are None. A call is captured in place, as the primitives of its body, where one
     instruction cannot hold it: an argument is no attribute, the body uses tensors that it is not
-    given, ops run one by one (eager mode), or a `benchmark` policy times functionals in the body.
+    given, ops run one by one (eager mode), or a `benchmark` policy times a functional in the body.
 
     A kind with an implementation behind a slash is one that backends do not claim: `gelu.v1/fast`,
     and `attention.v1/overridden` where an override changes what the portable body captures.
@@ -65,7 +69,7 @@ class CompositeCalls:
 
         `name` is that of the implementation, None for the portable one.
         """
-        if execute.eager() or _times_calls():
+        if execute.eager():
             return body(*args, **kwargs)
         given = {**dict(zip(self._defaults, args, strict=False)), **kwargs}
         whole = {key: given.get(key, default) for key, default in self._defaults.items()}
@@ -90,30 +94,49 @@ class CompositeCalls:
         self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
         """Return a captured call; None if it is none that a function can stand for."""
-        if name is not None or ACTIVE.get():
-            # What others implement may depend on anything: it runs each time, and equal calls are
-            # those with equal programs.
-            made = self._overridden(name, run, operands, attrs)
-            return None if made is None else self._known.find(made.op, lambda: made)[0]
+        if name is not None:
+            return self._anew(f"{self.kind}/{name}", run, operands, attrs)
+        active, usual = ACTIVE.get(), self._usual(run, operands, attrs)
+        if not active:
+            return usual
+        if usual is not None and isinstance(active, Called):
+            active.names |= usual.called  # of a call inside of another one
+        touched = active.keys() if usual is None else active.keys() & usual.called
+        if not touched:
+            return usual
+        if any(isinstance(active[each].policy, Benchmark) for each in touched):
+            return None
+        made = self._anew(self.kind, run, operands, attrs)
+        if made is None or (usual is not None and made.op == usual.op):
+            return made  # a decomposition is named by its content
+        return replace(made, op=replace(made.op, kind=f"{self.kind}/overridden"))
+
+    def _usual(
+        self, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
+    ) -> _Decomposed | None:
+        """Return the call where nothing is overridden: one for all equal calls."""
         types = tuple([operand.type for operand in operands.values()])
-        key = tuple(operands), types, attrs, signature_context()
-        found, guards = self._known.find(key, lambda: _decomposed(self.kind, run, operands, attrs))
+        with nothing_overridden() if ACTIVE.get() else nullcontext():
+            key = tuple(operands), types, attrs, signature_context()
+
+        def make() -> _Decomposed | None:
+            with nothing_overridden() as called:
+                made = _decomposed(self.kind, run, operands, attrs)
+            return None if made is None else replace(made, called=frozenset(called.names))
+
+        found, guards = self._known.find(key, make)
         adopt(guards)
         return found
 
-    def _overridden(
-        self, name: str | None, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
+    def _anew(
+        self, kind: str, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
     ) -> _Decomposed | None:
-        if name is not None:
-            return _decomposed(f"{self.kind}/{name}", run, operands, attrs)
-        made = _decomposed(self.kind, run, operands, attrs)
-        if made is None:
-            return None
-        with nothing_overridden():
-            usual = _decomposed(self.kind, run, operands, attrs)
-        if usual is not None and usual.op == made.op:  # a decomposition is named by its content
-            return made
-        return replace(made, op=replace(made.op, kind=f"{self.kind}/overridden"))
+        """Return the call as its body is now; equal ones are those with equal programs.
+
+        What others implement may depend on anything, so the body runs each time.
+        """
+        made = _decomposed(kind, run, operands, attrs)
+        return None if made is None else self._known.find(made.op, lambda: made)[0]
 
     def _attributes(self, given: Mapping[str, object]) -> Dictionary | None:
         """Return the arguments that are no tensors; None if one of them cannot be an attribute."""
@@ -144,11 +167,6 @@ def _plain(value: object) -> DictionaryValue | None:
         else:
             return None
     return tuple(flat)
-
-
-def _times_calls() -> bool:
-    active = ACTIVE.get()
-    return bool(active) and any(isinstance(each.policy, Benchmark) for each in active.values())
 
 
 def _decomposed(
