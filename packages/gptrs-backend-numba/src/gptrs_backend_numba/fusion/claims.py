@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
 from gptrs.errors import ProgramError
+from gptrs.functionals.pooling import Extents, Padding, windows_of
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.builder import Builder
@@ -15,13 +17,16 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.custom_call import Composite, CustomCall
 from gptrs.ir.ops.elementwise import Cast
-from gptrs.ir.ops.layout import BroadcastTo, Reshape
+from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
 from gptrs.ir.program import Region, Value
+from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.passes.cleanup import Claimed, Declined
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.fusion import is_on
+from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
+from gptrs_backend_numba.cost_model import VARIABLE as CONVOLUTION
 from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
@@ -40,9 +45,12 @@ from gptrs_backend_numba.lowering.paged_attention import (
 )
 from gptrs_backend_numba.lowering.reduction import rows_target
 from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 
 _IMAGES = 4
 """The rank of images [N, H, W, C]."""
+_SIDES = 4
+"""The sides of an image."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class _Call:
 
 def _applied(builder: Builder, value: Value, ops: Sequence[Op]) -> Value:
     for op in ops:
-        if op.result_types([value.type]) != (value.type,):
+        if isinstance(op, Transpose) or op.result_types([value.type]) != (value.type,):
             value = builder.emit(op, value)
     return value
 
@@ -222,6 +230,62 @@ def _linear(call: _Call) -> Claimed:
     )
 
 
+def _conv2d(call: _Call) -> Claimed:
+    x, weight, *bias = call.operands("x", "weight", "bias")
+    attrs, groups = call.op.attrs, int(call.number("groups", 1))
+    order = [str(attrs["layout"]).index(axis) for axis in "hwio"]
+    height, width, inputs, outputs = (weight.shape[axis] for axis in order)
+    depthwise = call.op.title == "depthwise_conv2d"
+    if x.dtype is not dtypes.f32:
+        return _wrong_type(x.dtype, (dtypes.f32,))
+    if forced_algorithm() == "gemm":
+        return Declined(f"`{CONVOLUTION}=gemm` wants products of patches")
+    if 0 in (*call.result.shape, *weight.shape):
+        return _EMPTY
+    target, rows = CONV2D, height * width * inputs
+    matrix: Shape = (rows, outputs)
+    if depthwise:
+        target, matrix = DEPTHWISE, (height * width, x.shape[3])
+        if call.result.shape[3] != x.shape[3]:
+            return Declined("the kernel has one window for each channel, not several")
+    elif groups > 1:
+        target, matrix = GROUPED, (rows, groups, outputs // groups)
+        if groups == x.shape[3]:
+            return Declined("with a group for each channel it is a `depthwise_conv2d`")
+        if matrix[2] % GROUP_OUTPUTS:
+            return Declined(f"the kernel makes multiples of {GROUP_OUTPUTS} channels of a group")
+    elif math.prod(call.result.shape[:3]) < FEW_POSITIONS:
+        return Declined(f"a product is as fast for fewer than {FEW_POSITIONS} positions")
+    window = _window(call, (height, width))
+    flags = {"scale": False, "shift": bool(bias), "residual": False}
+    made = call.replaced(target, **window, **flags, activation="none")
+    turned = [Transpose(tuple(order))] if order != [0, 1, 2, 3] else []
+    return call.lowered(made, weight=[*turned, Reshape(matrix)])
+
+
+def _window(call: _Call, kernel: Shape) -> dict[str, Shape]:
+    """Return the windows of a convolution of images, as `extract_patches` has them."""
+    attrs = call.op.attrs
+    padding = attrs["padding"]
+    if isinstance(padding, tuple) and len(padding) == _SIDES:
+        padding = padding[:2], padding[2:]  # attributes are flat
+    stride, dilation = cast("Extents", attrs["stride"]), cast("Extents", attrs["dilation"])
+    x, sides = call.types["x"], cast("Padding", padding)
+    axes = windows_of(call.op.title, x, kernel, stride, sides, dilation)
+    return {
+        "window": kernel,
+        "stride": tuple(axis.stride for axis in axes),
+        "padding": tuple(side for axis in axes for side in (axis.low, axis.high)),
+        # A window of one position has its neighbours nowhere; kernels ask whether it is (1, 1).
+        "dilation": tuple(axis.dilation for axis in axes) if kernel != (1, 1) else (1, 1),
+    }
+
+
+def _conv1d(call: _Call) -> Claimed:
+    del call
+    return Declined("the kernels take images; patches of sequences are rows of a product")
+
+
 def _grouped_linear(call: _Call) -> Claimed:
     x, weight, groups = call.operands("x", "weight", "groups")
     if not fits_grouped([x, weight, groups.with_dtype(dtypes.si64)]):
@@ -258,6 +322,9 @@ _CLAIMS: dict[str, _Claim] = {
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,
     "linear.v1": _linear,
+    "conv1d.v1": _conv1d,
+    "conv2d.v1": _conv2d,
+    "depthwise_conv2d.v1": _conv2d,
     "grouped_linear.v1": _grouped_linear,
     "rotary.v1": _rotary,
 }

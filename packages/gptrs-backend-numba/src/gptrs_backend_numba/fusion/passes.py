@@ -8,14 +8,14 @@ from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
-from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
+from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR, NARROW_GROUPS, TRANSPOSED_WEIGHTS
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX
 
-LEGALIZE: tuple[Pass, ...] = (TRANSPOSED_WEIGHTS,)
+LEGALIZE: tuple[Pass, ...] = (TRANSPOSED_WEIGHTS, PADDING)
 """What kernels of claimed composites take in, before parameters are folded."""
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,

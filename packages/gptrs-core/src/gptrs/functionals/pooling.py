@@ -25,6 +25,7 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 # Windows of convolutions and pooling on the spatial axes of `[N, spatial.., C]`.
@@ -83,7 +84,7 @@ Windows = tuple[AxisWindows, ...]
 
 def windows_of(
     name: str,
-    x: Tensor,
+    x: Tensor | TensorType,
     kernel: Extents,
     stride: Extents,
     padding: Padding,

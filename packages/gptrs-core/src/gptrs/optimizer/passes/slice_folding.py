@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -283,14 +283,40 @@ Axes = tuple[int | None, ...]
 def patches_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     """extract_patches(f(pad(x, l, h)), p) -> extract_patches(f(x), p + (l, h)) where f moves axes
 
-    The pad puts zeros around spatial axes. f is any number of transposes, casts, and reshapes that
-    keep the padded axes; nothing else reads what it makes. What else reads the pad still does.
+    The pad puts zeros around spatial axes; f is what `without_zeros` sees through.
     """
-    chain, found = _chain(m)
+    if not _is_zero(m[patches].value, m.type.dtype):
+        return Declined("other values than zeros are put around it")
+    found = without_zeros(m[x], m.definition, m.is_read_once)
+    if isinstance(found, Declined):
+        return found
+    bare, ops, sides = found
+    for op in ops:
+        bare = emit(op, bare)
+    own = [side for axis in m[patches].axes() for side in (axis.low, axis.high)]
+    padding = tuple(map(sum, zip(own, sides, strict=True)))
+    return emit(replace(m[patches], padding=padding if any(padding) else None), bare)
+
+
+Unpadded = tuple[Value, list[Op], Sequence[int]]
+
+
+def without_zeros(
+    image: Value,
+    definition: Callable[[Value], InstructionNode | None],
+    is_read_once: Callable[[Value], bool],
+) -> Unpadded | Declined:
+    """Return what a pad puts zeros around, the ops from there to the image, and the zeros.
+
+    The image is [N, spatial.., C]; the zeros are (low, high) of each spatial axis. Between the two
+    are any number of transposes, casts, and reshapes that keep the padded axes; nothing else reads
+    what they make. What else reads the pad still does.
+    """
+    chain, found = _chain(image, definition, is_read_once)
     if found is None or not isinstance(found.op, Pad):
         return Declined("its operand is not padded")
     pad, (bare,) = found.op, found.operands
-    if not _is_zero(pad.value, bare.type.dtype) or not _is_zero(m[patches].value, m.type.dtype):
+    if not _is_zero(pad.value, bare.type.dtype):
         return Declined("other values than zeros are put around it")
     if symbols_of((*pad.low, *pad.high)):
         return SYMBOLIC_PADDING
@@ -300,20 +326,23 @@ def patches_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     ops, axes = _without_padding(chain, bare.type.shape, padded)
     if not padded.issubset(axes[1:-1]):
         return Declined(f"the padded axes {sorted(padded)} do not all become spatial ones")
-    for op in ops:
-        bare = emit(op, bare)
-    return emit(_with_padding(m[patches], pad, axes[1:-1]), bare)
+    ends = [(0, 0) if axis is None else (pad.low[axis], pad.high[axis]) for axis in axes[1:-1]]
+    return bare, ops, [side for pair in ends for side in pair]
 
 
-def _chain(m: Match) -> tuple[list[InstructionNode], InstructionNode | None]:
-    """Return what moves a value on its way to the patches, in order, and what defines the value."""
+def _chain(
+    image: Value,
+    definition: Callable[[Value], InstructionNode | None],
+    is_read_once: Callable[[Value], bool],
+) -> tuple[list[InstructionNode], InstructionNode | None]:
+    """Return what moves a value on its way to an image, in order, and what defines the value."""
     chain: list[InstructionNode] = []
-    node = m.definition(m[x])
+    node = definition(image)
     while node is not None and isinstance(node.op, (Transpose, Cast, Reshape)):
-        if not m.is_read_once(node.results[0]):
+        if not is_read_once(node.results[0]):
             break
         chain.insert(0, node)
-        node = m.definition(node.operands[0])
+        node = definition(node.operands[0])
     return chain, node
 
 
@@ -350,15 +379,6 @@ def _kept(axes: Sequence[int | None], before: Shape, after: Shape) -> Axes:
             if there is not None and after[there] == dim > 1:
                 found[there] = axis
     return tuple(found)
-
-
-def _with_padding(op: ExtractPatches, pad: Pad, axes: Axes) -> ExtractPatches:
-    """Return the op with the sides of a pad added to its own."""
-    sides: list[int] = []
-    for window, axis in zip(op.axes(), axes, strict=True):
-        low, high = (0, 0) if axis is None else (pad.low[axis], pad.high[axis])
-        sides += (window.low + low, window.high + high)
-    return replace(op, padding=tuple(sides) if any(sides) else None)
 
 
 PATCH_FOLDING = RewritePass("patch-folding", (patches_of_pad,))
