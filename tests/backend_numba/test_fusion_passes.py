@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -132,6 +134,86 @@ def test_what_there_is_no_kernel_for_stays():
     assert not calls(fused(F.layer_norm, "f64[3, 8]"))
     assert not calls(fused(F.linear, "f64[3, 64]", "f64[64, 64]"))
     assert not calls(fused(F.linear, "f32[3, 4]", "f32[4, 4]", "f32[4]"))
+
+
+IMAGES = "f32[2, 8, 8, 64]"
+
+
+@pytest.mark.parametrize(
+    ("weight", "layout", "groups", "kernel"),
+    [
+        ("f32[64, 64, 3, 3]", "oihw", 1, "conv2d"),
+        ("f32[3, 3, 64, 32]", "hwio", 1, "conv2d"),
+        ("f32[64, 1, 3, 3]", "oihw", 64, "depthwise_conv2d"),
+        ("f32[3, 3, 1, 64]", "hwio", 64, "depthwise_conv2d"),
+        ("f32[64, 32, 3, 3]", "oihw", 2, "grouped_conv2d"),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_convolutions_take_in_zeros_around_images_and_what_follows(
+    weight: str, layout: Literal["oihw", "hwio"], groups: int, kernel: str, first: bool
+):
+    def network(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        if first:
+            x = F.transpose(F.pad(x, [(0, 0), (0, 0), (1, 0), (1, 2)]), (0, 2, 3, 1))
+        else:
+            x = F.pad(x, [(0, 0), (1, 0), (1, 2), (0, 0)])
+        return F.relu(F.conv2d(x, w, b, 2, ((0, 1), (0, 0)), groups=groups, layout=layout))
+
+    outputs = parse_type(weight).shape[0 if layout == "oihw" else 3]
+    images = "f32[2, 64, 8, 8]" if first else IMAGES
+    program = fused(network, images, weight, f"f32[{outputs}]")
+    (call,) = calls(program)
+    assert call.target == f"gptrs.numba.{kernel}.f32.v1"
+    assert call.attrs["padding"] == (1, 1, 1, 2)
+    assert (call.attrs["shift"], call.attrs["activation"]) == (True, "relu")
+    names = {made.op.name for made in program.main.body.instructions}
+    assert names <= {"custom_call", "transpose", "reshape"}
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            lambda: F.conv2d(zeros("f16", 1, 8, 8, 4), zeros("f16", 4, 4, 3, 3)),
+            "not f16",
+        ),
+        (lambda: F.conv2d(zeros("f32", 1, 3, 3, 4), zeros("f32", 4, 4, 3, 3)), "fewer than 4"),
+        (
+            lambda: F.conv2d(zeros("f32", 1, 8, 8, 4), zeros("f32", 4, 2, 3, 3), groups=2),
+            "multiples of 32",
+        ),
+        (
+            lambda: F.depthwise_conv2d(zeros("f32", 1, 8, 8, 4), zeros("f32", 8, 1, 3, 3)),
+            "one window for each channel",
+        ),
+        (lambda: F.conv1d(zeros("f32", 1, 8, 4), zeros("f32", 4, 4, 3)), "takes? images"),
+        (lambda: F.linear(zeros("f32", 3, 8), zeros("f32", 8, 8)), "fewer than 1024"),
+        (lambda: F.linear(zeros("f64", 3, 64), zeros("f64", 64, 64)), "not f64"),
+        (
+            lambda: F.linear(zeros("f32", 1, 8, 8, 64), zeros("f32", 64, 64), layout="in_out"),
+            "convolution of one position",
+        ),
+        (
+            lambda: F.conv2d(zeros("f32", 1, 8, 8, 4), zeros("f32", 4, 1, 3, 3), groups=4),
+            "is a `depthwise_conv2d`",
+        ),
+    ],
+)
+def test_what_is_not_claimed_has_a_reason(call: Callable[[], Tensor], reason: str):
+    slice_ = GraphSlice([call().source])
+    for made in slice_.lower(slice_.leaves).main.body.walk():
+        if isinstance(made.op, Composite):
+            operands = [value.type for value in made.operands]
+            declined = claim(made.op, operands, [value.type for value in made.results])
+            assert isinstance(declined, Declined)
+            assert re.search(reason, declined.reason)
+            return
+    pytest.fail("there is no composite")
+
+
+def zeros(dtype: str, *shape: int) -> Tensor:
+    return F.zeros(shape, dtype)
 
 
 LAYER = "f32[3, 64]", "f32[32, 64]", "f32[32]"
