@@ -127,6 +127,36 @@ def test_normalizations_and_softmax_become_calls(dtype: str):
         assert len(program.main.body.instructions) == 1
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (lambda x, *vectors: F.group_norm(x, 2, *vectors), "8"),
+        (F.instance_norm, "8"),
+        (lambda x, *vectors: F.layer_norm(x, *vectors, axes=(-2, -1)), "5, 8"),
+    ],
+)
+def test_norms_of_other_axes_become_a_call_with_a_weight_and_bias_behind_it(
+    norm: Callable[..., Tensor], shape: str, affine: bool, dtype: str
+):
+    vectors = [f"{dtype}[{shape}]"] * (2 if affine else 0)
+    program = fused(norm, f"{dtype}[2, 3, 5, 8]", *vectors)
+    assert kernels(program) == {"standardize.f32.v1": 1}
+    names = Counter(made.op.name for made in program.main.body.instructions)
+    assert (names["mul"], names["add"]) == (affine, affine)
+    assert names["cast"] == (2 + 2 * affine if dtype == "f16" else 0)
+
+
+def test_an_offset_is_added_to_the_weight_of_a_norm():
+    norm = partial(F.rms_norm, weight_offset=1)
+    program = fused(norm, "f32[3, 8]", "f32[8]")
+    assert kernels(program) == {"rms_norm.f32.v1": 1}
+    assert {made.op.name for made in program.main.body.instructions} <= {
+        *("constant", "broadcast_to", "add", "custom_call")
+    }
+
+
 def test_what_there_is_no_kernel_for_stays():
     assert not calls(fused(lambda x: F.softmax(x, 0), "f32[3, 4]"))
     assert not calls(fused(F.softmax, "f64[3, 4]"))

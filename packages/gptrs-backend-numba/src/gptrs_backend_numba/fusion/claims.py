@@ -14,9 +14,11 @@ from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.builder import Builder
 from gptrs.ir.dtypes import DType
+from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
+from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import Composite, CustomCall
-from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.ops.elementwise import Add, Cast, Mul
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
 from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape
@@ -43,7 +45,7 @@ from gptrs_backend_numba.lowering.paged_attention import (
     fits_attention,
     fits_update,
 )
-from gptrs_backend_numba.lowering.reduction import rows_target
+from gptrs_backend_numba.lowering.reduction import rows_target, standardize_target
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.schedule import CONV2D, DEPTHWISE, GROUP_OUTPUTS, GROUPED
 
@@ -112,7 +114,7 @@ def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[Tenso
 def _is_taken(claimed: Claimed, operands: Sequence[TensorType]) -> bool:
     """Return whether there is a kernel for a call, which a composite of odd operands may lack."""
     if isinstance(claimed, Region):
-        made = claimed.instructions[-1]
+        made = next(made for made in claimed.instructions if isinstance(made.op, CustomCall))
         claimed, operands = made.op, [value.type for value in made.operands]
     sizes = (size for type_ in operands for size in type_.shape)
     if not isinstance(claimed, CustomCall) or any(isinstance(size, SymbolicDim) for size in sizes):
@@ -134,25 +136,75 @@ def _softmax(call: _Call) -> Claimed:
     return _rows(call)
 
 
-def _norm(*vectors: str) -> _Claim:
-    def norm(call: _Call) -> Claimed:
-        attrs = call.op.attrs
-        if "axes" in attrs and attrs["axes"] not in ((-1,), (call.result.rank - 1,)):
-            return Declined(f"the kernel takes the last axis, not axes {attrs['axes']}")
-        if call.number("weight_offset"):
-            return Declined("`weight_offset` is added to the weight, as parameters are folded")
-        flags: dict[str, DictionaryValue] = {name: name in call.types for name in vectors}
-        return _rows(call, *vectors, **flags, epsilon=call.number("epsilon"))
-
-    return norm
+def _layer_norm(call: _Call) -> Claimed:
+    axes = [int(axis) % call.result.rank for axis in _integers(call.op.attrs["axes"])]
+    if axes == [call.result.rank - 1]:
+        return _rows(call, "weight", "bias")
+    return _standardized(call, call.result.shape, axes)
 
 
-def _rows(call: _Call, *vectors: str, **attrs: DictionaryValue) -> Claimed:
+def _rms_norm(call: _Call) -> Claimed:
+    offset, made = call.number("weight_offset"), _rows(call, "weight")
+    if not offset or "weight" not in call.types or not isinstance(made, CustomCall):
+        return made
+    x, weight = call.operands("x", "weight")
+    if x.dtype is not dtypes.f32:
+        return Declined("the kernel takes 16-bit weights, and theirs with the offset is wider")
+    builder = Builder()
+    values = [builder.param(type_) for type_ in (x, weight)]
+    number = builder.emit(Constant(Literal.full(offset, dtypes.f32)))
+    spread = builder.emit(BroadcastTo(weight.shape), number)
+    return builder.region(builder.emit(made, values[0], builder.emit(Add(), values[1], spread)))
+
+
+def _group_norm(call: _Call) -> Claimed:
+    batch, *positions, channels = call.result.shape
+    groups = int(call.number("groups"))
+    shape = (batch, math.prod(positions), groups, channels // groups)
+    return _standardized(call, shape, (1, 3))
+
+
+def _instance_norm(call: _Call) -> Claimed:
+    return _standardized(call, call.result.shape, range(1, call.result.rank - 1))
+
+
+def _standardized(call: _Call, shape: Shape, axes: Sequence[int]) -> Claimed:
+    """Return a norm over `axes` of x in another `shape`; its weight and bias follow the kernel.
+
+    16-bit numbers are widened for it, and the result is rounded once.
+    """
+    call.operands("x", "weight", "bias")
+    builder = Builder()
+    given = {name: builder.param(type_) for name, type_ in call.types.items()}
+    wide = call.result.dtype.accumulator
+    values = {name: _applied(builder, value, [Cast(wide)]) for name, value in given.items()}
+    x = _applied(builder, values["x"], [Reshape(shape)])
+    op = standardize_target(axes, x.type, call.number("epsilon"))
+    if op is None:
+        return _UNFIT
+    normal = _applied(builder, builder.emit(op, x), [Reshape(call.result.shape)])
+    for name, join in (("weight", Mul()), ("bias", Add())):
+        if name in values:
+            spread = _applied(builder, values[name], [BroadcastTo(call.result.shape)])
+            normal = builder.emit(join, normal, spread)
+    return builder.region(_applied(builder, normal, [Cast(call.result.dtype)]))
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple):
+        raise ValueError(f"{value} are no integers")
+    return cast("tuple[int, ...]", value)
+
+
+def _rows(call: _Call, *vectors: str) -> Claimed:
     x, *_ = call.operands("x", *vectors)
     if x.dtype not in normalization.FLOATS:
         return _wrong_type(x.dtype, normalization.FLOATS)
     if 0 in x.shape:
         return _EMPTY
+    attrs: dict[str, DictionaryValue] = {name: name in call.types for name in vectors}
+    if vectors:
+        attrs["epsilon"] = call.number("epsilon")
     return call.replaced(rows_target(call.op.title, x.dtype), **attrs)
 
 
@@ -316,8 +368,10 @@ _UNFIT = Declined("the kernel does not take these element types or sizes")
 _SOFTMAX: dict[str, _Claim] = {"softmax.v1": _softmax, "safe_softmax.v1": _softmax}
 _CLAIMS: dict[str, _Claim] = {
     **_SOFTMAX,
-    "layer_norm.v1": _norm("weight", "bias"),
-    "rms_norm.v1": _norm("weight"),
+    "layer_norm.v1": _layer_norm,
+    "rms_norm.v1": _rms_norm,
+    "group_norm.v1": _group_norm,
+    "instance_norm.v1": _instance_norm,
     "attention.v1": _attention,
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,

@@ -1,14 +1,16 @@
-"""Fusions of normalizations, and of softmax over the last axis."""
+"""Fusions of norms and softmax over the last axis that a program spells out.
+
+Calls of the functionals have been claimed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.activation import LEAST_TOTAL, safe_softmax, softmax
-from gptrs.functionals.normalization import layer_norm, rms_norm, standardized
+from gptrs.functionals.activation import softmax
+from gptrs.functionals.normalization import rms_norm
 from gptrs.functionals.operands import converted, widened
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
@@ -18,7 +20,7 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.normalization import FLOATS
-from gptrs_backend_numba.lowering.reduction import rows_target, standardize_target
+from gptrs_backend_numba.lowering.reduction import rows_target
 
 
 def plain_layer_norm(
@@ -47,14 +49,6 @@ def _softmax(call: FoundCall) -> CustomCall | None:
     return _call(call, Dictionary()) if call.attributes["axis"] == x.rank - 1 else None
 
 
-def _standardize(call: FoundCall) -> CustomCall | None:
-    axes, epsilon = call.attributes["axes"], call.attributes["epsilon"]
-    assert isinstance(axes, tuple)
-    assert isinstance(epsilon, float | int)
-    x = call.operands["x"].type
-    return standardize_target(cast("tuple[int, ...]", axes), x, float(epsilon))
-
-
 def _call(call: FoundCall, attrs: Dictionary) -> CustomCall | None:
     x = call.operands["x"].type
     if x.dtype not in FLOATS or 0 in x.shape:
@@ -71,22 +65,12 @@ def _norms(*vectors: str) -> list[dict[str, object]]:
 
 _SOFTMAX = [{**tensors(x="f32[2, 3]"), "axis": axis} for axis in (0, 1)]
 
-_GROUPS = [
-    {**tensors(x="f32[2, 3, 4, 5]"), "axes": axes, "epsilon": epsilon}
-    for axes, epsilon in (((1, 3), 1e-5), ((1, 2), 1e-3))
-]
-FUSE_SOFTMAX: tuple[Pass, ...] = (
-    fusion(safe_softmax, _SOFTMAX, (Reduce, Exp, Div, LEAST_TOTAL), _softmax),
-    fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),
-)
-"""Softmax that a program spells out; that of the functional has been claimed."""
+FUSE_SOFTMAX: tuple[Pass, ...] = (fusion(softmax, _SOFTMAX, (Reduce, Exp, Div), _softmax),)
+"""Softmax that a program spells out."""
 FUSE_NORMS: tuple[Pass, ...] = (
-    fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(plain_layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms("weight"), (Reduce, Rsqrt), _norm("weight")),
-    fusion(layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(plain_layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
-    fusion(standardized, _GROUPS, (Reduce, Rsqrt), _standardize),
 )
 """Those that are most of what others are made of come last."""
