@@ -17,10 +17,10 @@ from gptrs.backend.contract import InputRole
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, parse_program, verify
-from gptrs.ir.ops.custom_call import Composite, CustomCall
+from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.passes.cleanup import Declined, Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate

@@ -6,11 +6,18 @@ import pytest
 
 from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir import Builder, Value, verify
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.elementwise import Abs, Add, Exp, Neg, Sqrt, Tanh
 from gptrs.ir.ops.layout import Reshape, Transpose
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.pipeline import CANONICALIZATION
-from gptrs.optimizer.rewrite.pattern import Declined, Emitter, Match, Operand, calls, rewrite
+from gptrs.optimizer.rewrite.pattern import (
+    Emitter,
+    Match,
+    Operand,
+    calls,
+    rewrite,
+)
 from gptrs.optimizer.rewrite.rewriter import Refusal, recording
 from optimizer.chains import F32, chain, op_names
 from optimizer.ops_of_two_results import SumAndDifference, Swap

@@ -14,8 +14,8 @@ from gptrs.errors import UnsupportedError
 from gptrs.ir import Program, TensorType, dtypes, parse_program, print_program, verify
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Cond
-from gptrs.ir.ops.custom_call import Composite, CustomCall
-from gptrs.optimizer.passes.cleanup import Claim, Inlining, unclaimed
+from gptrs.ir.ops.custom_call import Claim, Composite, CustomCall, unclaimed
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel

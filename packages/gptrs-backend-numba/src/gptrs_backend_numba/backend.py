@@ -43,9 +43,8 @@ from gptrs_backend_numba.memory import POOL, address_of, aligned, run_tasks
 from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
 if TYPE_CHECKING:
-    from gptrs.ir.ops.custom_call import Composite
+    from gptrs.ir.ops.custom_call import Claimed, Composite
     from gptrs.optimizer.pass_base import Pass
-    from gptrs.optimizer.passes.cleanup import Claimed
 
 
 # The precision of models with quantized weights, where no option says it.

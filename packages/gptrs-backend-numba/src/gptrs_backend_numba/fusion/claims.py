@@ -17,14 +17,13 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.ops.custom_call import Composite, CustomCall
+from gptrs.ir.ops.custom_call import Claimed, Composite, CustomCall, Declined
 from gptrs.ir.ops.elementwise import Add, Cast, Mul
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
 from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.cleanup import Claimed, Declined
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm

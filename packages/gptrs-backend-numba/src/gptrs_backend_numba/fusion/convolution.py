@@ -19,12 +19,11 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise, layout
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import CustomCall, Declined
 from gptrs.ir.program import Region, Value
 from gptrs.ir.size_guards import Shape
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.passes.slice_folding import without_zeros
-from gptrs.optimizer.rewrite.pattern import Declined
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm

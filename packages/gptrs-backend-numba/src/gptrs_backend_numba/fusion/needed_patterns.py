@@ -9,11 +9,10 @@ from gptrs.functionals.matching import FunctionalPattern
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Claim, CustomCall, unclaimed
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
-from gptrs.optimizer.passes.cleanup import Claim, unclaimed
 from gptrs.optimizer.rewrite.template import Definer
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate

@@ -1,7 +1,8 @@
 """Names for backends: what an author derives from, and what backends share.
 
 - The contract: `Backend`, `Executable`, `Buffer`, `InputRole`; the table of kernels: `OpTable`,
-  `require_supported`; `dying_values`, which says when memory is free.
+  `require_supported`; `dying_values`, which says when memory is free; `Composite`, which
+  `claim` gets; it may return `Declined` of `gptrs.api.passes`.
 - What comes with an offer of the contract: `BoundInputs`, `SubmittedRun`, `KernelRun`, `Precision`;
   `CacheReport`, `CachePart`, `Entries`, and `private_folder`, a directory of the cache that nobody
   else can write to; `WeightIdentity`, `WeightFile`.

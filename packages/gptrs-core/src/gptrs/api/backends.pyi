@@ -31,6 +31,7 @@ from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.disk_cache import CachePart as CachePart
 from gptrs.disk_cache import CacheReport as CacheReport
 from gptrs.disk_cache import Entries as Entries
+from gptrs.ir.ops.custom_call import Composite as Composite
 from gptrs.ir.size_guards import SizeGuards as SizeGuards
 from gptrs.ir.size_guards import deciding as deciding
 from gptrs.ir.size_guards import greatest as greatest

@@ -1,13 +1,13 @@
 """Where each name of `gptrs.api.passes` is; read by type checkers and by `gptrs.lazy_names`."""
 
 from gptrs.functionals.matching import pattern as pattern
+from gptrs.ir.ops.custom_call import Declined as Declined
 from gptrs.optimizer.fusion import FoundCall as FoundCall
 from gptrs.optimizer.fusion import FusionPass as FusionPass
 from gptrs.optimizer.fusion import find_calls as find_calls
 from gptrs.optimizer.pass_base import Pass as Pass
 from gptrs.optimizer.pass_base import RewritePass as RewritePass
 from gptrs.optimizer.rewrite.pattern import Attribute as Attribute
-from gptrs.optimizer.rewrite.pattern import Declined as Declined
 from gptrs.optimizer.rewrite.pattern import Emitter as Emitter
 from gptrs.optimizer.rewrite.pattern import Match as Match
 from gptrs.optimizer.rewrite.pattern import Operand as Operand

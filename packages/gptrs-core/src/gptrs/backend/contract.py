@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
     from gptrs.disk_cache import CacheReport
     from gptrs.ir.op import Op
-    from gptrs.ir.ops.custom_call import Composite
+    from gptrs.ir.ops.custom_call import Claimed, Composite
     from gptrs.ir.program import Program
     from gptrs.ir.size_guards import SizeGuards
     from gptrs.ir.tensor_type import TensorType
     from gptrs.optimizer.pass_base import Pass
-    from gptrs.optimizer.passes.cleanup import Claimed
 
 Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds

@@ -10,7 +10,7 @@ from gptrs.backend.contract import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
-from gptrs.ir.ops.custom_call import Composite, CustomCall
+from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
@@ -70,11 +70,13 @@ class OpTable(Generic[Kernel]):
 
     def claim(
         self, op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> CustomCall | None:
+    ) -> CustomCall | Declined | None:
         """Return the call of the kernel that claims a composite of these types, None for none."""
         found = self._composites.get(self._target(op.kind))
-        if found is None or (found[1] is not None and not found[1](op, operands)):
+        if found is None:
             return None
+        if found[1] is not None and not found[1](op, operands):
+            return Declined(f"`when` of its kernel refuses {', '.join(map(str, operands))}")
         return CustomCall(self._target(op.kind), tuple(results), op.attrs)
 
     def _target(self, kind: str) -> str:

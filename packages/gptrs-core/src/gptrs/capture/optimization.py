@@ -8,12 +8,12 @@ import numpy as np
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import blamed, compiled, to_host
-from gptrs.ir.ops.custom_call import Composite
+from gptrs.ir.ops.custom_call import Claim, Claimed, Composite
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import fold_parameters
 from gptrs.optimizer.pass_base import Pass
-from gptrs.optimizer.passes.cleanup import Claim, Claimed, Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import PassRun, Pipeline
 from gptrs.optimizer.split import Split
 from gptrs.quick_dataclass import dataclass

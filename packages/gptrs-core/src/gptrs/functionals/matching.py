@@ -17,7 +17,7 @@ from gptrs.errors import GptrsError, UsageError
 from gptrs.functionals.dispatch.examples import EXAMPLES, Call, pattern_names
 from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.op import Op
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Claim, CustomCall, unclaimed
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.size_guards import GuardedValues, SizeGuards, adopt
@@ -26,7 +26,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.fusion import FoundCall
-from gptrs.optimizer.passes.cleanup import Claim, Inlining, unclaimed
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 from gptrs.quick_dataclass import dataclass

@@ -16,12 +16,12 @@ from gptrs.capture.optimization import claim_of
 from gptrs.errors import UsageError
 from gptrs.ir.ops.control_flow import Cond, Scan
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.ops.custom_call import Composite
+from gptrs.ir.ops.custom_call import Composite, Declined
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
 from gptrs.optimizer import recording
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.passes.cleanup import Declined, Inlining
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import find_pass, instruction_count
 from gptrs.quick_dataclass import dataclass
 from gptrs_observe.programs.op_work import Work, op_work

@@ -169,6 +169,11 @@ def functional_names() -> tuple[str, ...]:
     return tuple(sorted(_implementations))
 
 
+def composite_names() -> tuple[str, ...]:
+    """Return the functionals whose calls are composites, sorted."""
+    return tuple(sorted(_composites))
+
+
 def implementations() -> dict[str, tuple[str, ...]]:
     """Return the names of the implementations of every functional, the portable one first.
 

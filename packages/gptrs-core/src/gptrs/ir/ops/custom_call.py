@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, Signature, op
 from gptrs.ir.ops.control_flow import ControlFlow, Types
-from gptrs.ir.program import Program
+from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 _KIND = re.compile(r"(?:[a-z][a-z0-9_]*\.)+v[0-9]+(?:/\S+)?")
 _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
@@ -95,3 +96,30 @@ def decompositions(program: Program) -> frozenset[str]:
             names = inner if is_inner or isinstance(made.op, Composite) else plain
             names.update(made.op.callees())
     return frozenset(inner - plain)
+
+
+# What a backend says of a composite, before programs become canonical.
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A refusal: of a composite that a backend knows, or of a rewrite that would be no gain."""
+
+    reason: str
+    """One sentence for users; `gptrs inspect --why` prints it."""
+
+
+Claimed = Op | Region | Declined | None
+"""Says how a backend treats a composite.
+
+An op computes it from the same operands, mostly a `custom_call` of a kernel, and a region with such
+an op in it, which takes the operands as parameters. Anything else inlines the composite; None
+without a reason, as for kinds that are not known.
+"""
+Claim = Callable[[Composite, Sequence[TensorType], Sequence[TensorType]], Claimed]
+"""Says what is done with a composite of operands and results of these types."""
+
+
+def unclaimed(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> None:
+    """Claim nothing: every composite is inlined."""
+    del op, operands, results

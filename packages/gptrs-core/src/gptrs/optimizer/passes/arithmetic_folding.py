@@ -11,6 +11,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal_text import Literal
 from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.elementwise import (
     And,
     Bitcast,
@@ -33,7 +34,6 @@ from gptrs.optimizer.constants import beside_splat, emit_splat, is_splat, splat_
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,
-    Declined,
     Emitter,
     Match,
     Operand,

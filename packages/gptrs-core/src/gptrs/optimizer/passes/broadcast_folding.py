@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Transpose
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.program import Value
@@ -12,7 +13,6 @@ from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.slice_folding import Span, slice_op, spans_of
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,
-    Declined,
     Emitter,
     Match,
     Operand,

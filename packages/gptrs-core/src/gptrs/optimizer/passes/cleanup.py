@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gptrs.ir.builder import splice, with_operands
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.control_flow import Call, Scan, While
-from gptrs.ir.ops.custom_call import Composite
+from gptrs.ir.ops.custom_call import Claim, Composite, Declined, unclaimed
 from gptrs.ir.ops.elementwise import Binary, Cast, Clamp, Compare, Div, Pow, Rem, Select, Unary
 from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice, Tile, Transpose
 from gptrs.ir.ops.reduction import Cumulative, Reduce
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
-from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.quick_dataclass import dataclass
@@ -216,29 +215,6 @@ LOOP_INVARIANTS = RegionPass("loop-invariants", without_loop_invariants)
 
 
 # Inlines calls and composites, except composites that a backend claims.
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A backend knows a composite, but does not take this one; `gptrs inspect --why` tells it."""
-
-    reason: str
-
-
-Claimed = Op | Region | Declined | None
-"""Says how a backend treats a composite.
-
-An op computes it from the same operands, mostly a `custom_call` of a kernel, and a region with such
-an op in it, which takes the operands as parameters. Anything else inlines the composite; None
-without a reason, as for kinds that are not known.
-"""
-Claim = Callable[[Composite, Sequence[TensorType], Sequence[TensorType]], Claimed]
-"""Says what is done with a composite of operands and results of these types."""
-
-
-def unclaimed(op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]) -> None:
-    """Claim nothing: every composite is inlined."""
-    del op, operands, results
 
 
 @dataclass(frozen=True)

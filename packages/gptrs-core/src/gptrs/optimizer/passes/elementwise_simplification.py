@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.elementwise import (
     Abs,
     Add,
@@ -31,7 +32,6 @@ from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.broadcast_folding import UNDECIDED, aligned
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,
-    Declined,
     Emitter,
     Match,
     Operand,

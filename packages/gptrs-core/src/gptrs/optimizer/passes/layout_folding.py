@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.literal_text import Literal
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.elementwise import Compare, Not, Select
 from gptrs.ir.ops.layout import BroadcastTo, Pad, Reshape, Slice, Tile, Transpose
 from gptrs.ir.program import Value
@@ -14,7 +15,6 @@ from gptrs.optimizer.exact_values import EXACT_UNARY
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,
-    Declined,
     Emitter,
     Match,
     Operand,

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal_text import Literal, Scalar
 from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.ops.layout import Concat, Pad, Reshape, Reverse, Slice, Transpose
 from gptrs.ir.ops.window import ExtractPatches
@@ -19,7 +20,6 @@ from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import (
     Attribute,
-    Declined,
     Emitter,
     Match,
     Operand,

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.program import Region, Value
-from gptrs.optimizer.rewrite.pattern import Declined, Emitter, Rewrite, find_match
+from gptrs.optimizer.rewrite.pattern import Emitter, Rewrite, find_match
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Refusal, Rewriter, current_journal
 
 FIRINGS_PER_INSTRUCTION = 32

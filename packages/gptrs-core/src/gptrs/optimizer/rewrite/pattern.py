@@ -17,6 +17,7 @@ from typing import Generic, TypeVar, cast, overload
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import Declined
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
@@ -234,14 +235,6 @@ class Emitter:
         node = self._rewriter.insert(op, operands, self._before)
         self.emitted.append(node)
         return node.results
-
-
-@dataclass(frozen=True, slots=True)
-class Declined:
-    """Returned by a rewrite whose right-hand side would be wrong or no gain for the match."""
-
-    reason: str
-    """One sentence for users; `gptrs inspect --why` prints it."""
 
 
 Replacement = Callable[[Match, Emitter], Value | Sequence[Value] | Declined]
