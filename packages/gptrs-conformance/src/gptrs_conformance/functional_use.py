@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -54,22 +54,32 @@ class Use:
 
     def run(self, backend: Backend) -> None:
         """Raise CheckFailure if a result is wrong; UnsupportedError passes through."""
-        types = (dtypes.f32, dtypes.f16, dtypes.bf16) if self.small_floats else (dtypes.f32,)
-        for dtype in types:
-            arrays = tuple(
-                as_float(array.astype(np.float64), dtype) if array.dtype == np.float32 else array
-                for array in self.inputs
-            )
-            wanted = _several(self.expected(*map(_wide, arrays)))
+        for dtype, arrays in self.cases():
+            wanted = several(self.expected(*map(wide, arrays)))
             with use_backend(backend):
                 tensors = [Tensor.of_array(array) for array in arrays]
                 for how, call in (("lazily", self.call), ("by jit", jit(self.call))):
-                    found = [result.numpy() for result in _several(call(*tensors))]
-                    self._compare(found, wanted, dtype, how)
+                    found = [result.numpy() for result in several(call(*tensors))]
+                    self.require_close(found, wanted, dtype, how)
 
-    def _compare(
+    def cases(self) -> Iterator[tuple[DType, Arrays]]:
+        """Yield the inputs with the floats of each type that it is tried with."""
+        types = (dtypes.f32, dtypes.f16, dtypes.bf16) if self.small_floats else (dtypes.f32,)
+        for dtype in types:
+            yield (
+                dtype,
+                tuple(
+                    as_float(array.astype(np.float64), dtype)
+                    if array.dtype == np.float32
+                    else array
+                    for array in self.inputs
+                ),
+            )
+
+    def require_close(
         self, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], dtype: DType, how: str
     ) -> None:
+        """Raise CheckFailure unless results of a case of `dtype` are as wanted, which is wide."""
         for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
             type_, expected = dtypes.from_numpy(result.dtype), np.asarray(value)
             tolerance = TOLERANCES[dtype.name] if type_.is_float else EXACT
@@ -84,9 +94,11 @@ class Use:
         return Check(f"functional {self.name}", "full", self.run)
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
+def wide(array: np.ndarray) -> np.ndarray:
+    """Return the numbers of an array, floats in f64."""
     return decode(array) if dtypes.from_numpy(array.dtype).is_float else array
 
 
-def _several(found: Result | Sequence[Result]) -> list[Result]:
+def several(found: Result | Sequence[Result]) -> list[Result]:
+    """Return one result or several as a list."""
     return list(found) if isinstance(found, tuple | list) else [cast("Result", found)]

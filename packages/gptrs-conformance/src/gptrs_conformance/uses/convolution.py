@@ -147,6 +147,7 @@ ROWS = [
     Conv2d((3, 3), padding=1, small_floats=True),
     Conv2d((3, 3), 2, "same", groups=2, small_floats=True),
     Conv2d((3, 3), padding=((1, 1), (0, 2)), groups=4, small_floats=True),
+    Conv2d((3, 3), groups=2, outputs=64),
     Conv2d((1, 1), small_floats=True),
     Conv2d((3, 2), layout="hwio"),
     Conv2d((3, 2), groups=2, layout="hwio"),

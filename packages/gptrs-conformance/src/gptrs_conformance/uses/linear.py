@@ -22,6 +22,9 @@ USES = (
         lambda x, w, g: np.einsum("ri,roi->ro", x, w[g])),
     Use("linear", (X, normal(8, 5, 4) / 2, normal(9, 5)), F.linear, lambda x, w, b: x @ w.T + b,
         torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
+    Use("linear", (normal(1, 3, 64), normal(2, 32, 64) / 8, normal(3, 32)), F.linear,
+        lambda x, w, b: x @ w.T + b, "many weights",
+        torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
     Use("matmul", (normal(1, 2, 1, 3, 4), normal(2, 5, 4, 2) / 2), F.matmul, np.matmul,
         torch=lambda torch, x, y: torch.matmul(x, y)),
 )  # fmt: skip
