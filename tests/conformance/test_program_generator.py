@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from gptrs.backend.contract import Backend, InputRole
+from gptrs.functionals.dispatch.registry import composite_names
 from gptrs.ir import OPS, Instruction, Program, dtypes, print_program, verify
+from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.ops.elementwise import Neg
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import ROWS
@@ -150,6 +152,20 @@ def test_random_programs_have_all_shapes_attributes_and_structure():
     assert values / 50 <= dead <= values / 2
     constant = {key for key, found in attributes.items() if len(found) < 2}
     assert constant == set(), "attributes that never vary"
+
+
+def test_random_programs_call_functionals_whose_composites_backends_claim():
+    kinds = Counter(
+        made.op.kind
+        for seed in SEEDS
+        for made in instructions(random_program(seed))
+        if isinstance(made.op, Composite)
+    )
+    names = {kind.removesuffix(".v1") for kind in kinds if "/" not in kind}
+    assert names & set(composite_names()) == {
+        *("softmax", "safe_softmax", "gelu", "layer_norm", "rms_norm", "linear", "attention"),
+        *("conv2d", "depthwise_conv2d"),
+    }
 
 
 def test_rules_are_kept():

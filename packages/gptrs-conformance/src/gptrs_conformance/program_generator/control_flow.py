@@ -17,6 +17,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Draft, StepDeclined, emits
 from gptrs_conformance.program_generator.elements import NOTHING_KNOWN, Facts, joined
+from gptrs_conformance.program_generator.functional_calls import FLOATS, functional_call
 from gptrs_conformance.program_generator.steps import inner_draft
 
 MAX_NESTING = 2
@@ -168,15 +169,20 @@ def _picked(inner: Draft, count: int) -> list[Value]:
 
 
 KINDS = ("vendor.thing.v1", "a.b.v0", "vendor.fused_2.f32.x.v12/fast", "softmax.v1/other")
-"""Kinds that nobody claims: that of a functional promises its decomposition."""
+"""Kinds that nobody claims: a function that means anything must not say that it is softmax."""
 VALUES: tuple[DictionaryValue, ...] = (
     True, 0, -(2**63), 1.5, -0.0, math.inf, math.nan, "", "a // (b) {é}", dtypes.bf16, (), (1, -2),
 )  # fmt: skip
 
 
-@emits(custom_call_ops.Composite, dtypes=[dtypes.i1], weight=2)
+@emits(custom_call_ops.Composite, dtypes=[dtypes.i1], weight=5)
 def composites(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """With a function as decomposition; what the attributes say means nothing."""
+    """Calls of functionals; and functions under a name, whose attributes mean nothing."""
+    floats = [each for each in FLOATS if each in draft.rules.dtypes]
+    if floats and draft.dice.chance(0.6):
+        usual = [each for each in draft.palette if each in floats]
+        functional_call(draft, draft.dice.pick(usual or floats))
+        return
     function = some_function(draft)
     names = " ".join(f"x{number}" for number in range(len(function.body.params)))
     name = FunctionName(function.name)

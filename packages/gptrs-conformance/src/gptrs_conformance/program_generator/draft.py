@@ -67,6 +67,8 @@ class Library:
 
     functions: list[Function] = field(default_factory=list[Function])
     facts: dict[str, tuple[Facts, ...]] = field(default_factory=dict[str, tuple[Facts, ...]])
+    decompositions: dict[str, Function] = field(default_factory=dict[str, Function])
+    """What nothing but composites refers to, by name; callees first."""
 
 
 ExtraStep = Callable[["Draft"], object]
@@ -130,8 +132,9 @@ class Draft:
         return values
 
     def _bodies(self, op: Op, regions: Sequence[Region]) -> list[Signature]:
-        functions = {function.name: function.body for function in self.library.functions}
-        callees = (functions[name] for name in op.callees())
+        functions = {function.name: function for function in self.library.functions}
+        functions |= self.library.decompositions
+        callees = (functions[name].body for name in op.callees())
         return [region.signature for region in (*regions, *callees)]
 
     def param(self, type_: TensorType) -> Value:

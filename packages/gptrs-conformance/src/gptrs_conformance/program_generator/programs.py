@@ -114,7 +114,7 @@ def _results(draft: Draft) -> list[Value]:
 
 
 def _finished(draft: Draft, results: Sequence[Value]) -> Program:
-    functions = draft.library.functions
+    functions = (*draft.library.decompositions.values(), *draft.library.functions)
     return Program((*functions, Function("main", draft.region(results))))
 
 
