@@ -19,8 +19,7 @@ from __future__ import annotations
 from gptrs.ir.ops.elementwise import StopGradient
 from gptrs.ir.program import Value
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
-from gptrs.optimizer.rewrite.pattern import Emitter, rewrite
+from gptrs.optimizer.rewrite.pattern import Emitter, Match, Operand, calls, rewrite
 
 stop_gradient = calls(StopGradient)
 x = Operand("x")
