@@ -90,7 +90,12 @@ def test_scan_stacks_what_it_does_not_carry() -> None:
         (Scan(3), [F32, XS], ([F32, SLICE], [F32]), "carries 3 of 2 operands"),
         (Scan(-1), [F32, XS], ([F32, SLICE], [F32]), "carries -1 of 2 operands"),
         (Scan(1), [F32], ([F32], [F32]), "scans nothing, so that it needs `length`"),
-        (Scan(1), [F32, SI32], ([F32, SI32], [F32]), "needs a leading axis in what it scans"),
+        (
+            Scan(1),
+            [F32, SI32],
+            ([F32, SI32], [F32]),
+            "needs a leading axis in its scanned operands",
+        ),
         (Scan(0), [XS, F32], ([SLICE, SI32], [F32]), "needs the leading dim 4 in all"),
         (Scan(1, 5), [F32, XS], ([F32, SLICE], [F32]), "needs the leading dim 5 in all"),
         (Scan(1, -1), [F32], ([F32], [F32]), "needs a length >= 0, got -1"),

@@ -132,7 +132,7 @@ BAD = [
         "`pad` of f32[2, 2] trims axis 1 by 4, but has 3 elements there",
     ),
     (Pad((-1,), (0,)), "f32[0]", "`pad` of f32[0] trims axis 0 by 1, but has 0 elements there"),
-    (Pad((1,), (1,), value=NAN), "f16[2]", "`pad` of f16[2] needs a value of its own type, got"),
+    (Pad((1,), (1,), value=NAN), "f16[2]", "`pad` of f16[2] needs a value of the same type, got"),
     (Pad((2**47,), (2**47 + 1,)), "f32[0]", "`f32[281474976710657]` has more than 2^48 elements"),
     (Pad((0,), (0,), (2**62,)), "f32[9]", "`f32[36893488147419103241]` has more than 2^48"),
     (Tile((2,)), "f32[2, 3]", "`tile` of f32[2, 3] needs 2 integers >= 0 in `repeats`, got [2]"),

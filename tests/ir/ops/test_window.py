@@ -120,7 +120,7 @@ BAD = [
     (
         ExtractPatches((2,), value=scalar(0, dtypes.f64)),
         "f32[1, 2, 3]",
-        "`extract_patches` of f32[1, 2, 3] needs a value of its own type, got f64",
+        "`extract_patches` of f32[1, 2, 3] needs a value of the same type, got f64",
     ),
     (
         ExtractPatches((1,), padding=(2**47, 2**47)),

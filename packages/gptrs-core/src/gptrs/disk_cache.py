@@ -51,8 +51,9 @@ class CachePart:
     """The entries of one origin."""
 
     name: str
-    """Kernels: the compiler and machine that they are for, in words. Weights: the path of their
-    file when they were made. Empty where nothing tells origins apart."""
+    """Kernels: their compiler and machine, in readable form. Weights: the path of their file when
+    they were made. Empty if origins are not distinguished.
+    """
     current: bool
     """Whether this process would use them: the version and the file are as they were."""
     entries: Entries
@@ -63,7 +64,7 @@ class CacheReport:
     """The content of a cache, for `gptrs cache`."""
 
     folder: Path | None
-    """None where nothing can be kept, so that each process makes its own."""
+    """None if nothing can be cached, so that each process makes its own."""
     budget_bytes: int
     """The most bytes that are kept; the least recently used entries go first."""
     parts: Sequence[CachePart]
@@ -94,7 +95,7 @@ class EntryFormat:
     number: int
     """Changes with the format of their content."""
     names: re.Pattern[str]
-    """Names of their files; others in the folder are left alone."""
+    """Names of their files; other files in the folder are ignored."""
     largest: int
     """Bytes of a content that is written or read at all."""
     level: int = logging.WARNING
@@ -127,7 +128,7 @@ class EntryFormat:
         return version.decode(), body
 
     def version_of(self, path: Path) -> str | None:
-        """Return the version that a file states, unchecked; None if it states none."""
+        """Return the version that a file states, unchecked; None without one."""
         start = len(self.magic) + SEAL_BYTES
         try:
             with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
@@ -142,12 +143,12 @@ class DiskCache:
     """Contents by name in `folder`; without a folder nothing is found or kept.
 
     Entries are code, or decide which code runs: `folder` must belong to the user and be closed to
-    others, see `private_folder`. An entry that is damaged, or that somebody else may have written,
-    counts as absent; the log says so once in a process, as it does of the first entry that cannot
-    be kept, after which no more are. No failure of the disk is an error.
+    others, see `private_folder`. An entry that is damaged, or that another user may have written,
+    counts as absent, and is logged once per process. So is the first entry that cannot be written,
+    after which no more are. No failure of the disk is an error.
 
-    `version` is what entries are made by and for, empty where their names cover that; `budget` is
-    the most bytes that they may take together, those unused for longest go first.
+    `version` identifies the code and machine of entries, empty if their names cover that; `budget`
+    is their total size in bytes, the least recently used are removed first.
     """
 
     def __init__(
@@ -162,11 +163,11 @@ class DiskCache:
         self.written = Entries()
         """The files that this process has written."""
         self._unseen = 0
-        """Bytes that may be saved before the folder is looked at again, which takes long."""
+        """Bytes that may be saved before the next scan of the folder, which is slow."""
         self._warned: set[str] = set()
 
     def load(self, name: str) -> bytes | None:
-        """Return the content stored under `name`, None if there is none that can be trusted."""
+        """Return the content stored under `name`, None if there is no trusted entry."""
         if self.folder is None:
             return None
         path = self.folder / name
@@ -185,7 +186,7 @@ class DiskCache:
         return None
 
     def has(self, name: str) -> bool:
-        """Return whether there is an entry called `name`, which nobody has looked at."""
+        """Return whether there is an entry `name`, without checking it."""
         return self.folder is not None and (self.folder / name).exists()
 
     def names(self, beginning: str = "") -> list[str]:
@@ -198,7 +199,7 @@ class DiskCache:
             return []
 
     def discard(self, name: str, reason: str) -> None:
-        """Remove the entry called `name`, which turned out to be of no use."""
+        """Remove the entry `name`, which proved useless."""
         assert self.folder is not None, "nothing was loaded"
         path = self.folder / name
         what = self.format
@@ -232,7 +233,7 @@ class DiskCache:
         return True
 
     def report(self) -> CacheReport:
-        """Return what is kept by the version that made it, this one first; changes nothing."""
+        """Return a report of entries by version, the current one first; changes nothing."""
         if self.folder is None:
             return CacheReport(None, self.budget, [])
         found: dict[str, Entries] = defaultdict(Entries)
@@ -244,9 +245,9 @@ class DiskCache:
         return CacheReport(self.folder, self.budget, parts)
 
     def clear(self, *, stale_only: bool = False) -> Entries:
-        """Remove all entries, or those of other versions; return what was removed.
+        """Remove all entries, or only those of other versions; return what was removed.
 
-        What is loaded stays usable. ExecutionError if one cannot be removed.
+        Loaded entries remain usable. ExecutionError if one cannot be removed.
         """
         if self.folder is None or (stale_only and not self.version):
             return Entries()
@@ -311,7 +312,7 @@ def make_room(files: Iterable[Found], budget: int, need: int = 0, before: float 
 
 
 def remove(files: Iterable[Found]) -> Entries:
-    """Remove files and return what they took; ExecutionError if one cannot be removed."""
+    """Remove files and return their size; ExecutionError if one cannot be removed."""
     removed = Entries()
     for found in files:
         try:
@@ -328,7 +329,7 @@ def remove(files: Iterable[Found]) -> Entries:
 def bytes_setting(
     variable: str, hint: str = "unset it for the default, 0 keeps nothing"
 ) -> int | None:
-    """Return the bytes that a variable states, None if it is unset; UsageError for other text."""
+    """Return the value of a variable in bytes, None if it is unset; UsageError for other text."""
     text = os.environ.get(variable, "").strip()
     if not text:
         return None

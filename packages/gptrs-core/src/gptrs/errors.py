@@ -1,7 +1,7 @@
 """Every exception a user can catch, each saying when it is raised.
 
-The classes know the exit code of the command line and a short machine-readable code, so that one
-place can turn any of them into one line of text or one JSON object.
+The classes have the exit code of the command line and a short machine-readable code, so that one
+function can turn any of them into a line of text or a JSON object.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class UsageError(GptrsError):
 
 
 class ContextLengthError(UsageError):
-    """A prompt and the tokens asked for do not fit into the context of the model."""
+    """A prompt and the requested tokens do not fit into the context of the model."""
 
     code = "context"
 
 
 class NoTokenError(UsageError):
-    """No token may come next in a text: its form, or what is suppressed, leaves none."""
+    """No next token is allowed in a text: its form, or suppressed tokens, leave none."""
 
     code = "no_token"
 
@@ -120,14 +120,14 @@ class CheckpointError(ModelError):
 
 
 class PluginError(GptrsError):
-    """A plugin that was asked for by name is unknown, disabled, incompatible or broken."""
+    """A plugin requested by name is unknown, disabled, incompatible or broken."""
 
     exit_code = 4
     code = "plugin"
 
 
 class BackendError(PluginError):
-    """A backend that was asked for cannot be created or broke its contract."""
+    """A requested backend cannot be created or broke its contract."""
 
     code = "backend"
 

@@ -9,10 +9,11 @@ from types import TracebackType
 
 
 class ForkSafeLock:
-    """Use it in `with`, for moments only, since forks wait until nobody holds it.
+    """Use it in `with`, only briefly, since forks wait until it is released.
 
-    A fork copies memory as it is and one thread of many. What another thread was changing would
-    stay half changed in the child, behind a lock that nobody opens again.
+    A fork copies the memory in its current state, but only one of the threads. Data that another
+    thread was changing would remain half changed in the child, behind a lock that is never
+    released.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Commands that install what is missing, as they work here: in a clone, with wheels, or an index.
+"""Commands that install missing parts here: from a clone, from wheels, or from an index.
 
 pip records where a distribution came from if that was no index (PEP 610); the record of gptrs-core
-tells where its siblings are. Libraries of others are named themselves, since every index has them.
+gives the location of its siblings. Libraries of others are named themselves, since every index has
+them.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def install_libraries(requirements: Iterable[str]) -> str:
 
 
 def _pip_install() -> str:
-    """Return how pip installs for this Python; a bare `pip` on PATH may be that of another one."""
-    # By the path alone: the finder of setuptools warns when pip is asked for after `distutils`.
+    """Return the pip command for this Python; a bare `pip` on PATH may belong to another one."""
+    # Only by the path: the finder of setuptools warns if pip is looked up after `distutils`.
     if PathFinder.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install --python {_shown(Path(sys.executable))}"
     found = shutil.which("pip")
@@ -74,7 +75,7 @@ def _shown(path: Path) -> str:
 
 
 def _origin(distribution: str) -> Path | None:
-    """Return the wheel or the folder of a clone that the distribution came from, if it is there."""
+    """Return the wheel or the folder of a clone that the distribution came from, if it exists."""
     try:
         record = importlib.metadata.distribution(distribution).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -89,7 +90,7 @@ def _origin(distribution: str) -> Path | None:
 
 
 def _libraries(distribution: str, extra: str) -> list[str]:
-    """Return the requirements of an extra, those of the extras of ours that it names included."""
+    """Return the requirements of an extra, including those of our extras that it names."""
     try:
         texts = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:

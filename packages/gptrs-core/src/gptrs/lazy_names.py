@@ -1,8 +1,8 @@
-"""Public names that are imported on first use; the `.pyi` beside a module says where each is.
+"""Public names that are imported on first use; the module's `.pyi` says where each is.
 
-So type checkers and Python read the same table, and `import gptrs` stays light. (The library
-lazy_loader reads relative imports only, and keeps what it finds in the package: the names of
-`gptrs.api` would appear in `gptrs`.)
+So type checkers and Python read the same table, and `import gptrs` is fast. (The library
+lazy_loader reads only relative imports, and caches names in the package: those of `gptrs.api` would
+appear in `gptrs`.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 
 class _NoPublicNameError(AttributeError):
-    """Looks for what was meant when it is shown: imports of submodules raise it and drop it."""
+    """Looks for similar names only when it is shown: imports of submodules raise it and drop it."""
 
     def __init__(self, module: str, name: str, stub: Path, elsewhere: str) -> None:
         super().__init__(module, name, stub, elsewhere)
@@ -37,7 +37,7 @@ class _NoPublicNameError(AttributeError):
 
 
 def _place_of(name: str, module: str, stub: Path) -> str:
-    """Return which module has the name, this one or one beside it, or the closest name of them."""
+    """Return which module has the name, this one or a sibling, or the closest name in them."""
     package = module if stub.stem == "__init__" else module.rpartition(".")[0]
     found = {
         each: package if path.stem == "__init__" else f"{package}.{path.stem}"
@@ -68,7 +68,7 @@ def attach(
     """Return `__getattr__`, `__dir__` (PEP 562) and `__all__` of `module`, which lies in `file`.
 
     They offer the names that its stub imports by `from package.module import name as name`. The
-    error for another name says which module beside this one has it, else ends with `elsewhere`.
+    error for another name says which sibling module has it, else ends with `elsewhere`.
     """
     stub = Path(file).with_suffix(".pyi")
     sources = _sources(stub)
@@ -92,7 +92,7 @@ def attach(
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """Return the error for a name of another package of gptrs, if that is what is missing."""
+    """Return the error for a name of another package of gptrs that is not installed."""
     package = error.name or ""
     if not package.startswith("gptrs_") or "." in package:
         return error

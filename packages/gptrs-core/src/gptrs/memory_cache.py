@@ -27,7 +27,7 @@ class Lookup(Generic[V, R]):
     hit: bool
     """Whether it was cached, or another thread was just making it."""
     reason: R | None
-    """Why it had to be made, see `MemoryCache.reason_of`; None on a hit."""
+    """The reason for a miss, see `MemoryCache.reason_of`; None on a hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class _Making(Generic[V, R]):
 
 
 class MemoryCache(Generic[K, V, R]):
-    """Maps keys to what was made for them. Safe between threads.
+    """Maps keys to the values made for them. Safe between threads.
 
     There are at most `capacity` entries; the least recently used go first. A subclass may set a
-    budget of bytes, say why a value is missing (`R`, None here), and watch entries come and go:
-    those methods run while the lock is held, and must neither take another lock nor fail, except
-    `budget_bytes`.
+    budget of bytes, give the reason for a miss (`R`, None here), and observe insertions and
+    evictions: these methods run while the lock is held, and must neither take another lock nor
+    fail, except `budget_bytes`.
 
-    After a fork the child has the entries of its parent, and makes anew what another thread of the
-    parent was about to make.
+    After a fork the child has the entries of its parent, and makes the values again that other
+    threads of the parent were making.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -87,21 +87,21 @@ class MemoryCache(Generic[K, V, R]):
         return 0
 
     def reason_of(self, key: K) -> R:
-        """Return why there is no entry for a key that was asked for."""
+        """Return why there is no entry for a requested key."""
         return cast("R", None)
 
     def added(self, key: K) -> None:
         """Hear of an entry."""
 
     def dropped(self, key: K, *, refused: bool) -> None:
-        """Hear that an entry made room for others, or was `refused` as it is over the budget."""
+        """Handle the eviction of an entry, or its refusal (`refused`) for exceeding the budget."""
 
     def find_or_make(self, key: K, make: Callable[[R], V]) -> Lookup[V, R]:
         """Return the value under `key`, else the result of `make(reason of the miss)`.
 
-        Of several threads that miss one key at once, the first makes it and the others wait. If
-        that fails, the error goes to the first alone, and the next one tries itself. Different
-        keys are made in parallel. What alone is over the budget is not kept.
+        If several threads miss a key, the first makes the value and the others wait. If that fails,
+        only the first gets the error, and the next one tries itself. Different keys are made in
+        parallel. A value that alone exceeds the budget is not kept.
         """
         while True:
             with self._lock.inner:  # every flush comes by here: no Python call for the lock
@@ -151,9 +151,9 @@ class MemoryCache(Generic[K, V, R]):
             return [entry.answer.value for entry in self._entries.values()]
 
     def clear(self) -> None:
-        """Forget every entry and start counting anew."""
+        """Drop all entries and reset the counts."""
         with self._lock:
-            # What is being made now goes to those who wait for it, and is not kept.
+            # A value that is being made goes to the waiting threads, but is not kept.
             old = self._entries
             self._reset()
         del old  # outside of the lock, since an executable may do anything when it goes
@@ -176,7 +176,7 @@ class MemoryCache(Generic[K, V, R]):
         return value
 
     def _add(self, key: K, entry: _Entry[V, R], budget: float) -> list[_Entry[V, R]]:
-        """Add an entry, unless it alone is over `budget`; return what had to go to make room."""
+        """Add an entry, unless it alone exceeds `budget`; return the evicted entries."""
         if entry.nbytes > budget:
             self._refused += 1
             self.dropped(key, refused=True)

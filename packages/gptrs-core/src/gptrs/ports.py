@@ -20,7 +20,7 @@ class Port(Generic[P, R]):
         self._function: Callable[P, R] | None = None
 
     def fill(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Let `function` answer the calls of this port, and return it; for use as a decorator."""
+        """Make `function` the implementation of this port, and return it; a decorator."""
         self._function = function
         return function
 

@@ -1,4 +1,4 @@
-"""Directories and files of a cache that nobody but this user can have written."""
+"""Directories and files of a cache that only this user can have written."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import platformdirs
 
-ELSEWHERE = "set `GPTRS_CACHE_DIR` to a folder that takes files, or every process does this anew"
+ELSEWHERE = "set `GPTRS_CACHE_DIR` to a writable folder, or every process repeats this work"
 """Advice for a cache that cannot be kept."""
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""No link is followed, and a pipe in the place of a file does not block."""
+"""Do not follow links, and do not block on a pipe."""
 SEAL_BYTES = hashlib.sha256().digest_size
 """Bytes that `sealed` puts before a content."""
 _PARTIAL = ".new-"
 """The beginning of the names of files that are being written."""
 _ABANDONED_S = 3600.0
-"""After so many seconds nobody writes to a partial file any more: its writer was killed."""
+"""Age in seconds after which a partial file is abandoned: its writer was killed."""
 
 
 def private_folder(*names: str) -> Path:
     """Return a directory below `GPTRS_CACHE_DIR`, else below the user's cache directory.
 
-    It is made with mode 0700 if it is missing, and so are those above it. OSError if it belongs to
-    somebody else, is a link, or cannot be made private.
+    It and its missing parents are created with mode 0700. OSError if it belongs to somebody else,
+    is a link, or cannot be made private.
     """
     folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,9 +59,9 @@ def require_own(status: os.stat_result) -> None:
 
 
 def read_own(path: Path, most: int) -> bytes | None:
-    """Return the content of a file that nobody but this user can have written; mark it as used.
+    """Return the content of a file that only this user can have written; mark it as used.
 
-    None for what is no regular file, or has more than `most` bytes. PermissionError as in
+    None if it is not a regular file, or has more than `most` bytes. PermissionError as in
     `require_own`, other OSErrors as `open` raises them.
     """
     with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
@@ -77,13 +77,13 @@ def read_own(path: Path, most: int) -> bytes | None:
 def sealed(name: str, content: bytes) -> bytes:
     """Return `content` behind `SEAL_BYTES` that hold for it under this name only, for `unsealed`.
 
-    The name of an entry of a cache is its key: entries that have changed places are noticed.
+    The name of a cache entry is its key, so swapped entries are detected.
     """
     return _seal(name, content) + content
 
 
 def unsealed(name: str, data: bytes) -> bytes | None:
-    """Return the content that was `sealed`, None if it is damaged or that of another name."""
+    """Return the content that was `sealed`, None if it is damaged or has another name."""
     content = data[SEAL_BYTES:]
     return content if data[:SEAL_BYTES] == _seal(name, content) else None
 
@@ -96,10 +96,10 @@ def _seal(name: str, content: bytes) -> bytes:
 
 @contextmanager
 def whole_file(path: Path) -> Generator[int]:
-    """Yield a descriptor; what is written to it becomes the file `path` when the scope ends.
+    """Yield a descriptor; the data written to it becomes the file `path` when the scope ends.
 
-    After an exception there is no file. A loss of power may leave a part of it: who reads it must
-    be able to tell.
+    After an exception there is no file. A power failure may leave a part of it, which readers must
+    be able to detect.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
     try:
@@ -115,7 +115,7 @@ def whole_file(path: Path) -> Generator[int]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all bytes, in several steps where the system takes a part of them only."""
+    """Write all bytes, in several steps if the system accepts only a part."""
     left = memoryview(data)
     while left.nbytes:
         left = left[os.write(descriptor, left) :]

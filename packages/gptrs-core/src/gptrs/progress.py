@@ -1,4 +1,4 @@
-"""Functions that long work tells how far it is."""
+"""Callbacks that report the progress of long work."""
 
 from collections.abc import Callable
 
@@ -7,4 +7,4 @@ Progress = Callable[[int, int], None]
 StepProgress = Callable[[int, int, str], None]
 """Called with how many are done (steps, bytes), how many there are, the name of the next one."""
 SoundProgress = Callable[[float, float], None]
-"""Called with the seconds of sound that are transcribed, and all of them."""
+"""Called with the seconds of audio transcribed so far, and the total."""

@@ -1,7 +1,7 @@
 """Dataclasses whose methods are compiled when they are first called.
 
-A process defines some 250 of them and calls few of their methods: to compile them all with each
-class, as the standard library does, took a quarter of the CPU time of a start.
+A process defines some 250 of them and calls few of their methods: compiling all with each class, as
+the standard library does, took a quarter of the CPU time of a start.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _put(cls: type[object], name: str, value: object) -> None:
 
 
 def _later(cls: type[object], name: str, make: Callable[[], Callable[..., object]]) -> None:
-    """Give a class a method that is made when it is first called, and then takes its place."""
+    """Give a class a method that is compiled, and replaced, when it is first called."""
 
     def compiled() -> Callable[..., object]:
         made = make()
@@ -74,7 +74,7 @@ def _later(cls: type[object], name: str, make: Callable[[], Callable[..., object
 
 
 class _Signature:
-    """Compiles `__init__` for who asks for the signature of the class, and leaves that to it."""
+    """Compiles `__init__` when the signature of the class is read, then defers to it."""
 
     def __get__(self, instance: object, owner: type[object]) -> None:
         compiled = getattr(owner.__init__, "compiled", None) if instance is None else None

@@ -56,7 +56,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and message of `error` on one line of bounded length, whatever its text."""
+    """Return type and message of `error` on one line of bounded length."""
     try:
         message = " ".join(str(error).split())
     except Exception:

@@ -30,7 +30,7 @@ _listeners: tuple[Callable[[Span], None], ...] = ()
 
 @contextmanager
 def spans_told(tell: Callable[[Span], None]) -> Generator[None]:
-    """Open a scope in which `tell` gets each span of every thread; it must not fail."""
+    """Open a scope in which `tell` receives each span of every thread; it must not fail."""
     global _listeners
     _listeners = (*_listeners, tell)
     try:
@@ -40,7 +40,7 @@ def spans_told(tell: Callable[[Span], None]) -> Generator[None]:
 
 
 class span:  # noqa: N801 - used like a function
-    """A scope whose time listeners are told; it costs less than a microsecond without any."""
+    """Time a scope for listeners; it costs less than a microsecond without any."""
 
     __slots__ = ("_detail", "_name", "_started")
 

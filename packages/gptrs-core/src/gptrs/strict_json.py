@@ -55,7 +55,7 @@ def parse_object(
 
 
 def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) -> list[object]:
-    """Return the JSON list in UTF-8 `data`; `parse_object` says what is refused."""
+    """Return the JSON list in UTF-8 `data`; for refused input, see `parse_object`."""
     hint = "download or save it again"
     try:
         value = _parsed(data, MAX_DEPTH)
@@ -90,7 +90,7 @@ def _no_constant(text: str) -> NoReturn:
 def _parsed(
     data: bytes, max_depth: int, constant: Callable[[str], object] = _no_constant
 ) -> object:
-    """Return the value in `data`; _RefusedError says what is wrong with it."""
+    """Return the value in `data`; _RefusedError describes any fault."""
     try:
         _check_bounds(data, max_depth)
         value: object = json.loads(

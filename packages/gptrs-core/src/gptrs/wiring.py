@@ -1,6 +1,6 @@
 """Fills the ports of the lower layers with functions of the layers above them.
 
-Each module is imported when a function of it is first called, so `import gptrs` stays light.
+Each module is imported when a function of it is first called, so `import gptrs` is fast.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def expanded(program: object) -> object:
 
 @ports.program_picture.fill
 def program_picture(program: object) -> str | None:
-    """Return the picture that gptrs-observe draws; None where it is not installed."""
+    """Return the picture that gptrs-observe draws; None if it is not installed."""
     if find_spec("gptrs_observe") is None:
         return None
     return pictures.notebook_picture(cast("Program", program))

@@ -7,7 +7,7 @@ Here are the descriptions, `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `
 `ImporterPlugin`, `ExporterPlugin`, `DemoModelPlugin` and `TraceSinkPlugin`, `hookimpl`, and the
 errors: `GptrsError` and its subclasses, each saying when it is raised. Each other name lies in one
 of the modules `backends`, `models`, `passes`, `importers` and `programs`, by who needs it. A name
-is imported on first use, so that the module an entry point names stays light.
+is imported on first use, so that the module that an entry point names is cheap to import.
 """
 
 from __future__ import annotations

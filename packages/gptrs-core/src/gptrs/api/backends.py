@@ -1,4 +1,4 @@
-"""Names for backends: what an author derives from, and what backends share.
+"""Names for backends: the base classes of an author, and what backends share.
 
 - The contract: `Backend`, `Executable`, `Buffer`, `InputRole`; the table of kernels: `OpTable`,
   `require_supported`; `dying_values`, which says when memory is free; `Composite`, which
@@ -9,10 +9,10 @@
 - Settings and devices: `BackendSettings`, `ProcessGroup`, `DeviceInfo`; `Mesh`, `Axis`, `Axes`,
   `Sharding`, `sharding_of`, `ShardSource`, `ArraySource`.
 - Symbolic sizes: `SizeGuards`, `deciding`, `least`, `greatest`, `select`.
-- What the process is granted: `requested_threads`, `granted_cpus`, `affinity_cpus`, `cpu_quota`,
-  `memory_limit`.
-- `run_conformance` checks a backend and `op_support` lists what it takes, both by the package
-  `gptrs-conformance`, whose pytest class is `gptrs_conformance.suite.ConformanceSuite`.
+- Resources granted to the process: `requested_threads`, `granted_cpus`, `affinity_cpus`,
+  `cpu_quota`, `memory_limit`.
+- `run_conformance` checks a backend and `op_support` lists the ops that it supports, both from the
+  package `gptrs-conformance`, whose pytest class is `gptrs_conformance.suite.ConformanceSuite`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between gptrs and a backend: two base classes, and the data that they exchange.
 
 A backend author reads this page and `op_table`. Four methods of `Backend` and one of `Executable`
-are abstract; everything below them has a default, and is for backends that can do more.
+are abstract; all others have defaults, and are for backends that can do more.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Precision = Literal["f32", "bf16", "int8"]
 """The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
 both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.arithmetic_folding` says in
 PTIR; `int8` rounds the activations that meet quantized weights to 8 bits, by groups of at most 32.
-Sums are exact or f32 in all of them, and so is all that is no such product."""
+Sums are exact or f32 in all of them, and so is everything except such products."""
 Compiling = Callable[[int, int | None], None]
-"""Told before a kernel is compiled: which one it is, from 1, and of how many, None if unknown."""
+"""Called before a kernel is compiled, with its number from 1 and the total, None if unknown."""
 
 
 class Buffer(Protocol):
@@ -57,14 +57,15 @@ class InputRole(enum.Enum):
     """The role of an input of a compiled program."""
 
     ARGUMENT = "argument"
-    """Changes from run to run; must be left as it is."""
+    """Changes from run to run; must not be modified."""
     PARAMETER = "parameter"
     """A model weight: the same buffer object in every run, so that work on it can be remembered."""
     DONATED = "donated"
     """Given away: its memory may be overwritten or returned as (part of) a result."""
     STREAMED = "streamed"
-    """A model weight that does not stay in memory. Like PARAMETER, to the last bit of the results,
-    but it may be another buffer object in each run, and nothing that is made of it may outlive it.
+    """A model weight that may leave memory between runs. Like PARAMETER, to the last bit of the
+    results, but it may be a different buffer object in each run, and nothing derived from it may
+    outlive it.
     """
 
 
@@ -98,16 +99,16 @@ class KernelRun:
     kernel: str
     """The names of the ops that it computes."""
     operands: str
-    """The types that it reads and the one that it writes, `f32[2, 3], f32[3] -> f32[2]`."""
+    """The types of its operands and of its result, `f32[2, 3], f32[3] -> f32[2]`."""
     seconds: float
     nbytes: int | None
-    """Bytes of the tensors that it reads and writes, None if that is not known."""
+    """Bytes of the tensors that it reads and writes, None if unknown."""
     operations: int | None = None
-    """Operations on elements, a multiply-add is two; None if that is not known."""
+    """Operations on elements, a multiply-add counts as two; None if unknown."""
     inputs: tuple[int, ...] = ()
     """The inputs of the program that it reads or writes, by number, as far as that is known."""
     started: float | None = None
-    """When it began, in seconds of `time.perf_counter`; None: it has just ended."""
+    """Start time by `time.perf_counter`, in seconds; None: it has just ended."""
 
 
 class Executable(ABC):
@@ -120,21 +121,21 @@ class Executable(ABC):
         """Run on inputs in the order of the parameters of `@main`; results in the order of return.
 
         Results belong to the caller: no later run changes them. Inputs that are not donated are
-        neither changed nor returned. Raises ExecutionError for what depends on values, such as
-        an index out of range.
+        neither changed nor returned. Raises ExecutionError for errors that depend on values, such
+        as an index out of range.
         """
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds of its own, such as weights in another format.
+        """Bytes that it owns, such as weights in another format.
 
         The program cache keeps to its budget by them.
         """
         return 0
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """Return what `run` does for `inputs` followed by those of `bound`, bit for bit.
+        """Return the results of `run` for `inputs` followed by those of `bound`, bit for bit.
 
         Override it to check and unpack weights once. Each run may pass another `bound`.
         """
@@ -143,21 +144,21 @@ class Executable(ABC):
     def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
-        """Return the results of a run that has begun, and the run; None if it cannot fail any more.
+        """Start a run; return its results and the run, None if it can no longer fail.
 
-        The inputs are those of `run`, or of `run_bound` with `bound`. The results can be inputs of
-        other runs at once, even where this one fails: they have the promised types then, and any
-        elements. `check` is called before anybody reads them. Wrong inputs are raised here, and
-        any error that is known at once may be. The default waits for the run.
+        Takes the inputs of `run`, or of `run_bound` with `bound`. The results may immediately be
+        inputs of other runs, even if this one fails: then they have the promised types and
+        arbitrary elements. `check` is called before anybody reads them. Wrong inputs raise here,
+        and so may any error that is known immediately. The default waits for the run.
         """
         return (self.run(inputs) if bound is None else self.run_bound(inputs, bound)), None
 
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
-        """Do as `run`, to the last bit, and `tell` each call of a kernel after it; may be slower.
+        """Run like `run`, bit for bit, and `tell` each kernel call after it; may be slower.
 
-        The default tells nothing.
+        The default reports nothing.
         """
         return self.run(inputs)
 
@@ -215,16 +216,17 @@ class Backend(ABC):
     """Whether its arithmetic takes subnormal f32 and f64 for 0: PTIR, section Exactness. The
     conformance kit does not judge these elements then."""
     steps_at_once: int = 1
-    """How many steps of a generation one run has at most: 1 for none, 4 to 16 hide what a run
-    costs. Texts that grow by their likeliest token take them as a `while` around the model, with
-    the choice of each token inside; nobody sees a token before all of them have been chosen."""
+    """Most steps of a generation in one run: 1 disables it, 4 to 16 hide the cost of a run. Greedy
+    texts run as a `while` around the model, which also chooses each token; no token is visible
+    before all of them have been chosen.
+    """
 
     def legalize(self) -> Sequence[Pass]:
         """Return the passes that replace what the backend does not take, see `Pipeline`."""
         return ()
 
     def fuse(self) -> Sequence[Pass]:
-        """Return the passes that put instructions together into `custom_call`s of its own."""
+        """Return the passes that fuse instructions into `custom_call`s of the backend."""
         return ()
 
     def claim(
@@ -239,15 +241,15 @@ class Backend(ABC):
         return None
 
     def compile_settings(self) -> Hashable:
-        """Return what decides, besides a program and its roles, what `compile` makes of it.
+        """Return the settings that affect the result of `compile`, besides a program and its roles.
 
         Such as variables of the environment: programs that were compiled under other settings are
-        not used. It is asked for every call, so it must be quick.
+        not used. It is called for every call, so it must be fast.
         """
         return ()
 
     def serialize(self, executable: Executable) -> bytes | None:
-        """Return what `compile` or `deserialize` made of a program; None where it cannot be had."""
+        """Return a compiled program as bytes; None if that is impossible."""
         return None
 
     def deserialize(
@@ -255,8 +257,8 @@ class Backend(ABC):
     ) -> Executable | None:
         """Return what `compile(program, roles)` would, read from what `serialize` gave.
 
-        None for data that is damaged, or of another program, other roles, another machine, device,
-        version or setting. It may hold machine code: nobody but the user may have written it.
+        None for data that is damaged, or for another program, other roles, another machine, device,
+        version or setting. It may contain machine code: only the user may have written it.
         """
         return None
 
@@ -265,8 +267,9 @@ class Backend(ABC):
     symbolic: bool = False
     """Whether it compiles programs with symbolic dims; others get one program per sizes.
 
-    `refusal` and its passes see types with symbolic dims then, inside a `deciding` block: what they
-    ask about sizes becomes a guard of the program."""
+    Then `refusal` and the passes see types with symbolic dims, inside a `deciding` block: their
+    comparisons of sizes become guards of the program.
+    """
 
     def compile_symbolic(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
@@ -274,9 +277,9 @@ class Backend(ABC):
         """Prepare a verified program with symbolic dims; one role for each parameter of `@main`.
 
         The executable runs on inputs of all sizes that `guards` accept, and its results have the
-        shapes of the program for these sizes; each symbol is alone a dim of some parameter. It is
-        never run on others: whoever runs it has asked `guards.accept`. Called outside of any
-        `deciding` block. What lowering decides by the example becomes a guard as well:
+        shapes of the program for these sizes; each symbol is alone a dim of some parameter. It
+        never runs on others: callers check `guards.accept` first. Called outside of any `deciding`
+        block. What lowering decides by the example becomes a guard as well:
 
             with deciding(guards.deriving()) as sizes: ...
 
@@ -287,7 +290,7 @@ class Backend(ABC):
     def padded_size(self, size: int) -> int | None:
         """Return the size, `size` or more, to which a caller pads an axis whose size varies.
 
-        None: it names no sizes. Never less for a greater `size`. For backends without symbols that
+        None: no preferred sizes. Never less for a greater `size`. For backends without symbols that
         take long to compile: a power of two gives a few programs and wastes at most half of the
         work, `1 << (size - 1).bit_length()`.
         """
@@ -298,14 +301,15 @@ class Backend(ABC):
     precisions: Sequence[Precision] = ("f32",)
     """The precisions that it has here."""
     precision: Precision = "f32"
-    """The one that this object has: `f32`, exact, until another is asked for."""
+    """The precision of this object: `f32`, exact, by default."""
 
     def quantized_precision(self) -> Precision:
-        """Return the precision for models with quantized weights whose user says none."""
+        """Return the default precision for models with quantized weights."""
         return "f32"
 
     def with_precision(self, precision: Precision | None) -> Backend:
-        """Return the backend of a precision, itself for None; UsageError if it does not have it.
+        """Return the backend with a precision, itself for None; UsageError if it lacks the
+        precision.
 
         The same object for the same precision. Backends with several override `in_precision`.
         """
@@ -332,11 +336,11 @@ class Backend(ABC):
     the five methods below."""
 
     def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
-        """Return whether weights of these packed codes stay as they are, [.., O, I * bits / 8].
+        """Return whether it computes with these packed codes as stored, [.., O, I * bits / 8].
 
-        What reads them is `dequantize` or `dequantize_affine` of `unpack_bits`, the form in which
-        `gptrs.checkpoint.quantized_tensor.dequantized` writes them. Where it is False, weights are
-        decoded to f32 once when they are loaded, and so take several times the memory.
+        Programs read them by `dequantize` or `dequantize_affine` of `unpack_bits`, as written by
+        `gptrs.checkpoint.quantized_tensor.dequantized`. Where it is False, weights are decoded to
+        f32 once when they are loaded, and so take several times the memory.
         """
         return False
 
@@ -349,22 +353,23 @@ class Backend(ABC):
     ) -> Buffer:
         """Return what `to_device(load())` would; `load` need not be called, or not yet.
 
-        What is made of the buffer may be kept under `identity`, and so may the elements unless
-        `load` only gives a view of a "mapped" file. One that was "read" may be loaded at any time,
-        also within a run; that one is "computed" takes runs, so that it is loaded now or never.
+        Forms derived from the buffer may be cached under `identity`, and so may the elements unless
+        `load` only returns a view of a "mapped" file. One that was "read" may be loaded at any
+        time, also within a run; that one is "computed" takes runs, so that it is loaded now or
+        never.
         """
         return self.to_device(load())
 
     def prefetch_weight(self, identity: WeightIdentity) -> bool:
-        """Have the system read what is kept of a weight, without waiting; False if nothing is."""
+        """Start reading ahead the cached form of a weight, without waiting; False if none."""
         return False
 
     def weight_report(self) -> CacheReport:
-        """Return what is kept, by the file of weights; changes nothing."""
+        """Return the cached forms, by weight file; changes nothing."""
         raise NotImplementedError
 
     def clear_weights(self, *, stale_only: bool = False) -> Entries:
-        """Remove all forms, or those that this process would not use; what was removed.
+        """Remove all forms, or only those that this process would not use; return what was removed.
 
         Processes that use them are not disturbed. ExecutionError if one cannot be removed.
         """
@@ -379,23 +384,25 @@ class Backend(ABC):
     keeps_code: bool = False
     """Whether it keeps compiled kernels or programs on disk, for `gptrs cache`."""
     tells_kernels: bool = False
-    """Whether `compiling` tells of each kernel; of other backends, commands name the programs that
-    are compiled."""
+    """Whether `compiling` reports each kernel; for other backends, commands name the programs that
+    are compiled.
+    """
 
     def cache_report(self) -> CacheReport:
         """Return the content, by what made it; compiles and changes nothing."""
         raise NotImplementedError
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
-        """Remove all entries, or those that this process would not use; what was removed.
+        """Remove all entries, or only those that this process would not use; return what was
+        removed.
 
-        What is loaded stays usable, and processes that run meanwhile compile anew. ExecutionError
-        if an entry cannot be removed.
+        Loaded entries remain usable, and running processes compile again. ExecutionError if an
+        entry cannot be removed.
         """
         return Entries()
 
     def compiling(self, tell: Compiling) -> AbstractContextManager[None]:
-        """Call `tell` for each kernel that is compiled, not loaded, while the scope lasts.
+        """Call `tell` for each kernel that is compiled, not loaded, within the scope.
 
         It is called by the thread that compiles, and must neither fail nor take long.
         """
@@ -406,21 +413,24 @@ class Backend(ABC):
     ignored: Sequence[str] = ()
     """Says which settings it was given and ignores, one sentence each."""
     own_memory: bool = False
-    """Whether its buffers are not in the memory of the host: derived weights stay where they were
-    computed, and pages are given back only of host memory."""
+    """Whether its buffers are outside of host memory: derived weights remain on the device, and
+    only pages of host memory are released.
+    """
     mesh: Mesh | None = None
     """The mesh that it runs on, None for a single device."""
     threads: int = 0
     """Threads that it computes with, 0 if that is not known."""
     follows: bool = False
-    """Whether it is that of a process that does not lead, in a `ProcessGroup` that is led."""
+    """Whether its process is a follower in a led `ProcessGroup`."""
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return all devices that this process can use, in a fixed order; none without a choice."""
+        """Return all devices that this process can use, in a fixed order; empty if there is no
+        choice.
+        """
         return ()
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:
-        """Return the memory of the host that `buffer` lies in, None for that of a device.
+        """Return the host memory of `buffer`, None for a buffer on a device.
 
         Called just to look, so with `own_memory` it must not copy.
         """
@@ -431,7 +441,7 @@ class Backend(ABC):
         return self.to_device(self.to_host(buffer).copy())
 
     def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
-        """Return `source` on the devices of `mesh`; each part is read for the device it is for.
+        """Return `source` on the devices of `mesh`; each part is read for its device.
 
         The buffer has shape and dtype of the whole, and `to_host` gives the whole.
         """
@@ -447,14 +457,14 @@ class Backend(ABC):
     def lost(self) -> str | None:
         """Return which other process is gone, in words, so that no run can succeed any more.
 
-        None while all are there. It is asked often, from any thread, and must not wait.
+        None while all are alive. It is called often, from any thread, and must not wait.
         """
         return None
 
     def read_bytes_per_s(self) -> float | None:
         """Bytes a second that arrive from memory while large arrays are read in order.
 
-        None: it does not measure; with `threads` threads otherwise.
+        Measured with `threads` threads; None: it does not measure.
         """
         return None
 

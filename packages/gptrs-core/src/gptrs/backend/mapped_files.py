@@ -46,7 +46,7 @@ class MappedFiles:
         self._lock = threading.Lock()
 
     def add(self, mapping: mmap.mmap, path: str) -> None:
-        """Note where a mapping lies for as long as it exists; beyond `MOST_FILES` none is noted."""
+        """Record the address of a mapping while it exists; beyond `MOST_FILES` none is recorded."""
         memory = np.frombuffer(mapping, np.uint8)
         start = memory.__array_interface__["data"][0]
         with self._lock:
@@ -105,7 +105,7 @@ def release_pages(array: np.ndarray) -> None:
 def prefetch_pages(array: np.ndarray) -> None:
     """Have the system read the part of a mapped file that an array is, without waiting for it.
 
-    The bytes go to the cache of the system, not to the memory of this process. Any other array is
+    The bytes go to the system's page cache, not to the memory of this process. Any other array is
     left alone.
     """
     _advise(array, getattr(mmap, "MADV_WILLNEED", None), _PREFETCH_BYTES)
@@ -127,7 +127,7 @@ def _address(array: np.ndarray) -> int:
 
 
 def _mapping(array: np.ndarray) -> mmap.mmap | None:
-    """Return the read-only mapping that the array is a view of, None if there is none."""
+    """Return the read-only mapping under the array, None if it is not a view of one."""
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = cast("object", base.base if isinstance(base, np.ndarray) else base.obj)

@@ -53,7 +53,7 @@ def program_peak_bytes(program: Program, sizes: Mapping[int, int] = NO_SIZES) ->
 
 
 class _Peaks:
-    """Peaks for sizes of the symbols; those of functions that may be called."""
+    """Computes peaks for sizes of the symbols, including those of called functions."""
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._sizes = sizes
@@ -62,12 +62,12 @@ class _Peaks:
     def of(self, region: Region) -> int:
         """Return the most bytes of values that are live at one time, with the parameters.
 
-        Every value takes a dense buffer of its own from the instruction that defines it to its last
-        use; parameters, which belong to the caller, are live all the time. While an instruction
-        runs, its operands and results are both live. One with regions or callees, whose results are
-        its own, needs their peak instead: without their parameters, which are the operands; a loop
-        counts them as well, since from the second step on they are values of their own, and so are
-        the results that a `scan` stacks.
+        Every value occupies a dense buffer from the instruction that defines it to its last use;
+        parameters, which belong to the caller, are always live. While an instruction runs, its
+        operands and results are both live. One with regions or callees, whose results are its own,
+        needs their peak instead: without their parameters, which are the operands; a loop counts
+        them as well, since from the second step on they are values of their own, and so are the
+        results that a `scan` stacks.
         """
         params = set(region.params)
         live = most = self._bytes(region.params)
@@ -79,7 +79,7 @@ class _Peaks:
         return most
 
     def _inner(self, instruction: Instruction) -> int:
-        """Return the most that the regions and callees need besides what is live around them."""
+        """Return the peak of the regions and callees, besides the values live around them."""
         op = instruction.op
         if isinstance(op, Scan):
             (body,) = instruction.regions
@@ -118,7 +118,7 @@ class MemoryNeed:
     """The memory that a program needs besides its parameters, for sizes of its symbols if any.
 
     The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
-    Neither are results that may take the place of parameters that are donated.
+    Neither are results that may reuse donated parameters.
     """
 
     def __init__(self, program: Program, roles: Sequence[InputRole] = ()) -> None:
@@ -131,7 +131,7 @@ class MemoryNeed:
         """Bytes of all values together: computed in no time, and nearly always there is room."""
 
     def require(self, sizes: Mapping[int, int] = NO_SIZES) -> None:
-        """ExecutionError if what is needed at one time with these sizes is more than there is."""
+        """Raise ExecutionError if the peak for these sizes exceeds the memory of the process."""
         available = memory_bytes()
         if available is None or evaluated(self._all - self._donated, sizes) <= available:
             return
@@ -148,7 +148,7 @@ class MemoryNeed:
 def _made(program: Program) -> list[TensorType]:
     """Return the types of all values but the parameters of `@main`.
 
-    Those of functions count once: however often they are called, one call runs at a time.
+    Those of functions count once, because only one call runs at a time.
     """
     found: list[TensorType] = []
     main = program.main.body

@@ -52,9 +52,9 @@ class OpTable(Generic[Kernel]):
     def composite(self, kind: str, *, when: Condition | None = None) -> Callable[[Kernel], Kernel]:
         """Decorator: the kernel computes composites of `kind`, where `when` agrees.
 
-        It runs a `custom_call` with the operands and the `attrs` of the composite. What no kernel
-        claims is inlined. ValueError for a kind that is claimed already, and for one of another
-        implementation, `gelu.v1/sigmoid`, whose numbers are not those of the usual one.
+        It runs a `custom_call` with the operands and the `attrs` of the composite. Composites that
+        no kernel claims are inlined. ValueError for a kind that is already claimed, and for one of
+        another implementation, `gelu.v1/sigmoid`, whose results differ from the usual one.
         """
 
         def add(kernel: Kernel) -> Kernel:
@@ -137,7 +137,7 @@ def require_static(backend: Backend, program: Program) -> None:
 def require_supported(backend: Backend, program: Program, *, symbolic: bool = False) -> None:
     """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses.
 
-    A program with symbolic dims is refused too, whatever its ops are, unless `symbolic`.
+    A program with symbolic dims is refused, too, unless `symbolic`.
     """
     if not symbolic:
         require_static(backend, program)

@@ -1,4 +1,4 @@
-"""Limits of this process: CPUs and memory by cgroups, threads by the user's wish."""
+"""Limits of this process: CPUs and memory by cgroups, threads by the user's settings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def memory_limit(root: Path = _ROOT) -> int | None:
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the cgroup folders of this process for `controller`, from its own outwards.
+    """Yield the cgroup folders of this process for `controller`, innermost first.
 
     A container may show `/` where the host has a longer path: the mount point itself always comes.
     """

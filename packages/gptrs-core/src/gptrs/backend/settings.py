@@ -1,4 +1,4 @@
-"""Settings of a backend: threads, a device, a mesh, options of its own; the devices that it has.
+"""Settings of a backend: threads, a device, a mesh, its own options; and its devices.
 
 Light, since settings of plugins name it.
 """
@@ -16,12 +16,12 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 Setting = Literal["device", "options", "mesh", "processes"]
-"""A setting besides threads, which every backend is given."""
+"""A setting; threads are not listed, as every backend gets them."""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
 LAUNCHED: Final = "auto"
-"""The value of `coordinator` for processes that a launcher started, and can tell to each other."""
+"""The value of `coordinator` if a launcher started the processes and knows their address."""
 _LAUNCHERS: Final[Mapping[str, str]] = {
     "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_RANK",
     "SLURM_STEP_NODELIST": "SLURM_PROCID",
@@ -81,11 +81,11 @@ class ProcessGroup:
     """Processes, of one host or several, that run the same program: this is `number` of `count`.
 
     They meet at `coordinator`, HOST:PORT of the first. With `auto` a launcher has started them, and
-    the backend asks it where they meet, and how many they are: `count` is None. UsageError for
-    numbers that do not fit.
+    the backend gets the address and the number of processes from it: `count` is None. UsageError
+    for numbers that do not fit.
 
-    All of them run the same steps in the same order; with `led` the first one leads, whatever it
-    is asked for, and the backend of the others `follows`.
+    All of them run the same steps in the same order; with `led`, only the first one receives
+    requests, and the backend of the others `follows`.
     """
 
     coordinator: str
@@ -105,7 +105,7 @@ class ProcessGroup:
     ) -> ProcessGroup | None:
         """Return the processes of `--coordinator`, `--processes` and `--process-id`.
 
-        None for this process alone; UsageError for a part of the options.
+        None for a single process; UsageError for a part of the options.
         """
         if (coordinator, count, number) == (None, None, None):
             return None
@@ -128,7 +128,7 @@ class ProcessGroup:
     def launched(cls, environment: Mapping[str, str]) -> ProcessGroup:
         """Return the processes of a step of Slurm, of Open MPI, or of an indexed Kubernetes job.
 
-        UsageError if `environment`, the variables of this one, tells of none.
+        UsageError if `environment`, the variables of this process, has none.
         """
         names = [number for mark, number in _LAUNCHERS.items() if environment.get(mark)]
         number = environment.get(names[0], "") if names else ""
@@ -163,10 +163,10 @@ class ProcessGroup:
 class BackendSettings:
     """The settings that a backend is made with; a factory that `takes` settings is given them.
 
-    `device` is a name of the backend's own, such as `gpu:1`, `options` are pairs of a name and a
-    value that only it knows, `mesh` is the devices that weights and batches are split over, those
-    of all `processes` together. Fields that are None or empty are left to the backend. A backend
-    that cannot do what a setting asks for raises UsageError, with what it can do.
+    `device` is one of the backend's names, such as `gpu:1`; `options` are pairs of a name and a
+    value, which only the backend knows; `mesh` is the devices over which weights and batches are
+    split, those of all `processes` together. Fields that are None or empty are left to the backend.
+    A backend raises UsageError for a setting that it cannot honor, with the alternatives.
     """
 
     threads: int | None = None
@@ -201,9 +201,9 @@ class BackendSettings:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device of a backend: its `name` as users type it, what it is, and its bytes of memory.
+    """A device of a backend: its `name` as users type it, a description, and its bytes of memory.
 
-    `used` says whether the backend runs on it. `memory` is None where it is not known.
+    `used` says whether the backend runs on it. `memory` is None if unknown.
     """
 
     name: str

@@ -38,7 +38,7 @@ class SpecializedPrograms(Executable):
     @property
     @override
     def nbytes(self) -> int:
-        """The bytes that its executables hold of their own."""
+        """The bytes that its executables own."""
         return sum(executable.nbytes for _, executable in self._made.values())
 
     @override

@@ -1,8 +1,8 @@
 """The identity of a weight, which outlives the process.
 
-Whatever is kept on disk of weights names them by it: packed weights by `WeightIdentity`, prompt
-caches by the digest of all bytes (`gptrs_runtime.content_digest`), which is itself kept under
-`WeightFile.digest`. Programs on disk hold no weights: these are inputs.
+Caches on disk name weights by it: packed weights by `WeightIdentity`, prompt caches by the digest
+of all bytes (`gptrs_runtime.content_digest`), which is itself cached under `WeightFile.digest`.
+Programs on disk hold no weights: these are inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 from gptrs.quick_dataclass import dataclass
 
 WeightOrigin = Literal["mapped", "read", "computed"]
-"""Where elements come from: a view of a file, a file and what is decoded of it, or programs."""
+"""The origin of elements: a view of a file, elements decoded from a file, or programs."""
 _SETTLED_NS = 2_000_000_000
 """Age from which a change of a file cannot go unnoticed: clocks of file systems are coarse."""
 
@@ -47,8 +47,8 @@ class WeightFile:
     def of(cls, path: str, descriptor: int, is_open: Callable[[], bool]) -> WeightFile | None:
         """Return the file behind a descriptor; None if it was changed just now.
 
-        A second change could leave the digest of such a file as it is. `unchanged` is false once
-        the descriptor is not open.
+        A second change within the resolution of its clock could leave its digest unchanged.
+        `unchanged` is false once the descriptor is not open.
         """
         status = os.fstat(descriptor)
         changed = max(status.st_mtime_ns, status.st_ctime_ns)
@@ -66,7 +66,7 @@ class WeightFile:
 class WeightIdentity:
     """The elements of a weight, by a name for them: equal digests mean equal elements.
 
-    They do so in all processes, as long as the `files` that the weight is made of stay unchanged.
+    They do so in all processes, as long as the weight's `files` are unchanged.
     """
 
     digest: bytes
@@ -76,12 +76,12 @@ class WeightIdentity:
 
     @property
     def unchanged(self) -> bool:
-        """Whether all files are what they were when they were opened."""
+        """Return whether all files are as they were when opened."""
         return all(file.unchanged() for file in self.files)
 
     @classmethod
     def of(cls, content: bytes, *files: WeightFile) -> WeightIdentity:
-        """Return the identity of the part of `files` that `content` tells from all others."""
+        """Return the identity of the part of `files` that `content` identifies."""
         parts = b"".join(file.digest for file in files) + content
         return cls(hashlib.blake2b(parts, digest_size=16).digest(), files)
 

@@ -1,4 +1,4 @@
-"""Calls into backends: what they raise names them, and what they return is what was promised."""
+"""Calls into backends: errors that they raise name them, and their results are checked."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compiled_symbolic(
 
 @contextmanager
 def blamed(backend: Backend, what: str) -> Generator[None]:
-    """Scope in which only code of `backend` runs: what it raises is a BackendError that names it.
+    """Scope in which only code of `backend` runs: its errors become a BackendError that names it.
 
     `what` says which code, as words after "failed in".
     """
@@ -141,7 +141,7 @@ def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
 
 
 def host_view(backend: Backend, buffer: Buffer) -> np.ndarray | None:
-    """Return the memory of the host under `buffer`, None for one in the memory of a device."""
+    """Return the host memory of `buffer`, None for a buffer on a device."""
     if not backend.own_memory:
         return to_host(backend, buffer)
     with blamed(backend, "`host_view`"):
@@ -156,7 +156,7 @@ def release_pages_of(backend: Backend, buffer: Buffer) -> None:
 
 
 def copied(backend: Backend, buffer: Buffer) -> Buffer:
-    """Return a copy of `buffer`, made on the device where it is there."""
+    """Return a copy of `buffer`, on the device if the buffer is there."""
     if backend.own_memory:
         type_ = TensorType(dtypes.from_numpy(buffer.dtype), buffer.shape)
         return moved(backend, "copy", lambda: backend.copy(buffer), type_)
@@ -167,7 +167,7 @@ class CheckedExecutable(Executable):
     """An executable of a backend whose results are checked against the types of its program.
 
     The first run is checked, and with `GPTRS_CHECK_RESULTS=1` every one: number, dtypes, shapes.
-    BackendError if they differ, and for whatever the backend raises that is no GptrsError.
+    BackendError if they differ, and for any exception of the backend that is not a GptrsError.
     """
 
     def __init__(self, made: Executable, backend: Backend, program: Program) -> None:
@@ -239,7 +239,9 @@ class CheckedExecutable(Executable):
         return f"`{next((each for each in methods if overrides(self._made, each)), 'run')}`"
 
     def _check(self, results: object, inputs: Sequence[Buffer]) -> None:
-        """Raise BackendError unless `results` are what the program returns for these inputs."""
+        """Raise BackendError unless `results` have the types that the program returns for these
+        inputs.
+        """
         if not isinstance(results, (list, tuple)):
             _refuse(self._backend, f"`run` gave a `{type(results).__name__}`, not a list")
         found = cast("Sequence[Buffer]", results)
@@ -284,7 +286,9 @@ class _CheckedRun:
 
 
 def _alike(one: Buffer, other: Buffer) -> bool:
-    """Whether both are NumPy arrays of one dtype and shape; every step asks several times."""
+    """Return whether both are NumPy arrays of one dtype and shape; every step calls it several
+    times.
+    """
     return (
         type(one) is np.ndarray
         and type(other) is np.ndarray

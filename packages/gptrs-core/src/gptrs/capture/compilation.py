@@ -1,4 +1,4 @@
-"""Compile a captured program: the one place that knows both optimizer and backend."""
+"""Compile a captured program: the only module that knows both optimizer and backend."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Computation:
 
     @cached_property
     def digest(self) -> bytes:
-        """Tells computations apart by their content."""
+        """Identifies a computation by its content."""
         text = print_program(self.program)
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
@@ -79,9 +79,9 @@ class Derivation:
     def derive(self, leaves: Sequence[Leaf], held: Collection[Leaf]) -> Parameter:
         """Return the parameter derived from `leaves` by the recipe, computed on first use.
 
-        It is kept by the first of them, under the content of the recipe and of them all, so that
-        every program that wants it finds it. Of its sources, those that are not in `held` anyway
-        are let go once it is computed.
+        The first source keeps it, under the content of the recipe and of all sources, so that every
+        program that needs it finds it. Sources that are not in `held` are released once it is
+        computed.
         """
         sources = [leaves[number] for number in self.recipe.inputs]
         parents = [source for source in sources if isinstance(source, Parameter)]
@@ -134,7 +134,7 @@ class Prepared:
     """The file of the optimized program, if it is on disk, and the guards of that."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
-        """Return the leaves that the executable takes, made of those of the captured graph."""
+        """Return the leaves that the executable takes, derived from those of the captured graph."""
         held = {captured[source] for source in self.inputs if isinstance(source, int)}
         return [
             captured[source] if isinstance(source, int) else source.derive(captured, held)
@@ -143,7 +143,7 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the executable says it holds of its own."""
+        """The bytes that the executable owns."""
         return self.executable.nbytes
 
     def run(
@@ -162,7 +162,7 @@ class Prepared:
     def _run_traced(self, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
         number, executable = self.number, self.executable
         if isinstance(executable, SpecializedPrograms):
-            # Told before the run, which is that of a program of its own.
+            # Reported before the run, since deriving a weight runs a separate program.
             number, executable, was_there = executable.at(buffers)
             cached = cached and was_there
 
@@ -183,8 +183,8 @@ class Prepared:
     ) -> tuple[list[Buffer], Outcome | None]:
         """Run it as `run` does, and wait for it only where the executable cannot but wait.
 
-        The outcome, None for a good one, is to be asked before a result is read: it tells of this
-        run and of those that `leaves`, which are passed as `buffers`, come from.
+        Check the outcome before reading a result, None if the run succeeded: it covers this run and
+        those that computed `leaves`, which are passed as `buffers`.
         """
         if events.sinks():
             results, run = self._run_traced(_joined(buffers, bound), cached), None
@@ -200,7 +200,7 @@ def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Bu
 def settings_for(backend: Backend) -> Hashable:
     """Return all settings that decide how `prepare` compiles a program for `backend`.
 
-    A part of every key under which something compiled is kept.
+    They are part of every key of compiled programs.
     """
     return pipeline_settings(), backend.compile_settings()
 
@@ -214,14 +214,14 @@ def prepare(
     streaming: Streaming | None = None,
     guards: SizeGuards | None = None,
 ) -> Prepared:
-    """Optimize `program`, fold its parameters, and compile what is left on `backend`.
+    """Optimize `program`, fold its parameters, and compile the rest on `backend`.
 
-    The backend sees `@main` alone: calls and composites are inlined; it gets no decompositions
-    that it does not know. ExecutionError for a program that needs more memory than there is,
-    UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
-    `streaming` it runs in parts, and takes streamed weights as `Parameter`s.
+    The backend sees only `@main`: calls, and composites that it does not claim, are inlined.
+    ExecutionError for a program that needs more memory than there is, UnsupportedError for one with
+    symbolic dims. `origin` and `reason` are for trace sinks. With `streaming` it runs in parts, and
+    takes streamed weights as `Parameter`s.
 
-    With `guards` it may have symbolic dims, each alone a dim of some parameter: what is made serves
+    With `guards` it may have symbolic dims, each a plain dim of some parameter: the result serves
     all sizes that they accept afterwards.
     """
     request = _CompileRequest(origin, reason, fold=True, streaming=streaming, guards=guards)
@@ -292,7 +292,7 @@ def _told(
     start: events.CompileStart,
     made: Callable[[], tuple[Program | None, bool]],
 ) -> Generator[None]:
-    """Tell sinks that a program is compiled in this scope, and afterwards what it has become.
+    """Notify sinks that a program is compiled in this scope, and afterwards of the result.
 
     `made` returns the optimized program, and whether it was on disk.
     """
@@ -315,7 +315,7 @@ def _told(
 def _teller(
     number: int, sinks: Sequence[events.ExecutionTraceSink]
 ) -> Callable[[PassRun], None] | None:
-    """Return what tells sinks about passes; None if none of them listens."""
+    """Return a function that notifies sinks of passes; None if none of them listens."""
     ignored = events.ExecutionTraceSink.after_pass
     listeners = [sink for sink in sinks if type(sink).after_pass is not ignored]
     if not listeners:
@@ -355,7 +355,7 @@ class _Compiler:
         return self.finish(split)
 
     def finish(self, split: Split) -> Prepared:
-        """Compile what has been optimized."""
+        """Compile an optimized program."""
         guards = self.request.guards
         inputs = self._inputs(split)
         roles = [
@@ -389,7 +389,7 @@ class _Compiler:
         return tuple(inputs)
 
     def _optimized(self, program: Program) -> Split:
-        """Return what is made of `program`: found on disk, unless somebody watches the passes."""
+        """Return `program` optimized: from disk, unless a sink watches the passes."""
         settings, fold = settings_for(self.backend), self.request.fold
         key = None
         size = sum(len(function.body.instructions) for function in program.functions)
@@ -437,7 +437,7 @@ class _Compiler:
     def _for_new_sizes(
         self, special: Program, roles: Sequence[InputRole]
     ) -> tuple[int, Executable]:
-        """Compile what a run with new sizes needs, a program of its own for trace sinks."""
+        """Compile for a run with new sizes, as a separate program for trace sinks."""
         start = events.CompileStart(
             events.next_number(),
             self.request.origin,

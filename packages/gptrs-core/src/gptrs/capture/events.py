@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 def next_number() -> int:
-    """Return a number that no program of this process has yet."""
+    """Return a new program number, unique in this process."""
     return next(_numbers)
 
 
@@ -43,8 +43,9 @@ class CompileStart:
     backend: str
     """The name of the backend."""
     reason: str
-    """Why the program cache had no executable, "not cached" where it was not asked; "new sizes" for
-    a symbolic program that is compiled for the sizes of a run, on a backend without symbols."""
+    """Why the program cache had no executable, "not cached" if it was not used; "new sizes" for a
+    symbolic program that is compiled for the sizes of a run, on a backend without symbols.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class PassEvent:
     """Round of the stage, from 0."""
     changed: bool
     before: int
-    """Instructions before the pass, those of regions included."""
+    """Instructions before the pass, including those in regions."""
     after: int
     """Instructions after it."""
     seconds: float
@@ -68,7 +69,7 @@ class PassEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileEnd:
-    """The compilation ended: `error` is None, or what it raised."""
+    """The compilation ended: `error` is the exception that it raised, or None."""
 
     number: int
     optimized: Program | None
@@ -87,14 +88,14 @@ class RunStart:
     cached: bool
     """Whether an earlier call compiled the program."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Those of the inputs; arguments come first, in the order of the program."""
+    """The types of the inputs; arguments come first, in the order of the program."""
     read: Callable[[], tuple[np.ndarray | None, ...]] = tuple
-    """Copies the inputs to the host, before the run; None in place of parameters."""
+    """Copies the inputs to the host, before the run; parameters are None."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The run ended: `error` is None, or what it raised."""
+    """The run ended: `error` is the exception that it raised, or None."""
 
     number: int
     seconds: float
@@ -129,8 +130,8 @@ Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd | Implementati
 class ExecutionTraceSink:
     """The base class of sinks: override the events you need; here each does nothing.
 
-    A sink is called in the thread that compiles or runs, so several threads may call it at once.
-    What it raises goes to the caller of the program.
+    A sink is called in the thread that compiles or runs, so several threads may call it
+    concurrently. Its exceptions propagate to the caller of the program.
     """
 
     wants_kernels: bool = False
@@ -200,8 +201,8 @@ def run_traced(
 ) -> list[Buffer]:
     """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
-    `read` copies the inputs to the host, None in place of parameters.
-    It runs with times of kernels if a sink wants them.
+    `read` copies the inputs to the host; parameters are None. It runs with times of kernels if a
+    sink wants them.
     """
     listening = sinks()
     shapes = tuple([_shape(buffer) for buffer in buffers])
@@ -252,7 +253,7 @@ class PassTotals:
     applied: int = 0
     changed: int = 0
     removed: int = 0
-    """Instructions before less instructions after, in all."""
+    """Total number of instructions before minus after."""
     seconds: float = 0.0
 
 

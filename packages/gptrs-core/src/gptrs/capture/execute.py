@@ -1,4 +1,4 @@
-"""Runs graphs and programs: values are read, so what they depend on is computed."""
+"""Runs graphs and programs: reading a value computes everything that it depends on."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
 
 @contextmanager
 def use_backend(backend: Backend | str) -> Generator[Backend]:
-    """Open a scope in which graphs without a backend of their own run on `backend`, or on its name.
+    """Open a scope in which graphs whose leaves have no backend run on `backend`, given itself or
+    by name.
 
-    PluginError for a name that no usable backend has, UsageError for what is no backend.
+    PluginError for a name that no usable backend has, UsageError if it is not a backend.
     """
     made = get_backend(backend) if isinstance(backend, str) else required_backend(backend)
     token = _scope.set(made)
@@ -53,7 +54,7 @@ def use_backend(backend: Backend | str) -> Generator[Backend]:
 
 
 def scoped_backend() -> Backend | None:
-    """Return the backend of the innermost scope, None outside of any."""
+    """Return the backend of the innermost scope, None outside of all scopes."""
     return _scope.get()
 
 
@@ -134,8 +135,9 @@ def _require_names(params: Mapping[str, Value], inputs: Mapping[str, np.ndarray]
 def materialize(outputs: Sequence[Captured]) -> None:
     """Run the graph below `outputs` as one program and store its results in their nodes.
 
-    Results belong to the backend of the leaves, or to that of the scope. Where neither names one,
-    the default backend computes, and the results are host values, free to join any backend.
+    Results belong to the backend of the leaves, else to the backend of the scope. Where neither
+    names one, the default backend computes, and the results are host values, free to join any
+    backend.
     """
     _note_read()
     pending = [output for output in outputs if resolve(output) is output]
@@ -180,7 +182,7 @@ def host_value(leaf: Leaf) -> np.ndarray:
 
 
 def streaming_of(leaves: Sequence[Leaf]) -> Streaming | None:
-    """Return how a program streams its weights, None if all of them stay in memory."""
+    """Return how a program streams its weights, None if all of them fit in memory."""
     streamers = (leaf.streamer for leaf in leaves if isinstance(leaf, Parameter))
     return next((streamer.streaming for streamer in streamers if streamer is not None), None)
 

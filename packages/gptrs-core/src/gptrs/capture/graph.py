@@ -38,7 +38,7 @@ class Stored:
     axes: Axes | None = None
     """The names of its axes, for backends that run on a mesh; None while no part is split."""
     outcome: Outcome | None = None
-    """Whether the run that computes it goes well, where that is not known; asked by readers."""
+    """The outcome of the run that computes it, if still unknown; readers check it."""
     abstract: ClassVar[bool] = False
 
 
@@ -70,7 +70,7 @@ class GraphNode:
     constant: bool = False
     """Whether it depends on nothing at all."""
     age: int = field(default_factory=next_age)
-    """Its number in the order in which nodes are made: no node reads a later one."""
+    """Its number in creation order: no node reads a later one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +87,7 @@ class Captured:
 
     @property
     def backend(self) -> Backend | None:
-        """The backend of the leaves below, None if none of them has one."""
+        """The backend of the leaves below, None if they have none."""
         return self.node.backend
 
     @property
@@ -227,7 +227,7 @@ class GraphSlice:
         return tuple({f.name: f for node in self.nodes for f in node.functions}.values())
 
     def _reference(self, source: Source) -> tuple[int, int]:
-        # What was a node when it was visited stays one, though another thread may have computed it.
+        # A visited node is treated as a node even if another thread computes it meanwhile.
         if isinstance(source, Captured) and source.node in self._node_numbers:
             return self._node_numbers[source.node], source.index
         leaf = resolve(source)

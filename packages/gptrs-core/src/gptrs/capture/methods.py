@@ -14,7 +14,7 @@ Number = bool | int | float | complex
 
 
 class Methods:
-    """Mixin: `x.sum(0)` is `functionals.sum(x, 0)`; the functionals say what each means."""
+    """Mixin: `x.sum(0)` is `functionals.sum(x, 0)`; see the functionals for definitions."""
 
     __slots__ = ()
 
@@ -330,13 +330,13 @@ def _flat(arguments: Sequence[int | Sequence[int]]) -> list[int]:
 class Operators:
     """Mixin: Python's operators; the other operand is a tensor or a number.
 
-    `==` compares elements, so that tensors are told apart by `is` and hash by identity.
+    `==` compares elements, so compare tensors themselves by `is`; they hash by identity.
     """
 
     __slots__ = ()
 
     __array_ufunc__ = None
-    """NumPy leaves `array + tensor` to the tensor, which refuses what is not wrapped."""
+    """NumPy defers `array + tensor` to the tensor, which refuses unwrapped arrays."""
 
     def __add__(self, other: object) -> Self:
         return functional("add")(self, other)
@@ -434,7 +434,8 @@ class Operators:
     def __ge__(self, other: object) -> Self:
         return functional("greater_equal")(self, other)
 
-    # Python's own `==` gives a bool; what is neither a tensor nor a number still gets that.
+    # Python's own `==` returns a bool, and still does for operands that are neither tensors nor
+    # numbers.
     def __eq__(self, other: object) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not _has_elements(other):
             return NotImplemented
@@ -451,4 +452,4 @@ class Operators:
 def _has_elements(value: object) -> bool:
     if isinstance(value, Operators | bool | int | float | complex):
         return True
-    return type(value).__module__ == "numpy"  # not imported for this alone
+    return type(value).__module__ == "numpy"  # not imported only for this

@@ -1,4 +1,6 @@
-"""Optimize a captured program for a backend; `compilation` imports it for what is not on disk."""
+"""Optimize a captured program for a backend; `compilation` imports it for programs that are not on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def optimize(
 ) -> Split:
     """Run the pipeline for `backend` on `program`.
 
-    What depends on `parameters` alone (one flag an input) is cut out of it, unless they are None.
-    With `share`, a backend that takes functions gets those that are called several times; all
+    Computations that depend only on `parameters` (one flag an input) are split off, unless it is
+    None. With `share`, a backend that takes functions gets those that are called several times; all
     others are inlined. `observe` is called after every pass.
     """
     for_backend = _ForBackend(backend)
@@ -76,7 +78,7 @@ class _ForBackend:
 
 @dataclass(frozen=True)
 class _BackendPass:
-    """A pass of a backend: what it raises names the backend."""
+    """A pass of a backend: its errors name the backend."""
 
     backend: Backend
     made: Pass

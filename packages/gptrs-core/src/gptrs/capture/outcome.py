@@ -1,4 +1,4 @@
-"""Whether runs went well: asked when somebody reads what they computed, and not before."""
+"""Outcomes of runs: checked only when a result is read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from gptrs.backend.contract import SubmittedRun
 
 MOST_UNCHECKED = 64
-"""Runs after which the first of them is waited for: nobody may ever read what they compute."""
+"""Number of pending runs after which the oldest is waited for: its results may never be read."""
 
 
 class Outcome:
     """The outcome of a run and of those before it whose results it reads.
 
-    Once it is known to be good it holds nothing; an error stays, and is raised for each reader.
+    Once it is known to be good it holds nothing; an error is kept, and raised for each reader.
     """
 
     __slots__ = ("_earlier", "_error", "_run", "length")
@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is left to be asked, and there was no error."""
+        """Whether no check is pending, and there was no error."""
         return self._run is None and not self._earlier and self._error is None
 
     def require(self) -> None:
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def outcome_after(run: SubmittedRun | None, read: Iterable[Outcome | None]) -> Outcome | None:
-    """Return the outcome of a run that has read what `read` tells of; None if it is good."""
+    """Return the outcome of a run that read results with outcomes `read`; None if good."""
     earlier = [each for each in dict.fromkeys(read) if each is not None and not each.good]
     if run is None and len(earlier) <= 1:
         return earlier[0] if earlier else None

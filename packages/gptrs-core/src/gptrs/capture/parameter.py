@@ -21,19 +21,19 @@ from gptrs.quick_dataclass import dataclass
 PREFETCH = 2
 """Parts of a program ahead that weights are prefetched, unless a model says otherwise."""
 PIN_BELOW = 65_536
-"""Bytes from which on a weight may leave memory, unless a model says otherwise."""
+"""Default size from which on a weight may leave memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How the weights of a model go through memory that is too small for all of them at once."""
+    """How to stream the weights of a model through memory that is too small for all of them."""
 
     budget: int
     """Most bytes of weights in memory."""
     prefetch: int = PREFETCH
     """How many parts of a program ahead the file is read; 0: when a part needs it."""
     pin_below: int = PIN_BELOW
-    """Weights of fewer bytes stay once they were read."""
+    """Weights of fewer bytes remain in memory once read."""
 
     @property
     def share(self) -> int:
@@ -59,10 +59,10 @@ class Parameter:
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
-    `read` gives the same in memory, for whoever reads a weight outside of a program, and
-    `read_slice` a part of it. `compute` gives the buffer of a derived one, for backends whose
-    memory is not the host's. `axes` names its axes for backends that run on a mesh. With an
-    `identity`, a backend that `keeps_weights` may keep forms of the weight on disk.
+    `read` returns the same in memory, for readers outside of a program, and `read_slice` a part of
+    it. `compute` gives the buffer of a derived one, for backends whose memory is not the host's.
+    `axes` names its axes for backends that run on a mesh. With an `identity`, a backend that
+    `keeps_weights` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -107,13 +107,14 @@ class Parameter:
 
     @property
     def loading_nbytes(self) -> int:
-        """The bytes that loading takes: its own, and those of its sources."""
+        """The bytes that loading takes, including those of its sources."""
         return self.type.nbytes + sum(source.type.nbytes for source in self.sources)
 
     def buffer(self, *, keep: bool = True) -> Buffer:
-        """Return the weight in the memory of its backend, loaded now if it is not there.
+        """Return the weight in the memory of its backend, loading it if necessary.
 
-        It stays if `keep` and nobody streams it. CheckpointError if the source gives another type.
+        It remains there if `keep` is set and it is not streamed. CheckpointError if the source
+        gives another type.
         """
         found = self._buffer
         if found is not None:
@@ -127,7 +128,7 @@ class Parameter:
         return to_host(self.backend, self.buffer())
 
     def acquire(self) -> Buffer:
-        """Return the weight in the memory of its backend, where it stays until `release`."""
+        """Return the weight in the memory of its backend, where it remains until `release`."""
         with self._lock:
             if self._buffer is None:
                 self._buffer = self._read()
@@ -155,9 +156,9 @@ class Parameter:
                     prefetch_pages(view)
 
     def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
-        """Return the parameter kept here under `key`, which `make` makes if there is none.
+        """Return the derived parameter under `key`; `make` creates it if there is none.
 
-        Something computed of this weight lives as long as the weight does.
+        A derived parameter lives as long as this weight.
         """
         with self._lock:
             found = self._derived.get(key)
@@ -203,7 +204,7 @@ class Parameter:
 
 
 WeightRows = Mapping[Parameter, int | None]
-"""The weights that a part of a program reads: most rows of each, None for the whole of it."""
+"""The weights that a part of a program reads: the most rows of each, None for all."""
 
 
 class WeightStreamer(Protocol):

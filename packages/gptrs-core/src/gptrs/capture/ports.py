@@ -43,7 +43,7 @@ optimize: Port[
 ] = Port()
 """Optimize a program, as `gptrs.capture.optimization.optimize` does."""
 get_backend: Port[[str | None], Backend] = Port()
-"""The backend of that name; for None that of `GPTRS_BACKEND`, else the best that works."""
+"""The backend of that name; for None the one in `GPTRS_BACKEND`, else the best that works."""
 plugin_implementations: Port[[], ImplementationSource] = Port()
 """The implementations of functionals that installed plugins bring."""
 load_trace_sinks: Port[[], None] = Port()

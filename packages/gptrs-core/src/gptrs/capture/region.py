@@ -74,7 +74,7 @@ class CapturedBody:
 def capture_body(name: str, function: Body, types: Sequence[TensorType]) -> CapturedBody:
     """Call `function` with placeholders of `types`; UsageError if it does not return tensors.
 
-    `name` says in errors what the function is for.
+    `name` describes the function in errors.
     """
     arguments = tuple(Argument(type_, position, None) for position, type_ in enumerate(types))
     first = next_age()
@@ -88,7 +88,7 @@ def capture_block(
 ) -> tuple[CapturedBody, tuple[int, ...]]:
     """Call `function` with placeholders for all of `sources`; return the body, and which it uses.
 
-    Its arguments are those that it uses.
+    Its arguments are the tensors that it uses.
     """
     arguments = [
         Argument(source.type, position, source.backend) for position, source in enumerate(sources)
@@ -141,9 +141,9 @@ _Kind = Literal["constant", "varying", "outside"]
 class _BodyCapture:
     """Decides for each node below the results whether the region computes it or takes it in.
 
-    The region computes what varies with its arguments, and the constants that it needs: what
-    depends on nothing at all. What depends on the surroundings alone is computed there, once.
-    `first` is the age of the first node that can depend on an argument.
+    The region computes values that vary with its arguments, and the constants that it needs. Values
+    that depend only on the surrounding region are computed there, once. `first` is the age of the
+    first node that can depend on an argument.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class _BodyCapture:
                 continue
             node = source.node
             if node.age < self._first and not node.constant:
-                # Made before the body was called: what is below may be all of a large model.
+                # Made before the body was called: the graph below it may be a whole large model.
                 self._kinds[node] = "outside"
                 continue
             if not operands_done:

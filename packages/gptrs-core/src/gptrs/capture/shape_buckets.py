@@ -9,7 +9,7 @@ def bucket(size: int, first: int = 64, limit: int | None = None) -> int:
     """Return the smallest of `first`, `2 * first`, ... that holds `size`, at most `limit`.
 
     A program is compiled for the shapes of its inputs. A buffer that grew by one element at a time
-    would need a program for each size; one that grows to the next bucket needs a number of them
+    would need a program for each size; one that grows to the next bucket needs a number of programs
     that is logarithmic in the last size. UsageError beyond `limit`, which is itself the last
     bucket, and for a negative size or a first bucket below 1.
 

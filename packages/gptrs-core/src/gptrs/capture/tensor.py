@@ -173,7 +173,7 @@ class Tensor(Operators, Methods):
 
     @property
     def backend(self) -> Backend | None:
-        """The backend that the value lives on or will be computed on, None if not settled yet."""
+        """The backend that holds or will compute the value, None if still undecided."""
         return self._source.backend
 
     def numpy(self) -> np.ndarray:
@@ -294,7 +294,7 @@ _SOURCE: Callable[[Tensor], Source] = attrgetter("_source")
 def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
     """Return the leaves that hold the values of tensors; compute pending ones as one program.
 
-    None if a value is not known while a function is captured.
+    None if a value is unknown because a function is being captured.
     """
     sources = list(map(_SOURCE, tensors))
     kinds = set(map(type, sources))
@@ -372,8 +372,8 @@ def share_array(array: np.ndarray) -> Tensor:
     """Return a tensor over the memory of `array`, which is read when a program runs.
 
     The caller does not change the array while something that depends on the tensor is still to be
-    computed. A backend copies what it cannot work on, such as arrays that are not in row-major
-    order. ProgramError for foreign dtypes.
+    computed. A backend copies arrays that it cannot use, such as those not in row-major order.
+    ProgramError for foreign dtypes.
     """
     return Tensor(Stored(array_type(array.dtype, array.shape), array, None))
 
@@ -381,7 +381,7 @@ def share_array(array: np.ndarray) -> Tensor:
 def take_array(tensor: Tensor) -> np.ndarray:
     """Return the value of `tensor` as an array of the caller's own, computed first if need be.
 
-    Without a copy where nobody else holds the memory: a result of a program that was not read
+    Without a copy if nothing else refers to the memory: a result of a program that was not read
     before. The tensor is consumed then: reading it raises ConsumedTensorError.
     """
     source = tensor.source

@@ -1,4 +1,4 @@
-"""`adapter_config.json` of PEFT: what is supported of it, and the factor of each product."""
+"""`adapter_config.json` of PEFT: the supported settings, and the factor of each product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gptrs.strict_json import parse_object
 
 _REFUSED: Final[Mapping[str, str]] = {
     "use_dora": "DoRA scales the columns of each weight",
-    "modules_to_save": "it brings whole modules of its own",
+    "modules_to_save": "it contains whole modules",
     "lora_bias": "its products have a bias",
     "target_parameters": "it changes parameters that are no linear layers",
     "layer_replication": "it repeats layers of the model",
@@ -37,11 +37,11 @@ _REFUSED: Final[Mapping[str, str]] = {
 _PLAIN: Final = re.compile(r"\^?[A-Za-z0-9_]+(\\?\.[A-Za-z0-9_]+)*")
 """A key of a pattern that is a name."""
 _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Beginnings of `init_lora_weights` under which PEFT changes the weights of the model, too."""
+"""Prefixes of `init_lora_weights` for which PEFT changes the weights of the model, too."""
 
 
 class AdapterConfig:
-    """The settings of a LoRA adapter; ModelError for what is missing, malformed or not supported.
+    """The settings of a LoRA adapter; ModelError for missing, malformed or unsupported ones.
 
     `where` names the file in errors.
     """
@@ -100,10 +100,10 @@ class AdapterConfig:
 
 
 def _matches(pattern: str, module: str) -> bool:
-    """Whether a key of a pattern is that of a module: its whole name, or its end.
+    """Return whether a key of a pattern matches a module: its whole name, or its end.
 
-    PEFT takes keys as regular expressions. Names are compared as they are, but for a `^` at the
-    start and dots with a backslash: a regex of a stranger may take for ever.
+    PEFT takes keys as regular expressions. Names are compared literally, except for a `^` at the
+    start and dots with a backslash: an untrusted regex may take forever.
     """
     plain = pattern.replace("\\.", ".")
     if plain.startswith("^"):
@@ -167,7 +167,7 @@ class LowRankAdapter:
         return tuple(self._products)
 
     def module_of(self, layer: str) -> str | None:
-        """Return the module that a checkpoint calls `layer`; None for one that is not changed.
+        """Return the module that a checkpoint calls `layer`; None if it is not changed.
 
         Checkpoints may leave out the first part of a name, such as `transformer`, or add one.
         """
@@ -183,7 +183,7 @@ class LowRankAdapter:
         return {module.partition(".")[2]: module for module in self._products}
 
     def product(self, module: str) -> LowRankProduct:
-        """Return what is added to a module."""
+        """Return the product that is added to a module."""
         return self._products[module]
 
     def _read(self) -> dict[str, LowRankProduct]:

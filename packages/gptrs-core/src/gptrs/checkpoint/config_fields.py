@@ -16,13 +16,13 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import listed, quoted, shown_value
 
-# Settings that know which of them were looked at, so that the others can be told.
+# Settings that record which of them were read, so that the others can be reported.
 
 
 class ReadSettings(dict[str, object]):
-    """A copy of JSON settings that knows which of them were looked at, in tables within, too.
+    """A copy of JSON settings that records which of them were read, also in nested tables.
 
-    Whoever walks over all of them, `{**settings}` for example, has looked at all.
+    Iterating over all of them, for example by `{**settings}`, reads all.
     """
 
     def __init__(self, settings: Mapping[str, object], seen: set[str] | None = None) -> None:
@@ -34,17 +34,17 @@ class ReadSettings(dict[str, object]):
             super().__setitem__(name, value)
 
     def overlaid(self, over: Mapping[str, object], under: Mapping[str, object]) -> ReadSettings:
-        """Return a copy with `over` in place of its own, and `under` where it has none.
+        """Return a copy in which `over` replaces settings, and `under` fills missing ones.
 
-        Of its own settings, those that are looked at in either are looked at in both.
+        A setting that is read in either copy counts as read in both.
         """
         own = {name: super(ReadSettings, self).__getitem__(name) for name in super().__iter__()}
         return ReadSettings({**under, **own, **over}, self._seen)
 
     def unseen(self) -> list[str]:
-        """Return the settings that nobody looked at, as `NAME`, or `TABLE.NAME` within one.
+        """Return the settings that were never read, as `NAME`, or `TABLE.NAME` in a table.
 
-        A table without a part that was looked at counts as looked at whole.
+        A table counts as read whole if none of its parts was read separately.
         """
         found: list[str] = []
         for name in super().__iter__():
@@ -114,9 +114,9 @@ class Fields:
     def overlaid(
         self, over: Mapping[str, object], under: Mapping[str, object] | None = None
     ) -> Mapping[str, object]:
-        """Return the settings with `over` in place of theirs, and `under` where they have none.
+        """Return the settings in which `over` replaces some, and `under` fills missing ones.
 
-        They know what is looked at in either, as `{**settings}` would not.
+        Unlike `{**settings}`, they record reads of either.
         """
         if isinstance(self._settings, ReadSettings):
             return self._settings.overlaid(over, under or {})
@@ -183,7 +183,7 @@ class Fields:
         return value
 
     def texts(self, name: str) -> dict[str, str]:
-        """Return a table of strings, in which null is the empty one."""
+        """Return a table of strings; null gives an empty table."""
         value = self.get(name, {})
         if not isinstance(value, dict):
             raise self.error(name, "must be a table of strings")
@@ -200,7 +200,7 @@ class Fields:
         return value
 
     def choices(self, name: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
-        """Return a list of words of those `allowed`; one word is a list of it, None is missing."""
+        """Return a list of words among `allowed`; a single word gives a list, None is missing."""
         value = self.get(name)
         if value is None:
             return None
@@ -217,7 +217,7 @@ class Fields:
             raise self.error(name, f"is supported as {' or '.join(map(repr, supported))} only")
 
     def without_effect(self, *names: str) -> None:
-        """Say that settings change nothing, as others are, so that nobody is told of them."""
+        """Mark settings that have no effect, given the others, so that they are not reported."""
         for name in names:
             self.get(name)
 
@@ -236,7 +236,7 @@ class ConfigFields(Fields):
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether a JSON value is an integer: bools are none, though Python says so."""
+    """Return whether a JSON value is an integer: bools are not, although Python says so."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -253,8 +253,8 @@ def stays_narrow(
 ) -> bool:
     """Return whether a weight keeps its stored type: one of `ranks` that `backend` can convert.
 
-    Convolutions and stacks of matrices, but those of experts, are better off with one conversion
-    ahead: what is computed of their weights, such as a folded batch norm, is computed once then.
+    Convolutions and stacks of matrices, except those of experts, are converted ahead, once: then
+    computations on their weights, such as a folded batch norm, also run once.
     """
     halves = stored.dtype in (dtypes.bf16, dtypes.f16) and wanted.dtype is dtypes.f32
     if not halves or stored.rank not in ranks:

@@ -27,7 +27,7 @@ from gptrs.quoting import counted, listed, quoted, shown_value
 
 
 class ParamSource(Protocol):
-    """Named tensors, read one at a time and only when asked for; may be used by several threads."""
+    """Named tensors, read one at a time and on demand; may be used by several threads."""
 
     def names(self) -> Sequence[str]:
         """Return the names of all tensors, in a fixed order."""
@@ -47,7 +47,7 @@ class IdentifyingSource(Protocol):
     """A source whose tensors can be recognized in other processes."""
 
     def identity_of(self, name: str) -> WeightIdentity | None:
-        """Return what tells the stored tensor from all others; None if that is not known."""
+        """Return the identity of the stored tensor; None if unknown."""
         ...
 
 
@@ -63,7 +63,7 @@ class MappedSource(Protocol):
         ...
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
-        """Yield the elements in order, as flat arrays; errors are those of `load`."""
+        """Yield the elements in order, as flat arrays; raises the same errors as `load`."""
         ...
 
 
@@ -72,18 +72,18 @@ class PartialSource(Protocol):
     """A source that reads parts of tensors."""
 
     def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """Return a part of a tensor, a slice for each axis; errors are those of `load`.
+        """Return a part of a tensor, a slice for each axis; raises the same errors as `load`.
 
-        Little more of the file than the part is in memory at once.
+        Little more than this part of the file is in memory at any time.
         """
         ...
 
 
 class FileSource:
-    """Tensors in one or more mapped files, each opened when a tensor in it is asked for.
+    """Tensors in one or more mapped files, each opened on first use of a tensor in it.
 
     `shard_of` maps each tensor to the name of its file, `open_shard` opens a file by that name, and
-    `origin` says in errors where the mapping is from.
+    `origin` names the source of the mapping in errors.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class FileSource:
         return self._file_of(name).type_of(name)
 
     def identity_of(self, name: str) -> WeightIdentity | None:
-        """Return what tells the tensor from all others, as `MappedTensors.identity_of` does."""
+        """Return the identity of the tensor, as `MappedTensors.identity_of` does."""
         return self._file_of(name).identity_of(name)
 
     def load(self, name: str) -> np.ndarray:
@@ -153,7 +153,7 @@ class FileSource:
         return self._file_of(name).read_slice(name, index)
 
     def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
-        """Return the file of a tensor and its place there; CheckpointError if there is none."""
+        """Return the file of a tensor and its entry; CheckpointError if there is none."""
         file = self._file_of(name)
         return file, file.entry(name)
 
@@ -177,7 +177,7 @@ class FileSource:
         return file
 
     def _check_shard(self, shard: str, file: MappedTensors) -> None:
-        """Raise unless the file holds what is mapped to it, and nothing mapped to another one."""
+        """Raise unless the file holds the tensors mapped to it, and none mapped to another file."""
         for name in self._names_in[shard]:
             if name not in file.entries:
                 raise self._mismatch(name, shard, f"{quoted(shard)} does not have it")
@@ -199,7 +199,7 @@ class FileSource:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor by its name in the checkpoint, as it is stored there."""
+    """A tensor by its name in the checkpoint, as stored."""
 
     name: str
     type: TensorType

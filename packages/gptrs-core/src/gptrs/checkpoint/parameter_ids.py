@@ -20,7 +20,7 @@ def base_param_id(name: str) -> int:
 
 
 def param_key(namespace: int, base_id: int) -> int:
-    """Return the cache key of a parameter: backends keep under it what they derive.
+    """Return the cache key of a parameter, under which backends keep derived data.
 
     The first 16 bytes, little-endian, of BLAKE3 of a domain tag, the namespace of the loaded model
     and the base id, both as 16 bytes little-endian. UsageError for a number outside [0, 2^128).

@@ -50,7 +50,7 @@ Factors = tuple[Tensor, Tensor]
 """A [rank, inputs] and B [outputs, rank] of a product that is added to a linear layer."""
 
 _PART = "#"
-"""Between the name of a quantized tensor and that of a part of it."""
+"""Separates the name of a quantized tensor from that of its part."""
 _MATRIX = 2
 """The rank of weights that a product reads once for each result: one element, one multiply."""
 
@@ -58,16 +58,16 @@ _MATRIX = 2
 class Params:
     """A scope in the names of a checkpoint: `(params / "h" / 3 / "attn").tensor("weight", shape)`.
 
-    Floats are converted to `dtype`; None keeps the stored types. Matrices of bf16 or f16 keep
-    their stored type, and the programs that read them convert: that is half the memory, and a
-    backend may compute with them as they are. Everything else is converted when it is loaded, at
-    its first use by a program on `backend`. Quantized tensors are converted then, too, unless
-    `backend` reads them as they are: programs get their parts. `namespace` separates the parameters
-    of models that are loaded side by side; None makes a new one. `origin` names the checkpoint in
-    errors. With a `streamer`, weights are in memory only as long as that holds them. An `adapter`
-    changes linear layers: f32 weights that stay in memory are merged with it when they are loaded,
-    and `low_rank` has the factors of the others. Several of them, see `adapted`, are never merged.
-    A `plan` says how weights are split over devices, in the place of the names that models give.
+    Floats are converted to `dtype`; None keeps the stored types. Matrices of bf16 or f16 keep their
+    stored type, and the programs that read them convert them: that halves the memory, and a backend
+    may compute with them directly. Everything else is converted when it is loaded, at its first use
+    by a program on `backend`. Quantized tensors are converted, too, unless `backend` reads them as
+    stored: then programs get their parts. `namespace` separates the parameters of several loaded
+    models; None creates a new one. `origin` names the checkpoint in errors. With a `streamer`,
+    weights are in memory only as long as that holds them. An `adapter` changes linear layers: it is
+    merged into f32 weights that are not streamed when they are loaded, and `low_rank` has the
+    factors for the others. Several adapters, see `adapted`, are never merged. A `plan` says how
+    weights are split over devices, overriding the axis names of models.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Params:
             raise UsageError(f"weights are computed with as floats, got the dtype `{dtype}`")
         self.backend = backend
         self._source = source
-        # Asked once: checking a protocol looks up all its names, and models have many weights.
+        # Checked once: checking a protocol looks up all its names, and models have many weights.
         self._quantized_source = source if isinstance(source, QuantizedSource) else None
         self._mapped_source = source if isinstance(source, MappedSource) else None
         self._partial_source = source if isinstance(source, PartialSource) else None
@@ -120,20 +120,20 @@ class Params:
         return below
 
     def adapted(self, *adapters: LowRankAdapter) -> Params:
-        """Return the same parameters with other adapters, which are merged with none of them."""
+        """Return the same parameters with other adapters, which are not merged."""
         other = copy.copy(self)
         other._adapters, other._merges, other._adapted = adapters, False, set[str]()
         return other
 
     def unadapted(self) -> list[str]:
-        """Return the modules of the adapters that no layer of the model asked for."""
+        """Return the modules of the adapters that no layer of the model requested."""
         modules = dict.fromkeys(module for each in self._adapters for module in each.modules)
         return [module for module in modules if module not in self._adapted]
 
     def low_rank(self, inputs: int, outputs: int) -> list[Factors | None]:
         """Return what each adapter adds to this layer: A [rank, inputs], B [outputs, rank], scaled.
 
-        None for one that does not change it, or if `tensor` gave the weight merged.
+        None for an adapter that does not change it, or if `tensor` returned the weight merged.
         CheckpointError for other sizes.
         """
         return [self._factors(adapter, inputs, outputs) for adapter in self._adapters]
@@ -182,10 +182,11 @@ class Params:
         use: WeightUse | None = None,
         axes: Axes | None = None,
     ) -> Tensor:
-        """Return the weight `name` of this scope, unloaded; one name is always one parameter.
+        """Return the weight `name` of this scope, unloaded; the same name always gives the same
+        parameter.
 
-        `use` says what a matrix is for, so that it may be quantized, `axes` names its axes, so that
-        they may be split over devices. CheckpointError if the checkpoint lacks it, has it in
+        `use` is the purpose of a matrix, which decides about quantization; `axes` names its axes,
+        which may be split over devices. CheckpointError if the checkpoint lacks it, has it in
         another shape than `shape`, or, unless `floating` is false, stores anything but floats.
         """
         whole = self._prefix + name
@@ -216,9 +217,9 @@ class Params:
     ) -> Tensor:
         """Return matrices of one shape as one tensor [G, O, I], as those of experts.
 
-        Those of bf16 or f16 keep their stored type, which the caller converts where it reads them:
-        the joined copy has the size of the files. `axes` names the axes of each matrix. Errors are
-        those of `tensor`.
+        Those of bf16 or f16 keep their stored type, which the caller converts when reading them:
+        the joined copy is as large as the files. `axes` names the axes of each matrix. Raises the
+        same errors as `tensor`.
         """
         weights = [self.tensor(name, shape, use="expert", axes=axes) for name in names]
         stored = self._stored_alike([self._prefix + name for name in names])
@@ -229,7 +230,7 @@ class Params:
     def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
         """Return a weight [G, I, O] of many matrices; one of bf16 or f16 keeps its stored type.
 
-        The caller converts where it reads it. Errors are those of `tensor`.
+        The caller converts where it reads it. Raises the same errors as `tensor`.
         """
         with self._lock:
             self._narrow.add(self._prefix + name)
@@ -242,9 +243,9 @@ class Params:
     def stored_parts(
         self, name: str, shape: Sequence[int]
     ) -> tuple[QuantizedTensor, Mapping[Part, Tensor]] | None:
-        """Return a quantized weight as it is stored, whatever the backend; None for another one.
+        """Return a quantized weight as stored, for any backend; None if it is not quantized.
 
-        CheckpointError for another shape of what it stands for.
+        CheckpointError if the decoded weight has another shape.
         """
         full = self._prefix + name
         if self._quantized_source is None or full not in self._names:
@@ -260,8 +261,8 @@ class Params:
     ) -> tuple[QuantizedTensor, Mapping[Part, Tensor]] | None:
         """Return quantized matrices of one shape [O, I] as one weight [G, O, I], as stored.
 
-        None unless all are quantized alike and the backend reads them so. `axes` names the axes of
-        each matrix. CheckpointError for another shape of what they stand for.
+        None unless all are quantized alike and the backend reads them in this form. `axes` names
+        the axes of each matrix. CheckpointError if the decoded weights have another shape.
         """
         source, full = self._quantized_source, [self._prefix + name for name in names]
         if source is None or not self._names.issuperset(full):
@@ -309,7 +310,7 @@ class Params:
             return Tensor.of_parameter(self._parameters[key])
 
     def _stored_alike(self, names: Sequence[str]) -> list[Tensor] | None:
-        """Return weights as they are stored, None for quantized ones and several types."""
+        """Return weights as stored, None if some are quantized or types differ."""
         if any(self._quantized(name) is not None for name in names):
             return None
         parameters = [self._parameter(name) for name in names]
@@ -326,21 +327,21 @@ class Params:
             )
 
     def unused(self) -> list[str]:
-        """Return the tensors of this scope that `tensor` never gave, in checkpoint order."""
+        """Return the tensors of this scope that `tensor` never returned, in checkpoint order."""
         with self._lock:
             used = frozenset((*self._parameters, *self._read_quantized))
         names = self._source.names()
         return [name for name in names if name.startswith(self._prefix) and name not in used]
 
     def unread(self) -> list[str]:
-        """Return `unused` but for what `leave_out` named, and tensors without elements."""
+        """Return `unused` without tensors named by `leave_out` and empty ones."""
         left = [name for name in self.unused() if name not in self._left_out]
         return [name for name in left if 0 not in self._source.type_of(name).shape]
 
     def leave_out(self, below: Params | None = None) -> None:
-        """Say that the tensors of this scope that were not asked for are meant to be left out.
+        """Declare that unused tensors of this scope are ignored intentionally.
 
-        Those of the scope `below` are not among them.
+        Excludes those of the scope `below`.
         """
         kept = frozenset(() if below is None else below.unused())
         left = [name for name in self.unused() if name not in kept]
@@ -348,19 +349,19 @@ class Params:
             self._left_out.update(left)
 
     def uses(self) -> Mapping[str, WeightUse]:
-        """Return what the matrices that `tensor` gave are for, by their whole names."""
+        """Return the purposes of the matrices that `tensor` returned, by their full names."""
         with self._lock:
             return dict(self._uses)
 
     def _quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized if the backend computes with it as it is."""
+        """Return how a tensor is quantized if the backend computes with it as stored."""
         if self._quantized_source is None or name not in self._names:
             return None
         found = self._quantized_source.quantized(name)
         return found if found is not None and reads_quantized(self.backend, found) else None
 
     def _part(self, name: str, quantized: QuantizedTensor, part: Part) -> Tensor:
-        """Return a part of a quantized tensor as a parameter of its own, unloaded."""
+        """Return a part of a quantized tensor as a separate parameter, unloaded."""
         source, key = self._quantized_source, f"{name}{_PART}{part}"
         assert source is not None, "it said how the tensor is quantized"
         with self._lock:
@@ -377,7 +378,7 @@ class Params:
                 )
                 whole, found = self._axes_of(name, quantized.type.rank), quantized.parts[part]
                 if whole is not None and found.shape[:1] == quantized.type.shape[:1]:
-                    # Codes are packed along the last axis, in groups that stay together.
+                    # Codes are packed along the last axis, in groups that must not be split.
                     self._parameters[key].axes = (whole[0], *(None,) * (found.rank - 1))
             return Tensor.of_parameter(self._parameters[key])
 
@@ -435,7 +436,7 @@ class Params:
         )  # fmt: skip
 
     def _mergeable(self, name: str, type: TensorType) -> LowRankProduct | None:
-        """Return what is to be added to a weight of `type` when it is loaded; None for nothing."""
+        """Return the product to add to a weight of `type` when it is loaded, or None."""
         if not (self._adapters and self._merges) or type.dtype is not dtypes.f32:
             return None
         (adapter,) = self._adapters

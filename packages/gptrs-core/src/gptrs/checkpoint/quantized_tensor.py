@@ -1,9 +1,9 @@
-"""Quantized weights as data: what parts a tensor has, and what they stand for.
+"""Quantized weights as data: the parts of a tensor, and their meaning.
 
 All formats are one family. A tensor [.., O, I] is codes of a few bits, and a scale for each group
 of `group_size` along the last axis; some have a bias or zero points as well, and some keep the
-scales themselves as small integers under a scale for several groups. A source gives each part as an
-array of its own (planar), and `dequantized` says in PTIR what they mean.
+scales themselves as small integers under a scale for several groups. A source returns each part as
+a separate array (planar), and `dequantized` decodes them in PTIR.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
 Part = Literal["codes", "scale", "super_scale", "bias", "super_bias", "zero_point"]
-"""The parts of a quantized tensor, which have these names in all formats."""
+"""The names of the parts of a quantized tensor, the same in all formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class QuantizedTensor:
     """The parts of a quantized tensor of `shape`, whose groups lie along the last axis.
 
     An element is `(code - zero_point) * scale`, or `code * scale + bias` where there is the part
-    `bias`. With `bits` below 8 the codes are packed as `unpack_bits` reads them. `zero_point` is
-    for all groups, unless there is a part of the name. With a `table`, codes are places in it.
-    The parts `scale` and `bias` are integers where there are `super_scale` and `super_bias`, by
-    which `super_group` of them in a row are multiplied.
+    `bias`. With `bits` below 8 the codes are packed as `unpack_bits` reads them. `zero_point`
+    applies to all groups, unless there is a part of that name. With a `table`, codes are indices
+    into it. The parts `scale` and `bias` are integers where there are `super_scale` and
+    `super_bias`, by which `super_group` of them in a row are multiplied.
     """
 
     format: str
@@ -60,7 +60,7 @@ class QuantizedTensor:
     def values(self, part_of: Mapping[Part, np.ndarray]) -> np.ndarray:
         """Return f32 [rows, I] of the parts of some rows, codes not packed: what PTIR computes.
 
-        Not transposed: rows are those of the parts.
+        Not transposed: its rows are those of the parts.
         """
         codes = part_of["codes"]
         with np.errstate(over="ignore", invalid="ignore"):  # as floats of PTIR do
@@ -99,12 +99,12 @@ class QuantizedSource(Protocol):
         ...
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return the identity of the part, unlike that of other arrays; None if unknown."""
+        """Return the identity of the part; None if unknown."""
         ...
 
 
 def reads_quantized(backend: Backend, quantized: QuantizedTensor) -> bool:
-    """Return whether `backend` computes with such a weight as it is."""
+    """Return whether `backend` computes with such a weight as stored."""
     codes = quantized.parts["codes"]
     return backend.reads_quantized(codes, quantized.bits, quantized.group_size)
 
@@ -120,7 +120,7 @@ def dequantized(
 ) -> Tensor:
     """Return what a quantized tensor stands for, computed of its parts, as floats of `dtype`.
 
-    This is the one form in which quantized weights occur in programs, for backends to look for:
+    This is the only form in which quantized weights occur in programs, for backends to match:
     `dequantize` or `dequantize_affine` of `unpack_bits`, along the last axis.
     """
     codes = part_of("codes")

@@ -37,7 +37,7 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if not TYPE_CHECKING:  # which knows what is imported above
+if not TYPE_CHECKING:  # which has the names imported above
 
     def __getattr__(name: str) -> object:
         close = did_you_mean(name, __all__)

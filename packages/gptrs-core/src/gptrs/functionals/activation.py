@@ -36,7 +36,7 @@ LEAST_TOTAL = 2.0**-126
 @pattern_example(x="f32[2, 3]")
 @functional
 def relu(x: Tensor) -> Tensor:
-    """`max(x, 0)`; NaN stays NaN. Any real element type."""
+    """`max(x, 0)`; keeps NaN. Any real element type."""
     require_dtype("relu", REALS, x=x)
     return primitives.maximum(x, splat(0, x.dtype, x.shape))
 
@@ -44,7 +44,7 @@ def relu(x: Tensor) -> Tensor:
 @pattern_example(x="f32[2, 3]")
 @functional
 def relu6(x: Tensor) -> Tensor:
-    """`min(max(x, 0), 6)` (Krizhevsky 2010); NaN stays NaN. Any real element type."""
+    """`min(max(x, 0), 6)` (Krizhevsky 2010); keeps NaN. Any real element type."""
     require_dtype("relu6", REALS, x=x)
     return _relu6(x)
 
@@ -153,7 +153,7 @@ def geglu(gate: Tensor, value: Tensor | None = None, approximate: Approximation 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`exp(x - max) / sum exp(x - max)` along `axis` of a floating-point tensor of rank >= 1.
 
-    A slice of nothing but -inf gives NaN; an empty axis gives an empty result.
+    A slice in which all elements are -inf gives NaN; an empty axis gives an empty result.
     """
     require_float("softmax", x=x)
     along = axis_of("softmax", axis, x)
@@ -166,7 +166,8 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 @pattern_example(x="f32[2, 3]", axis=1)
 @functional(composite=True)
 def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """`softmax`, but 0 for a slice of nothing but -inf: the probabilities of `attention`.
+    """`softmax`, but 0 for a slice in which all elements are -inf: the probabilities of
+    `attention`.
 
     A NaN or +inf makes its slice NaN, as in `softmax`; an empty axis gives an empty result.
     """
@@ -186,7 +187,7 @@ def finite_peak(peak: Tensor) -> Tensor:
 
 
 def positive_total(total: Tensor) -> Tensor:
-    """Return sums of powers, with a number above 0 for 0; others stay as they are."""
+    """Return sums of powers, with 0 replaced by a positive number."""
     return primitives.maximum(total, splat(LEAST_TOTAL, total.dtype, total.shape))
 
 
@@ -196,8 +197,8 @@ def positive_total(total: Tensor) -> Tensor:
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`x - max - log(sum exp(x - max))` along `axis` of a floating-point tensor of rank >= 1.
 
-    The logarithm of `softmax`, accurate where that is small. A slice of nothing but -inf gives NaN;
-    an empty axis gives an empty result.
+    The logarithm of `softmax`, accurate where that is small. A slice in which all elements are -inf
+    gives NaN; an empty axis gives an empty result.
     """
     require_float("log_softmax", x=x)
     along = axis_of("log_softmax", axis, x)
@@ -250,6 +251,6 @@ def _gate_and_value(name: str, gate: Tensor, value: Tensor | None) -> tuple[Tens
 
 
 def _shifted(x: Tensor, axis: int) -> Tensor:
-    """`x` less its largest along `axis`, so that no power of it overflows."""
+    """Return `x` minus its maximum along `axis`, so that no power of it overflows."""
     peak = primitives.reduce(x, "max", [axis], keepdims=True)
     return primitives.sub(x, expand(peak, x.shape))

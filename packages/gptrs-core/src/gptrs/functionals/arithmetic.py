@@ -87,7 +87,7 @@ def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
     quotient = primitives.select(_has_other_sign(rest, right), lower, whole)
     if left.dtype.is_integer:
         return quotient
-    # The division may be off by a rounding; what it stands for is integral.
+    # The division may be off by a rounding, although its exact value is an integer.
     zero = primitives.compare(right, splat(0, right.dtype, right.shape), "eq")
     rounded = primitives.round_nearest_even(quotient)
     return primitives.select(zero, primitives.div(left, right), rounded)
@@ -97,7 +97,7 @@ def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
 def pow(lhs: Operand, rhs: Operand) -> Tensor:
     """`lhs ^ rhs` over their broadcast shape, as IEEE 754 `pow`, of floats or complex numbers.
 
-    An integer tensor takes a Python int >= 0 on the right; the result is exact but for wrapping.
+    An integer tensor takes a Python int >= 0 on the right; the result is exact up to wrapping.
     """
     if isinstance(lhs, Tensor) and lhs.dtype.is_integer and isinstance(rhs, int):
         return _integer_power(lhs, rhs)
@@ -106,7 +106,7 @@ def pow(lhs: Operand, rhs: Operand) -> Tensor:
 
 @functional
 def clamp(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
-    """`min(max(x, low), high)` of reals over their broadcast shape; None leaves a side open.
+    """`min(max(x, low), high)` of reals over their broadcast shape; None means unbounded.
 
     NaN anywhere gives NaN, and `high` wins over a larger `low` (`torch.clamp`). UsageError without
     any bound.
@@ -122,7 +122,7 @@ def clamp(x: Tensor, low: Operand | None = None, high: Operand | None = None) ->
 
 
 def _logarithm(name: str, x: Tensor, base: int) -> Tensor:
-    """Return `ln(x) / ln(base)` in a type in which its two roundings are not seen in that of x."""
+    """Return `ln(x) / ln(base)` in a type whose two roundings do not show in the type of x."""
     require_float(name, x=x)
     wide = converted(x, f64 if x.dtype.bits >= f32.bits else f32)
     scaled = primitives.mul(primitives.log(wide), splat(1 / math.log(base), wide.dtype, wide.shape))
@@ -130,7 +130,7 @@ def _logarithm(name: str, x: Tensor, base: int) -> Tensor:
 
 
 def _has_other_sign(rest: Tensor, divisor: Tensor) -> Tensor:
-    """i1: `rest` is not zero and lies on the other side of it than `divisor`."""
+    """i1: `rest` is nonzero and has the opposite sign of `divisor`."""
     zero = splat(0, rest.dtype, rest.shape)
     below = primitives.compare(rest, zero, "lt")
     apart = primitives.compare(below, primitives.compare(divisor, zero, "lt"), "ne")

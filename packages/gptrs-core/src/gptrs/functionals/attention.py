@@ -195,7 +195,7 @@ def update_cache(cache: Tensor, new: Tensor, position: Tensor | int) -> Tensor:
     `position` is a number or a rank-0 integer tensor. The caller of a tensor keeps
     0 <= position <= S - T, since the op clamps; a number outside is refused. Reading goes with
     `attention(query, cache_k, cache_v, causal=True, offset=position)`, which hides what lies behind
-    the new entries. Backends write in place where the cache is donated and not read afterwards.
+    the new entries. Backends write in place if the cache is donated and not read afterwards.
     UsageError for tensors that do not fit.
     """
     _require_cache(cache, new)

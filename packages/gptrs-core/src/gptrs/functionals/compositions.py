@@ -1,4 +1,4 @@
-"""Chains of functionals that backends compute in one go, to be found in programs."""
+"""Chains of functionals that backends find in programs and compute in one kernel."""
 
 from __future__ import annotations
 

@@ -104,14 +104,14 @@ def depthwise_conv2d(
     dilation: Extents = 1,
     layout: Literal["oihw", "hwio"] = "oihw",
 ) -> Tensor:
-    """Each channel convolved with M kernels of its own (Chollet 2016; `conv2d` in C groups).
+    """Convolve each channel with its own M kernels (Chollet 2016; `conv2d` in C groups).
 
     `out[n, i, j, c * M + m] = bias[..] + sum_{h, w} x[n, i * stride - low + h * dilation, .., c] *
     weight[c * M + m, 0, h, w]`.
 
     x [N, H, W, C], weight [C * M, 1, KH, KW] as in torch's checkpoints (or, with `layout="hwio"`,
     [KH, KW, C, M] as in TensorFlow's), bias [C * M] -> [N, OH, OW, C * M], of one float type. The
-    other parameters and the errors are those of `conv2d`.
+    other parameters and the errors are as for `conv2d`.
     """
     kernel = _kernel_shape("depthwise_conv2d", x, weight, layout, "hwio")
     channels, outputs = x.shape[3], kernel[2] * kernel[3]

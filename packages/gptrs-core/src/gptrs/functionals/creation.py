@@ -192,7 +192,7 @@ def linear(
     return primitives.add(product, expand(bias, product.shape))
 
 
-# Products of each row with a matrix of its own choice: the experts of a mixture.
+# Products of each row with the matrix that it chooses: the experts of a mixture.
 
 
 _FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)

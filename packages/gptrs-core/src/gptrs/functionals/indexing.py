@@ -38,10 +38,10 @@ _KINDS = {"replace": ALL, "add": NUMBERS, "mul": NUMBERS, "max": REALS, "min": R
 
 @functional
 def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """The slices of x whose numbers along `axis` are `indices`, of any integer type and shape.
+    """The slices of x at `indices` along `axis`, of any integer type and shape.
 
-    The dims of `indices` stand in place of the axis (`np.take`): [A, V, C], int [i..], axis 1 ->
-    [A, i.., C]. An index outside [0, V), negative ones too, raises ExecutionError when it runs.
+    The dims of `indices` replace the axis (`np.take`): [A, V, C], int [i..], axis 1 -> [A, i.., C].
+    An index outside [0, V), negative ones too, raises ExecutionError when it runs.
     """
     require_integer("take", indices=indices)
     along = axis_of("take", axis, x)
@@ -93,9 +93,9 @@ def index(x: Tensor, key: Key) -> Tensor:
     """`x[key]` by NumPy's rules: the entries apply to the axes from the front.
 
     An int drops its axis, a slice with any step keeps it, None adds one of size 1, `...` stands for
-    all axes that the other entries leave. The first entry may be an integer tensor, whose dims take
-    the place of axis 0 as by `take`. UsageError for an int outside its axis, for more entries than
-    axes, and for other entries, masks among them.
+    all remaining axes. The first entry may be an integer tensor, whose dims replace axis 0 as in
+    `take`. UsageError for an int outside its axis, for more entries than axes, and for other
+    entries, masks among them.
     """
     entries = key if isinstance(key, tuple) else (key,)
     if entries and isinstance(entries[0], Tensor):
@@ -121,7 +121,7 @@ def _indexed(x: Tensor, entries: tuple[Entry, ...]) -> Tensor:
 
 
 def _written_out(x: Tensor, entries: Sequence[Entry]) -> list[int | slice | None]:
-    """One int or slice an axis, and None for the new ones: `...` replaced by what it stands for."""
+    """Return one int or slice per axis, and None for new ones, with `...` expanded."""
     if sum(entry is ... for entry in entries) > 1:
         raise UsageError(f"`index` of `{x.type}` got more than one `...`")
     named = sum(entry is not None and entry is not ... for entry in entries)

@@ -59,9 +59,9 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 @functional
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """Drop the named axes of size 1, or for None all of size 1 (`np.squeeze`).
+    """Drop the given axes of size 1, or for None all of size 1 (`np.squeeze`).
 
-    For None, a symbolic size must be more than 1.
+    For None, symbolic sizes must exceed 1.
     """
     if axis is None:
         kept = [dim for dim in x.shape if dim != 1]
@@ -84,7 +84,7 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     rank = x.rank + len(several)
     places = {place % rank for place in several if -rank <= place < rank}
     if len(places) != len(several):
-        reason = f"needs places in a result of {rank} axes, each once, got {list(several)}"
+        reason = f"needs positions in a result of {rank} axes, each once, got {list(several)}"
         raise UsageError(f"`expand_dims` of `{x.type}` {reason}")
     dims = iter(x.shape)
     return primitives.reshape(x, tuple(1 if i in places else next(dims) for i in range(rank)))
@@ -107,7 +107,9 @@ def swap_axes(x: Tensor, first: int, second: int) -> Tensor:
 
 @functional
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x repeated to `shape`: axes align at the right, each dim of x is 1 or that of `shape`."""
+    """x repeated to `shape`: axes align at the right, each dim of x is 1 or equal to that of
+    `shape`.
+    """
     if not broadcastable_to(x.shape, tuple(shape)):
         reason = f"to {list(shape)} needs each dim, aligned at the right, equal or 1"
         raise UsageError(f"`broadcast_to` of `{x.type}` {reason}")
@@ -132,7 +134,7 @@ def slice(
     if 0 in given[2]:
         raise UsageError(f"`slice` of `{x.type}` cannot walk in steps of 0")
     walks = [_walk(dim, *ends) for dim, *ends in zip(x.shape, *given, strict=True)]
-    # The op walks forward: what goes backward is read from its last element on and turned.
+    # The op only walks forward: backward slices are read from their last element on and reversed.
     lowest = [min(walk[0], walk[-1]) if walk else 0 for walk in walks]
     sizes, strides = [len(walk) for walk in walks], [abs(walk.step) for walk in walks]
     block = primitives.slice(x, lowest, sizes, strides)
@@ -155,7 +157,7 @@ def slice_axis(x: Tensor, axis: int, start: int, size: int) -> Tensor:
 
 @functional
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
-    """The elements in reverse order along the axes named, or for None along all (`np.flip`)."""
+    """The elements in reverse order along the given axes, or for None along all (`np.flip`)."""
     return primitives.reverse(x, axes_of("flip", axis, x))
 
 
@@ -288,9 +290,9 @@ def pad(
 ) -> Tensor:
     """x with `(low, high)` more elements at the ends of each axis, of any element type (`np.pad`).
 
-    "constant" puts `value` there, and a negative width takes elements away; "edge" repeats the
-    first and last element; "reflect" mirrors at them, so that a width stays below the dim.
-    UsageError for widths that the axis does not allow.
+    "constant" pads with `value`, and a negative width removes elements; "edge" repeats the first
+    and last element; "reflect" mirrors at them, so that a width stays below the dim. UsageError for
+    widths that the axis does not allow.
     """
     require_one_of("pad", "mode", mode, ("constant", "edge", "reflect"))
     if len(widths) != x.rank:
@@ -309,7 +311,7 @@ def _constant(x: Tensor, widths: Sequence[tuple[int, int]], value: Number) -> Te
     for axis, (low, high) in enumerate(widths):
         if low + x.shape[axis] + high < 0:
             raise UsageError(f"`pad` of `{x.type}` trims axis {axis} by {-low - high}")
-    # An i1 holds no numbers, but the default stands for False there.
+    # An i1 holds no numbers, but the default value means False.
     fill = bool(value) if x.dtype.is_bool and value == 0 else value
     require_held(x.dtype, fill)
     return primitives.pad(x, [low for low, _ in widths], [high for _, high in widths], value=fill)

@@ -76,7 +76,7 @@ class Reader:
         return self.of(match.instructions[self.instruction].op)
 
     def of(self, op: Op) -> object:
-        """Return the argument, read from an op like that of the instruction."""
+        """Return the argument, read from an op like the instruction's."""
         value: object = getattr(op, self.attribute)
         array = getattr(value, "array", None)
         if array is not None and array.size == 1:  # a literal
@@ -89,9 +89,9 @@ def readers_of(
 ) -> dict[str, Reader]:
     """Return a reader for each argument in `names` that can be read off the first call.
 
-    `calls` look alike. A place will do if in every one of them it holds what was given for the
-    argument, and if that, put in its place, is captured as the `same` program: what is read is
-    rounded to the element type of the program, and a place could hold an equal number by chance.
+    `calls` look alike. A field qualifies if in every example it holds the value of the argument,
+    and if capturing with the value read gives the `same` program: the value is rounded to the
+    element type of the program, and a field could hold an equal number by chance.
     """
     (_, program), *_ = calls
     readers: dict[str, Reader] = {}
@@ -107,7 +107,7 @@ def readers_of(
 def _places(program: Program) -> Iterator[Reader]:
     for made in program.main.body.instructions:
         if isinstance(made.op, CustomCall):
-            continue  # it stands for a composite, which looks alike in all calls
+            continue  # it is a composite, which looks alike in all calls
         for attribute in made.op.attribute_types:
             for conversion in _CONVERSIONS:
                 yield Reader(made, attribute, conversion)
@@ -155,11 +155,11 @@ def _equal(found: object, given: object) -> bool:
 # Patterns of calls of functionals in optimized programs, derived from their own capture.
 #
 # An example call says how the functional is called: `pattern_example(x="f32[2, 3]")`. It is
-# captured with placeholders for its tensors and brought into canonical form; what comes out,
-# without its types and numbers, is the shape to look for. Where a program has that shape, the types
-# of the operands and the numbers among the attributes are read off, the functional is captured anew
-# for these, and only if the program does the same instruction by instruction is it a call of the
-# functional. A pattern thus never claims what is not there, and there is none to be written twice.
+# captured with placeholders for its tensors and brought into canonical form; the result without its
+# types and numbers is the form to match. Where a program has that form, the types of the operands
+# and the numbers among the attributes are read from it, and the functional is captured again with
+# these; it is a call of the functional only if both agree instruction by instruction. So a pattern
+# never matches anything else, and need not be written by hand.
 
 
 Example = Mapping[str, object]
@@ -174,8 +174,8 @@ def capture(
 ) -> Program:
     """Return the canonical program of a call; its parameters are the tensors, under their names.
 
-    Composites that `claim` leaves are inlined. No override is active; what is assumed about
-    symbolic sizes is. UsageError where the function does not return one tensor, or reads tensors
+    Composites that `claim` leaves are inlined. Overrides are not active, but assumptions about
+    symbolic sizes are. UsageError where the function does not return one tensor, or reads tensors
     that it does not take.
     """
     tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}
@@ -190,19 +190,19 @@ def capture(
     graph = GraphSlice([result.source])
     own: set[Leaf] = set(leaves)
     if not own.issuperset(graph.leaves):
-        raise UsageError("a pattern needs a function that reads nothing but its arguments")
+        raise UsageError("a pattern needs a function that reads only its arguments")
     pipeline = Pipeline(inlining=Inlining(claim), evaluate=evaluate)
     return pipeline.before_folding(graph.lower(leaves))
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Calls with the same program but for types and numbers."""
+    """Calls whose programs differ only in types and numbers."""
 
     template: Template
     operands: tuple[str, ...]
     constants: Mapping[str, object]
-    """Arguments that are the same in all of them."""
+    """Arguments that are the same in all calls."""
     readers: Mapping[str, Reader]
     """Readers of the other arguments from a program."""
 
@@ -224,7 +224,7 @@ class CapturedCalls:
     def find(self, call: Example) -> tuple[Template | None, SizeGuards]:
         """Return the capture of a call, None if the function refuses it, and its guards.
 
-        With symbolic sizes it holds for sizes like those of the `deciding` block around.
+        With symbolic sizes it holds for sizes like those of the enclosing `deciding` block.
         """
         key = tuple([(name, str(value), type(value)) for name, value in call.items()])
         return self._known.find(key, lambda: self._made(call))
@@ -240,7 +240,8 @@ class CapturedCalls:
 class FunctionalPattern:
     """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`.
 
-    In programs for a backend, `claim` is that of the backend: what it claims is no longer there.
+    In programs for a backend, `claim` is the backend's: composites that it claims are no longer
+    there.
     """
 
     def __init__(
@@ -277,8 +278,8 @@ class FunctionalPattern:
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
         """Return the call that computes `result`, None if there is none.
 
-        Of several, the one that explains the most instructions, for a mask that was computed in a
-        way that the function knows is not one that was given; then one that needs no transposes.
+        Of several, prefers the one that explains the most instructions, so that a mask computed in
+        a known way is not taken for an argument; then one without transposes.
         """
         made = definition(result)
         if made is None:
@@ -403,7 +404,7 @@ def pattern(name: str) -> FunctionalPattern:
 
 
 def _with_types(call: Example, tensors: Collection[str]) -> Example:
-    """Return the example with types for texts in the place of `tensors`."""
+    """Return the example with types instead of the texts in `tensors`."""
     return {
         name: parse_type(given) if name in tensors and isinstance(given, str) else given
         for name, given in call.items()

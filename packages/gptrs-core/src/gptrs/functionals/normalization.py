@@ -101,8 +101,8 @@ def batch_norm(
 
     Ioffe and Szegedy 2015, for inference. `x` is float [.., C, ..] with the channels on `axis`, the
     other tensors are [C]. Captured as `x * scale + shift`, with `scale = weight * rsqrt(variance +
-    epsilon)` and `shift = bias - mean * scale` from the parameters alone. UsageError for other
-    types and shapes.
+    epsilon)` and `shift = bias - mean * scale` from the parameters only. UsageError for other types
+    and shapes.
     """
     require_float("batch_norm", x=x)
     along = axis_of("batch_norm", axis, x)
@@ -178,7 +178,7 @@ def instance_norm(
 
 @functional
 def l2_normalize(x: Tensor, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
-    """`x / maximum(sqrt(sum(x^2)), epsilon)` along `axis`: vectors of length 1, zeros stay zeros.
+    """`x / maximum(sqrt(sum(x^2)), epsilon)` along `axis`: vectors of length 1; zeros remain zeros.
 
     `x` is float with an axis `axis`; as torch's `normalize`. UsageError for other types.
     """
@@ -241,14 +241,14 @@ def standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
 
 
 def _mean(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Over `axes`, which stay as 1."""
+    """Return the mean over `axes`, which are kept with size 1."""
     total = primitives.reduce(x, "sum", axes, keepdims=True)
     count = math.prod(x.shape[axis] for axis in axes)
     return primitives.div(total, splat(count, x.dtype, total.shape))
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
-    """`x * weight + bias` with what is given, in the type of `x`."""
+    """Return `x * weight + bias` with the given parameters, in the type of `x`."""
     if weight is not None:
         x = primitives.mul(x, expand(_widened(weight), x.shape))
     if bias is not None:
@@ -266,7 +266,7 @@ def _narrowed(x: Tensor, like: Tensor) -> Tensor:
     return x if x.dtype is like.dtype else primitives.cast(x, like.dtype)
 
 
-# Vectors as bytes: codes of 8 bits and, behind them, the f32 that all of them are multiplied with.
+# Vectors as bytes: codes of 8 bits followed by the f32 scale of all codes.
 #
 # A vector x [D] becomes si8 [D + 4]: `scale = max |x| / 127`, codes `round(x / scale)` with halves
 # to even, then the four bytes of the scale, the lowest first. One of zeros has the scale 0. One
@@ -279,7 +279,7 @@ _LARGEST = 127.0
 
 
 def vector_bytes(type: TensorType) -> int:
-    """Return how many elements of a pool of this type are no numbers of its vectors."""
+    """Return how many elements of each vector in a pool of this type are not components."""
     return SCALE_BYTES if type.dtype is dtypes.si8 else 0
 
 

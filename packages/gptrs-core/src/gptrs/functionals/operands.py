@@ -17,7 +17,7 @@ from gptrs.quoting import joined
 
 Number = bool | int | float | complex
 Operand = Tensor | Number
-"""A tensor, or a Python number that takes the element type of the tensors beside it."""
+"""A tensor, or a Python number that takes the element type of the other operands."""
 
 Axes = int | Sequence[int] | None
 """One axis, several, or all of them."""
@@ -34,8 +34,8 @@ _FAMILIES = {"integer": INTEGERS, "floating-point": FLOATS, "complex": COMPLEX}
 def splat(value: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
     """`value` as a tensor of `dtype` and `shape`; UsageError if the type cannot hold it.
 
-    Integers hold integers in their range, `i1` holds False and True. Floats round, but hold nothing
-    that would become infinite or NaN by that.
+    Integers hold integers in their range, `i1` holds False and True. Floats are rounded, but a
+    value that would become infinite or NaN is refused.
     """
     require_held(dtype, value)
     scalar = primitives.constant(value, dtype)
@@ -139,7 +139,7 @@ def _listed(numbers: Sequence[Number]) -> str:
 
 
 def require_dtype(name: str, dtypes: Sequence[DType], /, **tensors: Tensor) -> None:
-    """UsageError unless every tensor has one of `dtypes`, which are what functional `name` takes.
+    """Raise UsageError unless every tensor has one of `dtypes`, which functional `name` supports.
 
     The message lists them, whole families by their names.
     """
@@ -163,7 +163,7 @@ def _described(dtypes: Sequence[DType]) -> str:
     whole = {word: family for word, family in _FAMILIES.items() if set(family) <= set(dtypes)}
     named = {dtype for family in whole.values() for dtype in family}
     words = [dtype.name for dtype in dtypes if dtype not in named] + list(whole)
-    # Types are spelled when said: an eff-32, an ess-i-8, but a bee-eff-16, a you-i-8.
+    # The article follows the pronunciation: an eff-32, an ess-i-8, but a bee-eff-16, a you-i-8.
     vowel = words[0] == "integer" or (words[0] not in _FAMILIES and words[0][0] in "fis")
     article = "an" if vowel else "a"
     return f"{article} {joined(words)}"

@@ -46,8 +46,8 @@ def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
     Slot s is position s % S of page s // S, for all K heads. `slots` are N integers; of rows with
     one slot the last is kept. `new` is rounded to the element type of the pool: both are f16, bf16,
     f32 or f64. A pool of si8 is [P, K, S, D + 4]; `rounded_vectors` says how it holds them.
-    Backends write in place where the pool is donated and not read afterwards. A slot outside
-    [0, P * S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
+    Backends write in place if the pool is donated and not read afterwards. A slot outside [0, P *
+    S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
     """
     _require_pools("update_pages", pool=pool)
     _require_floats("update_pages", 3, new=new)
@@ -119,11 +119,11 @@ def paged_attention(
     `sinks` [H], of the type that all is computed in, are the scores of one more key for each head,
     which every row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` changes them.
 
-    `scale` is 1/sqrt(D) unless given; `softcap` is that of `attention`. The element types are f16,
-    bf16, f32 and f64; both pools have one, and the query and the result may have another. All is
+    `scale` defaults to 1/sqrt(D); `softcap` is as in `attention`. The element types are f16, bf16,
+    f32 and f64; both pools have one, and the query and the result may have another. Everything is
     computed in f32, or in f64 if one of them is f64, and rounded once. Pools of si8 have D + 4 and
-    E + 4 in the place of D and E, as `update_pages` writes them. A page outside [0, P)
-    raises ExecutionError when it runs. UsageError for operands and settings that do not fit.
+    E + 4 instead of D and E, as `update_pages` writes them. A page outside [0, P) raises
+    ExecutionError when it runs. UsageError for operands and settings that do not fit.
     """
     _require_operands(query, key_pool, value_pool)
     _require_texts(page_table, row_starts, lengths)
@@ -220,7 +220,7 @@ def _mixed(scores: Tensor, seen: Tensor, values: Tensor, sinks: Tensor | None) -
 
 
 def _with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
-    """Return the softmax of scores [K, N, G, M] beside a score for each head: [K * G]."""
+    """Return the softmax of scores [K, N, G, M] with an extra score for each head: [K * G]."""
     shape = scores.shape
     group = (shape[0], 1, shape[2], 1)
     sink = expand(primitives.reshape(sinks, group), (*shape[:3], 1))

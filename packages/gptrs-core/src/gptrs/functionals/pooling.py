@@ -57,7 +57,7 @@ class AxisWindows:
 
     @property
     def positions(self) -> int:
-        """Return how many intervals fit in the padded axis; below 1 if none does."""
+        """Return how many intervals fit in the padded axis; below 1 if none fits."""
         return (self.low + self.dim + self.high - self.reach) // self.stride + 1
 
     @property
@@ -66,7 +66,7 @@ class AxisWindows:
         return range(-self.low, self.positions * self.stride - self.low, self.stride)
 
     def misses(self) -> bool:
-        """Return whether some interval holds nothing but padding."""
+        """Return whether some interval contains only padding."""
         # Decided without the dim where it can be: a symbolic one would have to become a number.
         if self.dilation == 1 and max(self.low, self.high) < self.reach and self.dim >= 1:
             return False
@@ -93,8 +93,8 @@ def windows_of(
 ) -> Windows:
     """Return the windows on `axes` of `x`, by default all but the first and the last.
 
-    Padding "valid" is none. "same" gives `ceil(dim / stride)` positions, an odd element going to
-    the high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's). UsageError for
+    Padding "valid" is none. "same" gives `ceil(dim / stride)` positions, an odd element padding the
+    high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's). UsageError for
     malformed extents or padding.
     """
     axes = range(1, x.rank - 1) if axes is None else axes
@@ -221,8 +221,8 @@ def max_pool_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """`max_pool`, and where its elements are, as torch's `max_pool2d(return_indices=True)`.
 
-    An index, si64, counts the elements of the spatial axes in row-major order. It is that of the
-    first largest element, or of the last NaN. Parameters and errors are those of `max_pool`.
+    An index, si64, counts the elements of the spatial axes in row-major order. The index is that of
+    the first largest element, or of the last NaN. Parameters and errors are as for `max_pool`.
     """
     best = max_pool(x, kernel, stride, padding, dilation, ceil_mode, axes)
     windows = _windows("max_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)[1]
@@ -267,7 +267,7 @@ def average_pool(
     Zeros of the padding count as elements unless `count_include_pad` is false; what hangs over
     the padding with `ceil_mode` never counts. Sums are divided by `divisor_override` where it is
     given. 8- and 16-bit floats are summed and divided in f32. Shapes, the other parameters and
-    errors are those of `max_pool`.
+    errors are as for `max_pool`.
     """
     require_float("average_pool", x=x)
     plain, windows = _windows("average_pool", x, kernel, stride, padding, dilation, ceil_mode, axes)
@@ -315,8 +315,7 @@ def adaptive_average_pool(
 def adaptive_max_pool(x: Tensor, output_size: Extents, axes: Sequence[int] | None = None) -> Tensor:
     """The largest elements of a grid of `output_size` bins; NaN wins.
 
-    As torch's `adaptive_max_pool2d`. Shapes, bins and errors are those of
-    `adaptive_average_pool`.
+    As torch's `adaptive_max_pool2d`. Shapes, bins and errors are as for `adaptive_average_pool`.
     """
     grid = _grid("adaptive_max_pool", x, output_size, axes)
     if set(grid.values()) == {1}:
@@ -370,7 +369,7 @@ def _windows(
     ceil_mode: bool,
     axes: Sequence[int] | None,
 ) -> tuple[Windows, Windows]:
-    """Return the windows without and with those of `ceil_mode`, which all meet elements of `x`."""
+    """Return the windows without and with `ceil_mode`, each with elements of `x`."""
     steps = kernel if stride is None else stride
     windows = windows_of(name, x, kernel, steps, padding, dilation, _spatial(name, x, axes))
     standing = tuple(_ceiled(axis) for axis in windows) if ceil_mode else windows
@@ -428,7 +427,7 @@ def _reduced(
 
 
 def _unless(dtype: DType, wide: DType) -> DType | None:
-    """`wide` as an attribute: None where it is the default."""
+    """Return `wide` as an attribute: None for the default."""
     return None if wide is dtype else wide
 
 

@@ -1,7 +1,7 @@
 """Functionals that combine the elements along axes into one each.
 
-`axis` is one axis, several, or None for all; negative ones count from the end, and `keepdims`
-leaves 1 in place of each.
+`axis` is one axis, several, or None for all; negative ones count from the end, and `keepdims` keeps
+each with size 1.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def variance(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
     """`sum((x - mean(x))^2) / max(count - correction, 0)` of floats, computed in that order.
 
-    What is left of the mean after rounding is taken out too: equal elements have the variance 0.
-    Correction 0 is NumPy's default, 1 (Bessel) that of `torch.var`. NaN where nothing is left to
-    divide by, or no elements are. 8- and 16-bit floats are computed in f32 and rounded once.
+    The rounding error of the mean is subtracted, too: equal elements have the variance 0.
+    Correction 0 is NumPy's default, 1 (Bessel) is torch's. NaN where nothing is left to divide by,
+    or no elements are. 8- and 16-bit floats are computed in f32 and rounded once.
     """
     require_float("variance", x=x)
     return converted(_variance(x, axes_of("variance", axis, x), correction, keepdims), x.dtype)
@@ -108,8 +108,8 @@ def variance_and_mean(
 ) -> tuple[Tensor, Tensor]:
     """The `variance` of floats and the mean that it is about, computed once for both.
 
-    Of equal elements the mean is exactly one of them, unlike that of `mean`: what rounding leaves
-    of it is added. Both are rounded once (`torch.var_mean`).
+    The mean of equal elements is exactly their value, unlike in `mean`: its rounding error is added
+    back. Both are rounded once (`torch.var_mean`).
     """
     require_float("variance_and_mean", x=x)
     axes = axes_of("variance_and_mean", axis, x)
@@ -131,10 +131,9 @@ def std(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = Fals
 
 @functional
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """`log(sum(exp(x)))` of floats, with the largest taken out so that nothing overflows.
-
-    -inf over no elements or nothing but -inf, inf if any is. 8- and 16-bit floats are computed in
-    f32 and rounded once (`torch.logsumexp`).
+    """`log(sum(exp(x)))` of floats, with the largest subtracted first to avoid overflow. -inf over
+    no elements or if all are -inf, inf if any is. 8- and 16-bit floats are computed in f32 and
+    rounded once (`torch.logsumexp`).
     """
     require_float("logsumexp", x=x)
     axes = axes_of("logsumexp", axis, x)
@@ -152,7 +151,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def argmax(
     x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DTypeLike = dtypes.si64
 ) -> Tensor:
-    """The index of the largest of reals or i1 along `axis`, of all in row-major order for None.
+    """The index of the largest of reals or i1 along `axis`, or in row-major order for None.
 
     The first of equals and the first NaN win. `dtype` is si32 or si64. UsageError for no elements.
     """
@@ -190,8 +189,8 @@ def _variance(x: Tensor, axes: tuple[int, ...], correction: int, keepdims: bool)
 def centered(x: Tensor, axes: Sequence[int]) -> Tensor:
     """`x - mean(x)` over `axes`, of floats in the type in which they accumulate.
 
-    Done twice: the second mean is the rounding error of the first, which would be large beside
-    elements that vary less than their mean is far from 0. Equal elements give exactly 0.
+    Subtracts twice: the second mean is the rounding error of the first, which would dominate if the
+    elements vary much less than their mean differs from 0. Equal elements give exactly 0.
     """
     for _ in range(2):
         x = primitives.sub(x, expand(bounded_mean(x, axes), x.shape))
@@ -235,8 +234,8 @@ def _with_all_dims(found: Tensor, x: Tensor) -> Tensor:
 def cumsum(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor:
     """The sums of numbers along `axis` up to each element, in the type of `x`; integers wrap.
 
-    `reverse` sums from each to the end, and `exclusive` leaves the element itself out. 8- and
-    16-bit floats are added in f32 and each result rounded (`np.cumsum`, but for the types).
+    `reverse` sums from each element to the end, and `exclusive` excludes the element itself. 8- and
+    16-bit floats are added in f32 and each result rounded (`np.cumsum`, except for the types).
     """
     return _cumulative("cumsum", NUMBERS, "sum", x, axis, reverse, exclusive)
 
@@ -249,7 +248,8 @@ def cumprod(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False
 
 @functional
 def cummax(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor:
-    """The largest of reals along `axis` up to each element; NaN stays (`np.maximum.accumulate`).
+    """The largest of reals along `axis` up to each element; propagates NaN
+    (`np.maximum.accumulate`).
 
     `exclusive` gives the first -inf, or the least value of an integer type.
     """
@@ -258,7 +258,8 @@ def cummax(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False)
 
 @functional
 def cummin(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor:
-    """The smallest of reals along `axis` up to each element; NaN stays (`np.minimum.accumulate`).
+    """The smallest of reals along `axis` up to each element; propagates NaN
+    (`np.minimum.accumulate`).
 
     `exclusive` gives the first inf, or the greatest value of an integer type.
     """
@@ -290,8 +291,8 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) of reals or i1 along `axis` in their order, and si64 indices.
 
-    Of equal elements the one with the smaller index comes first; NaN counts as greatest. UsageError
-    unless 0 <= k <= the size of the axis (`torch.topk`).
+    Among equal elements the smaller index comes first; NaN counts as greatest. UsageError unless 0
+    <= k <= the size of the axis (`torch.topk`).
     """
     require_dtype("top_k", ORDERED, x=x)
     along = axis_of("top_k", axis, x)

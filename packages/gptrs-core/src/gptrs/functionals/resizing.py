@@ -15,7 +15,7 @@ from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import axis_of, expand, require_float, require_one_of, splat
 
 Places = np.ndarray
-"""Where the elements of a new axis lie between those of the old one, as f64."""
+"""The coordinates of the elements of a new axis on the old one, as f64."""
 Coordinates = Literal[
     "half_pixel",
     "half_pixel_symmetric",
@@ -154,7 +154,7 @@ def _places(
 
 
 def _taken(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
-    """Return the elements of an axis at whole places, the last one beyond an end."""
+    """Return the elements of an axis at integer positions, clamped to the ends."""
     index = np.clip(index, 0, max(x.shape[axis] - 1, 0)).astype(np.int64)
     order = (axis, *(other for other in range(x.rank) if other != axis))
     rows = primitives.take(primitives.transpose(x, order), primitives.constant(index))
@@ -171,7 +171,7 @@ def _weighed(x: Tensor, weights: np.ndarray, axis: int) -> Tensor:
 
 
 def _filled(x: Tensor, beyond: np.ndarray, axis: int, value: float) -> Tensor:
-    """Return x with `value` at the places of an axis that are marked."""
+    """Return x with `value` at the marked positions of an axis."""
     if not beyond.any():
         return x
     shape = [-1 if other == axis else 1 for other in range(x.rank)]

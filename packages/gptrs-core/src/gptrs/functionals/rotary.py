@@ -25,7 +25,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.quick_dataclass import dataclass
 
-# Scalings of the frequencies of rotary embeddings, for texts longer than those of training.
+# Scalings of the frequencies of rotary embeddings, for texts longer than in training.
 
 
 class RotaryScaling(ABC):
@@ -188,7 +188,7 @@ class Llama3Scaling(RotaryScaling):
 
 @dataclass(frozen=True)
 class LongRopeScaling(RotaryScaling):
-    """LongRoPE (Ding et al. 2024): each frequency divided by a factor of its own.
+    """LongRoPE (Ding et al. 2024): each frequency divided by its own factor.
 
     Texts of more than `original_max_position` positions have the `long` factors, others the
     `short` ones, head_dim / 2 each. `attention_factor` is
@@ -222,7 +222,7 @@ class LongRopeScaling(RotaryScaling):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position))
 
     def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
-        """Return the frequencies of a text of `length`; None is a short one."""
+        """Return the frequencies for a text of `length`; None is a short one."""
         factors = self.long if (length or 0) > self.original_max_position else self.short
         if len(factors) != head_dim // 2:
             raise UsageError(
@@ -260,11 +260,11 @@ def rotary_frequencies(
     `theta^(-2i / head_dim)` (Su et al. 2021), changed by `scaling`: `LinearScaling`,
     `DynamicScaling`, `YarnScaling`, `Llama3Scaling` or `LongRopeScaling`. `head_dim` counts the
     rotated components.
-    `length` is that of the text, which `DynamicScaling` and `LongRopeScaling` depend on: with a
-    number the result is a constant, an integer tensor serves compiled steps. One that is not of
-    rank 0 has a length for each row, and with these two the result is
-    [*length.shape, head_dim / 2]. UsageError for a head_dim that is odd or below 2, a theta that is
-    not finite or at most 1, and another kind of length.
+    `length` is the length of the text, used by `DynamicScaling` and `LongRopeScaling`: a number
+    gives a constant, an integer tensor serves compiled steps. One that is not of rank 0 has a
+    length for each row, and with these two the result is [*length.shape, head_dim / 2]. UsageError
+    for a head_dim that is odd or below 2, a theta that is not finite or at most 1, and another kind
+    of length.
     """
     _require_frequencies(head_dim, theta, length)
     if scaling is None:
@@ -290,10 +290,10 @@ def rotary_tables(
     """Cosine and sine of `position * frequency`, both [..., head_dim / 2], for `rotary`.
 
     `positions` is an integer tensor [...], usually [T], or [B, T] where the sequences of a batch
-    are at different positions. The frequencies are those of `rotary_frequencies`; a `length` that
-    is a tensor is of rank 0 or has one for each position. Angles, cosines and sines are
-    computed in f32, multiplied by the magnitude of the scaling and rounded to the float type
-    `dtype`. UsageError for other positions and lengths and another kind of `dtype`.
+    are at different positions. The frequencies are those of `rotary_frequencies`; a `length` tensor
+    has rank 0 or one element for each position. Angles, cosines and sines are computed in f32,
+    multiplied by the magnitude of the scaling and rounded to the float type `dtype`. UsageError for
+    other positions and lengths and another kind of `dtype`.
     """
     require_integer("rotary_tables", positions=positions)
     if isinstance(length, Tensor) and length.rank:
@@ -344,8 +344,8 @@ def rotary(
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     """`rotary` of x [A, B, C, D] with tables [A, B, C, R / 2] for all its rows.
 
-    Every call of `rotary` is one of this, whatever the shape of its tables and the axis of its
-    heads. Unchecked.
+    Every call of `rotary` reduces to this, for any shape of its tables and axis of its heads.
+    Unchecked.
     """
     half = cos.shape[-1]
     rotated = _part(x, 0, 2 * half)

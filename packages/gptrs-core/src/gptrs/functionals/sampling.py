@@ -78,7 +78,7 @@ def sample(logits: Tensor, seed: Tensor) -> Tensor:
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """`(logits - max) / temperature` in each row: flat above 1, sharp below.
 
-    The softmax is that of `logits / temperature`. With the largest logit at 0 a tiny temperature
+    The softmax is taken of `logits / temperature`. With the largest logit at 0 a tiny temperature
     sends the others to -inf, rather than several to +inf. `logits` is float [..., V], V >= 1,
     computed in at least f32 and rounded once. UsageError unless 0 < temperature < inf; for 0 there
     is `greedy`.
@@ -87,7 +87,7 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     if not 0 < temperature < math.inf:
         raise UsageError(
             f"`apply_temperature` needs a finite temperature above 0, got {temperature}",
-            hint="`greedy` is what a temperature of 0 means",
+            hint="use `greedy` for a temperature of 0",
         )
     below = _below_the_largest(logits)
     # At least the smallest normal number of f32, since 0 divided by a rounded 0 would be NaN.
@@ -98,10 +98,10 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
 
 @functional
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """The k largest logits of each row, -inf in place of the others (Fan et al. 2018).
+    """The k largest logits of each row, the others replaced by -inf (Fan et al. 2018).
 
-    Of equal logits the smaller token is kept first, so that exactly k remain; all of them where
-    there are no more than k. `logits` is float [..., V], V >= 1. UsageError for k below 1.
+    Among equal logits the smaller token is kept first, so that exactly k remain; all if there are
+    at most k. `logits` is float [..., V], V >= 1. UsageError for k below 1.
     """
     _require_logits("top_k_filter", logits)
     if k < 1:
@@ -263,10 +263,10 @@ def dropout(
     """x itself, or while `training` 0 with `probability`, else `x / (1 - probability)`.
 
     Srivastava et al. 2014, in the inverted form, which keeps the mean. x is of a float type and any
-    shape. `seed` is ui64[2], the key and the counter of `rng_uniform`: element i is kept where
-    number i, drawn in f32, is at least `probability`, so that one seed gives the same choice on
-    every backend and each call needs a seed of its own. What is dropped is 0 even where x is NaN
-    or infinite. UsageError for a probability outside [0, 1), and for training without a seed.
+    shape. `seed` is ui64[2], the key and the counter of `rng_uniform`: element i is kept if number
+    i, drawn in f32, is at least `probability`, so the same seed gives the same choice on every
+    backend, and each call needs its own seed. Dropped elements are 0 even if x is NaN or infinite.
+    UsageError for a probability outside [0, 1), and for training without a seed.
     """
     require_float("dropout", x=x)
     if not 0 <= probability < 1:

@@ -1,7 +1,7 @@
-"""Trigonometric and hyperbolic functions and their inverses, beside `sin`, `cos` and `tanh`.
+"""Trigonometric and hyperbolic functions and their inverses, except `sin`, `cos` and `tanh`.
 
-They are computed in f64 out of the ops that PTIR has, and rounded once: an f32 result is the right
-one but for a rare unit in the last place, one of f64 is off by a few.
+They are computed in f64 from ops of PTIR, and rounded once: an f32 result is correctly rounded
+except for a rare unit in the last place; an f64 result is off by a few units.
 """
 
 from __future__ import annotations

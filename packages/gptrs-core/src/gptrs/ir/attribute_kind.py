@@ -12,7 +12,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import JsonNode, SyntaxNode
 
 MAX_LENGTH = 1024
-"""Longest tuple: the entries are one an axis, and products of them must stay cheap."""
+"""Longest tuple: there is one entry per axis, and products of them must be cheap."""
 
 
 class AttributeKind(ABC):
@@ -48,11 +48,11 @@ class AttributeKind(ABC):
 
     @abstractmethod
     def from_json(self, node: JsonNode) -> object:
-        """Return the value of `node`; ProgramError, at its path, if it is none of this kind."""
+        """Return the value of `node`; ProgramError, with its path, if it is not of this kind."""
 
 
 class SameInJson(AttributeKind):
-    """The part of a kind whose values are JSON values as they are."""
+    """Mixin for kinds whose values are JSON values themselves."""
 
     __slots__ = ()
 

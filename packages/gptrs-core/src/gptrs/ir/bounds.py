@@ -16,7 +16,8 @@ MAX_NESTING = 32
 """Deepest nesting of regions in regions, and of calls in functions that are called."""
 
 MAX_EXPANDED = 2**18
-"""Most instructions of a function that calls others, each call counted as what it calls."""
+"""Most instructions of a function that calls others, including those of its callees for each call.
+"""
 
 
 def require_bounded(type_: TensorType) -> None:

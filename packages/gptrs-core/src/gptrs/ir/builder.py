@@ -19,7 +19,7 @@ from gptrs.quoting import did_you_mean, quoted
 class Builder:
     """Collects parameters and instructions of a region, mostly of `@main`, then makes the program.
 
-    `functions` are those that instructions may refer to; they come first in the program.
+    Instructions may refer to `functions`, which come first in the program.
 
     >>> builder = Builder()
     >>> x = builder.param(TensorType(dtypes.f32, (2,)), "x")
@@ -67,7 +67,7 @@ class Builder:
         return Program((*self._functions, Function("main", self.region(*results))))
 
     def region(self, *results: Value) -> Region:
-        """Return what was built, as a region that returns `results`."""
+        """Return the built region, which returns `results`."""
         self._require_defined(results)
         return Region(tuple(self._params), tuple(self._instructions), results)
 
@@ -110,7 +110,7 @@ def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) 
 
 
 def copy_region(region: Region) -> Region:
-    """Return the same region with values of its own."""
+    """Return the same region with fresh values."""
     params = tuple(Value(param.type, param.name) for param in region.params)
     instructions: list[Instruction] = []
     results = splice(region, params, instructions)
@@ -124,10 +124,10 @@ _SHOWN = 43
 
 
 class SourcePlace(Protocol):
-    """A place in the written program, to which an error points."""
+    """A position in the written program, to which an error points."""
 
     def error(self, message: str) -> ProgramError:
-        """Return the error with this message for this place."""
+        """Return an error with this message for this position."""
         ...
 
 
@@ -140,9 +140,9 @@ class WrittenValue(SourcePlace, Protocol):
 
 
 class WrittenOp:
-    """The name of an op, where it stands, and its attributes, each with the place of its name.
+    """The name of an op, its position, and its attributes, each with the position of its name.
 
-    `change` says what has changed since the version in which the program is written.
+    `change` describes what has changed since the version of the program.
     """
 
     def __init__(self, name: str, place: SourcePlace, change: OpChange) -> None:
@@ -161,7 +161,7 @@ class WrittenOp:
         return self._class.region_names
 
     def upgraded(self, regions: tuple[Region, ...]) -> tuple[Region, ...]:
-        """Return the regions as they are in today's version."""
+        """Return the regions in the current version."""
         try:
             return self._change.upgrade_regions(regions)
         except ProgramError as error:

@@ -48,7 +48,7 @@ def _to_integral(function: Callable[[float], float]) -> Callable[[float], float]
 
 
 def sign(x: float) -> float:
-    """-1, 0 or 1; zeros keep their sign, NaN stays NaN."""
+    """-1, 0 or 1; keeps NaN and the sign of zeros."""
     return x if x == 0 or x != x else type(x)(math.copysign(1, x))
 
 

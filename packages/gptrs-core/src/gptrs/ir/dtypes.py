@@ -63,7 +63,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums are kept unless an op says otherwise (PTIR, section Dtypes)."""
+        """The default accumulate type of sums (PTIR, section Types)."""
         return f32 if self.is_float and self.bits <= 16 else self
 
 
@@ -133,7 +133,7 @@ def dtype_of(value: DTypeLike) -> DType:
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:
     """Return the PTIR dtype of a NumPy dtype.
 
-    Raise ProgramError if PTIR has none (e.g. strings, objects).
+    Raises ProgramError if PTIR has none (e.g. strings, objects).
     """
     found = _BY_NUMPY.get(dtype)
     if found is not None:
@@ -155,7 +155,7 @@ def pack_int4(array: np.ndarray) -> np.ndarray:
     """Return the elements of an `si4` or `ui4` array in row-major order as ui8[(size + 1) // 2].
 
     Element 2i is the low half of byte i and element 2i + 1 the high half, in two's complement for
-    `si4`; an odd last one has 0 beside it. UsageError for other element types.
+    `si4`; an odd last one is padded with 0. UsageError for other element types.
     """
     _require_4_bits(from_numpy(array.dtype))
     halves = np.zeros(array.size + array.size % 2, np.uint8)

@@ -105,7 +105,7 @@ class JsonReader:
         self._nesting = 0
 
     def program(self, functions: JsonNode) -> Program:
-        """Return the program of the functions in a list; what needs all of them is not checked."""
+        """Return the program of the functions in a list; checks across functions come later."""
         return Program(tuple(self._function(node) for node in functions.items()))
 
     def _function(self, node: JsonNode) -> Function:
@@ -120,7 +120,7 @@ class JsonReader:
         return function
 
     def _region(self, fields: dict[str, JsonNode]) -> Region:
-        """Return a region, which sees nothing of the one around it."""
+        """Return a region, which is isolated from the enclosing one."""
         outer, self._scope = self._scope, _Scope()
         params = tuple(self._param(node) for node in fields["params"].items())
         for node in fields["instructions"].items():

@@ -1,4 +1,4 @@
-"""Splits PTIR text into tokens that know their place, so that any error can point at it."""
+"""Splits PTIR text into tokens with positions, so that errors can point at them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TokenKind = Literal[
 ]  # fmt: skip
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-"""A name after `%` or `@`; `%` may also be followed by digits alone."""
+"""A name after `%` or `@`; `%` may also be followed by only digits."""
 
-# Possessive repeats keep the time linear and the memory constant, whatever the text is.
+# Possessive repeats keep the time linear and the memory constant for any text.
 _BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
 _TOKEN = re.compile(
     rf"""
@@ -87,13 +87,13 @@ class Lexer:
         return passed
 
     def take(self, kind: TokenKind, wanted: str) -> Token:
-        """Pass a token of this kind; ParseError "expected `wanted`, found ..." if it is another."""
+        """Consume a token of this kind; else ParseError "expected `wanted`, found ..."."""
         if self.token.kind != kind:
             raise self.expected(wanted)
         return self.advance()
 
     def skip(self, kind: TokenKind) -> bool:
-        """Pass the next token if it is of this kind, and say whether it was."""
+        """Consume the next token if it is of this kind; return whether it was."""
         found = self.token.kind == kind
         if found:
             self.advance()

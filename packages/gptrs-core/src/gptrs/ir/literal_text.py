@@ -1,7 +1,7 @@
 """Literals as text: nested lists of numbers, `splat(x)` and `hex("...")`, exact to the bit.
 
-Whatever is printed here reads back as the same bytes. An element that no number stands for, a NaN
-other than the one that `nan` gives, is written as the hex of its storage.
+Everything printed here reads back as the same bytes. An element that no number represents, a NaN
+other than `nan`, is written as the hex of its storage.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ class Literal:
 
 
 Scalar = NewType("Scalar", Literal)
-Scalar.__doc__ = (
-    "A literal of rank 0, as an attribute: its element type is that of the first result."
-)
+Scalar.__doc__ = "A literal of rank 0, as an attribute, with the element type of the first result."
 
 
 MAX_LISTED = 16
@@ -83,7 +81,7 @@ _HEX = re.compile(r'"[0-9a-fA-F]*"')
 
 
 def print_literal(literal: Literal) -> str:
-    """Return the one text of `literal`; its type is written elsewhere, after the instruction."""
+    """Return the canonical text of `literal`; its type is written after the instruction."""
     type_ = literal.type
     if type_.size == 0:
         return "[]"
@@ -135,7 +133,7 @@ def _shortest(data: bytes, dtype: DType) -> str | None:
     """Return the shortest decimal that converts to these bits, None if there is none."""
     with np.errstate(all="ignore"):
         value = float(np.frombuffer(data, dtype.numpy)[0])
-        # 17 significant digits tell any two f64 apart; infinities and NaN ignore the precision.
+        # 17 significant digits distinguish any two f64; infinities and NaN ignore the precision.
         for digits in range(17):
             text = repr(float(f"{value:.{digits}e}"))
             if np.array(float(text)).astype(dtype.numpy).tobytes() == data:
@@ -260,18 +258,18 @@ def _number(leaf: SyntaxNode, dtype: DType) -> Token:
     return leaf
 
 
-# Literals in JSON: the type, and base64 of the elements as they are stored.
+# Literals in JSON: the type, and base64 of the stored elements.
 #
 # `{"type": "f32[2]", "data": "AACAPwAAAEA="}` holds every element in row-major order,
-# little-endian, a 4-bit integer in the low half of a byte of its own; `{"type": "f32[1000]",
-# "splat": "AAAAAA=="}` holds the one element that is repeated.
+# little-endian, a 4-bit integer in the low half of a separate byte; `{"type": "f32[1000]", "splat":
+# "AAAAAA=="}` holds the one element that is repeated.
 
 
 LITERAL_SCHEMA: dict[str, object] = {"$ref": "#/$defs/literal"}
 
 
 def literal_to_json(literal: Literal) -> dict[str, object]:
-    """Return the one JSON form of `literal`: a splat if all of several elements are equal."""
+    """Return the canonical JSON form of `literal`: a splat if it has several equal elements."""
     element = literal.splat if literal.type.size > 1 else None
     key, data = ("data", literal.data) if element is None else ("splat", element)
     return {"type": str(literal.type), key: base64.b64encode(data).decode("ascii")}

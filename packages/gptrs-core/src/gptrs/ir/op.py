@@ -76,7 +76,7 @@ class Op(_Immutable):
     attribute_kinds: ClassVar[dict[str, AttributeKind]]
     """How each attribute is checked, printed and read: what its type in `attribute_types` means."""
     commutative: ClassVar[bool] = False
-    """Whether the two operands may change places without any bit of the result changing."""
+    """Whether swapping the two operands leaves every bit of the result unchanged."""
     data_operand: ClassVar[int] = 0
     """The operand whose element type a kernel is chosen by (`select`: the first branch)."""
 
@@ -126,7 +126,9 @@ class Op(_Immutable):
         return tuple(name for name in names if name is not None)
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-        """Return the dtype by which a kernel is chosen: of the data operand, else the result."""
+        """Return the dtype by which a kernel is chosen: that of the data operand, else of the
+        result.
+        """
         return operands[self.data_operand].dtype if operands else results[0].dtype
 
     def error(self, reason: str, *operands: TensorType) -> ProgramError:
@@ -187,8 +189,8 @@ def op(name: str) -> Callable[[OpType], OpType]:
     def register(cls: OpType) -> OpType:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
-        # All ops are registered when a process starts, so what is slow is left out: methods that
-        # `Op` has for ops without attributes, `inspect.signature`, hints of all but attributes.
+        # All ops are registered when a process starts, so slow work is avoided: methods that `Op`
+        # has for ops without attributes, `inspect.signature`, hints other than those of attributes.
         has_attributes = bool(inspect.get_annotations(cls))
         decorated = dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
         infer = decorated.infer.__code__

@@ -1,4 +1,4 @@
-"""Reads the text form of programs: recursive descent, each error at the place that caused it."""
+"""Reads the text form of programs: recursive descent, each error at its cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gptrs.ir.versions import VERSIONS
 from gptrs.quick_dataclass import dataclass
 
 MAX_SPLAT_BYTES = 2**28
-"""Most bytes that the `splat` literals of one text may unfold to, so that a short text stays cheap.
+"""Most bytes that the `splat` literals of one text may expand to, so that short texts are cheap.
 """
 _DTYPE_NAMES = frozenset(dtype.name for dtype in dtypes.ALL)
 
@@ -130,7 +130,7 @@ class _Reader:
         return self._finished(params, results)
 
     def _region(self, name: str) -> Region:
-        """Return a region of an instruction, which sees nothing of the one around it."""
+        """Return a region of an instruction, which is isolated from the enclosing one."""
         token = self._lexer.take("word", f"the region `{name}(...)`")
         if token.text != name:
             raise token.error(f"expected the region `{name}(...)`, found {token}")
@@ -164,7 +164,7 @@ class _Reader:
         return tuple(params)
 
     def _block(self) -> tuple[Token, list[tuple[Token, Value]]]:
-        """`{`, instructions, `return` and what is returned, `}`."""
+        """Parse `{`, instructions, `return` and the returned values, `}`."""
         self._lexer.take("{", "`{`")
         while self._lexer.token.kind == "value":
             self._instruction()

@@ -18,7 +18,7 @@ from gptrs.ports import expanded
 
 
 class ValueNames:
-    """Names values in the order in which they are printed; `where` begins the errors.
+    """Names values in the order in which they are printed; `where` is the prefix of errors.
 
     Parameters keep their names as far as those are identifiers and unlike each other; all other
     values are numbered from 0 on, through the regions of the function as well.
@@ -67,7 +67,7 @@ class ValueNames:
 def print_program(program: Program, *, expand: bool = False) -> str:
     """Return the text form of `program`; ProgramError if it reads a value before it is defined.
 
-    With `expand`, the decompositions of composites stand in their place: primitives alone.
+    With `expand`, composites are replaced by their decompositions: only primitives remain.
 
     Parameters keep their names as far as those are identifiers and unlike each other; all other
     values are numbered from `%0` on in each function. Attributes at their default are left out.

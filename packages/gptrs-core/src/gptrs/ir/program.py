@@ -41,8 +41,8 @@ class Value:
 class Instruction:
     """One application of an op: operands defined earlier, results defined here.
 
-    `regions` are those that `op.region_names` asks for. They see nothing of the region around
-    them, so that the operands are all that an instruction reads.
+    `regions` correspond to `op.region_names`. They see nothing of the region around them, so that
+    the operands are all that an instruction reads.
     """
 
     op: Op
@@ -62,7 +62,7 @@ class Instruction:
 class Region:
     """Instructions with parameters and results: the body of a function, or part of an instruction.
 
-    A region is isolated: it reads its parameters and what it defines, nothing else.
+    A region is isolated: it reads only its parameters and the values that it defines.
     """
 
     params: tuple[Value, ...]
@@ -98,7 +98,7 @@ class Function:
 class Program:
     """One or more functions; execution enters at `main`, the one called `@main`.
 
-    A function is defined before those that refer to it, so that none can reach itself.
+    A function is defined before those that refer to it, so there is no recursion.
     """
 
     functions: tuple[Function, ...]
@@ -108,7 +108,7 @@ class Program:
         return program_text(self)
 
     def _repr_svg_(self) -> str | None:
-        """Return a picture for notebooks; None if it would be too large, and text is shown."""
+        """Return a picture for notebooks; None to show text if it would be too large."""
         return program_picture(self)
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class _Verifier:
         self._expanded[name], self._depth[name] = size, depth
 
     def _region(self, region: Region, name: str, nesting: int) -> int:
-        """Check a region; how many instructions it has, those of its callees included."""
+        """Check a region; return its number of instructions, including those of its callees."""
         if nesting > MAX_NESTING:
             raise self._error(f"regions are nested deeper than {MAX_NESTING}")
         names: set[str] = set()

@@ -15,7 +15,9 @@ PHILOX_KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
 """Addends, modulo 2^32, of the words of the key after every round."""
 
 UNIFORM_BITS: Final = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "f64": 53}
-"""How many random bits a uniform number of each float type has: those of its significand."""
+"""The number of random bits of a uniform number, for each float type: as many as its significand
+has.
+"""
 
 LN_2: Final = 0.6931471805599453
 SQRT_HALF: Final = 0.7071067811865476

@@ -1,11 +1,12 @@
-"""Questions about symbolic sizes that no polynomial answers: an example decides, a guard remembers.
+"""Comparisons of symbolic sizes that polynomials cannot decide: an example decides, a guard records
+it.
 
     guards = SizeGuards({0: 37})        # ?0 is 37 in this call
     with deciding(guards):
         many = symbol(0) > 16           # True, and a guard: ?0 - 17 >= 0
     guards.accept({0: 500})             # True: what was decided holds for 500 as well
 
-Whatever is made inside `deciding` - a captured, an optimized, a lowered program - serves all sizes
+Everything made inside `deciding` - a captured, an optimized, a lowered program - serves all sizes
 that its guards accept. Every symbol is at least 1 there.
 """
 
@@ -31,7 +32,7 @@ from gptrs.quick_dataclass import dataclass
 Kept = TypeVar("Kept")
 
 FIRST_DERIVED = 500_000
-"""The number of the first derived symbol: those of programs are below."""
+"""The number of the first derived symbol: symbols of programs are below."""
 
 Formula = Literal["floordiv", "least", "greatest", "select"]
 """`select(c, a, b)` is a where c >= 0, else b."""
@@ -60,7 +61,7 @@ class DerivedSize:
 
 
 class SizeGuards:
-    """Example sizes of the symbols, by number, and what was decided for them.
+    """Example sizes of the symbols, by number, and the decisions made for them.
 
     With `derive`, sizes that are no polynomials become derived symbols, see `DerivedSize`: meant
     for code that only computes with sizes, since no program can be written with such symbols.
@@ -113,7 +114,7 @@ class SizeGuards:
         return known
 
     def example_size(self, dim: int) -> int:
-        """Return what `dim` is for the example sizes; this decides nothing."""
+        """Return the value of `dim` for the example sizes, without adding a guard."""
         return evaluated(dim, self._examples)
 
     def accept(self, sizes: Mapping[int, int]) -> bool:
@@ -128,7 +129,7 @@ class SizeGuards:
         return all(evaluated(guard, known) >= 0 for guard in derived)
 
     def adopt(self, guards: Sequence[int]) -> bool:
-        """Add guards that were decided before, unless the example sizes break one of them."""
+        """Add earlier guards, unless the example sizes violate one of them."""
         if any(self.example_size(guard) < 0 for guard in guards):
             return False
         for guard in guards:
@@ -155,7 +156,7 @@ class SizeGuards:
         self._guards[wanted] = None
 
     def bounds(self, dim: int) -> tuple[int | None, int | None]:
-        """Return the least and the greatest value of `dim`, None where it has no such bound."""
+        """Return the least and the greatest value of `dim`, None if unbounded."""
         if not isinstance(dim, SymbolicDim):
             return dim, dim
         found = self._bounds.get(dim)
@@ -164,7 +165,7 @@ class SizeGuards:
         return found
 
     def _found_bounds(self, dim: SymbolicDim) -> tuple[int | None, int | None]:
-        # With each symbol written as a bound of it and a number >= 0, the signs of terms decide.
+        # With each symbol written as its bound plus a number >= 0, the signs of terms decide.
         moved: dict[int, int] = {}
         for number in dim.symbols():
             low, high = self._ranges.get(number, (1, None))
@@ -198,7 +199,7 @@ class SizeGuards:
         return self._symbol(formula, operands, (low, high))
 
     def _written(self, guard: int) -> str:
-        """Return `guard` >= 0 with what is subtracted on the other side."""
+        """Return `guard` >= 0 with subtracted terms on the other side."""
         assert isinstance(guard, SymbolicDim), "others are decided without a guard"
         sides = [
             sum(
@@ -252,7 +253,7 @@ def deciding(guards: SizeGuards) -> Generator[SizeGuards]:
 
 
 def example_sizes() -> dict[int, int]:
-    """Return the example sizes of the `deciding` block around the call; none outside of one."""
+    """Return the example sizes of the enclosing `deciding` block; empty outside of one."""
     guards = ASSUMPTIONS.get()
     return guards.example if isinstance(guards, SizeGuards) else {}
 
@@ -266,7 +267,7 @@ def adopt(decided: SizeGuards) -> None:
 
 
 class GuardedValues(Generic[Kept]):
-    """The last values by key, each for the sizes that what was decided for it holds for."""
+    """The last values by key, each for the sizes that its guards accept."""
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
@@ -275,7 +276,7 @@ class GuardedValues(Generic[Kept]):
     def find(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Kept, SizeGuards]:
         """Return the value under `key`, and its guards; `make` it if there is none for these sizes.
 
-        The sizes are those of the `deciding` block around, which does not `adopt` the guards.
+        The sizes are those of the enclosing `deciding` block, which does not `adopt` the guards.
         """
         sizes = example_sizes()
         full = bool(sizes), key

@@ -30,9 +30,9 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     """Return the sizes of the symbols for inputs of these types, by the names of the parameters.
 
     The names are those of `program.inputs`; some may be missing, others are ignored.
-    A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other dim
-    is checked against what was found, if its symbols were. UsageError that names parameter, axis,
-    what was wanted and what was found.
+    A symbol is bound by a parameter of `@main` that has it as a plain dim, `f32[?0]`; every other
+    dim is checked if its symbols are bound. UsageError that names the parameter, the axis, and the
+    expected and actual sizes.
     """
     found: dict[int, tuple[int, str]] = {}
     given = {name: param.type for name, param in program.inputs.items() if name in types}
@@ -55,7 +55,7 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
 
 
 def symbol_places(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
-    """Return for each symbol the first of `params` that has it alone as a dim, and the axis."""
+    """Return for each symbol the first of `params` that has it as a plain dim, and the axis."""
     places: dict[int, tuple[int, int]] = {}
     for position, param in enumerate(params):
         for axis, dim in enumerate(param.type.shape):
@@ -66,7 +66,7 @@ def symbol_places(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
 
 
 def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True) -> Program:
-    """Return `program` with `sizes[n]` in the place of each `?n`, verified.
+    """Return `program` with each `?n` replaced by `sizes[n]`, verified.
 
     Itself if it has no symbols. Without `check` the caller knows that it is fine for these sizes.
 
@@ -80,7 +80,7 @@ def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True
     if missing:
         raise ProgramError(
             f"no size is given for {', '.join(missing)}",
-            hint="give one, or an input that has the symbol alone as a dim",
+            hint="give one, or an input that has the symbol as a plain dim",
         )
     for number in wanted:
         if sizes[number] < 0:
@@ -154,7 +154,7 @@ def _require_fits(
 def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
     values: dict[Value, Value] = {}
 
-    # What the region does not define stays as it is, for the verifier to name.
+    # Values that the region does not define are kept, for the verifier to report.
     def define(old: Sequence[Value]) -> tuple[Value, ...]:
         new = tuple([_sized_value_of(value, sizes) for value in old])
         values.update(zip(old, new, strict=True))

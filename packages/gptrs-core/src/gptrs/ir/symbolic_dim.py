@@ -43,7 +43,7 @@ class Assumptions(Protocol):
     """Answers for questions about dims that depend on their symbols."""
 
     derive: bool
-    """Whether quotients that are no polynomials become symbols of their own."""
+    """Whether quotients that are not polynomials become new symbols."""
 
     def bounds(self, dim: int) -> tuple[int | None, int | None]:
         """Return the least and the greatest value of `dim`, None where it has no such bound."""
@@ -63,7 +63,7 @@ ASSUMPTIONS: ContextVar[Assumptions | None] = ContextVar("ASSUMPTIONS", default=
 
 
 class UnknownSizeError(ProgramError):
-    """A question about dims to which no polynomial is the answer, and which no guard decides."""
+    """A comparison of dims that neither polynomials nor a guard can decide."""
 
     def __init__(self, question: str, dims: Iterable[object]) -> None:
         super().__init__(f"{question} for all values of its symbols; specialize the program first")
@@ -76,9 +76,9 @@ class UnknownSizeError(ProgramError):
 class SymbolicDim:
     """A polynomial with integer coefficients in which at least one symbol occurs.
 
-    It equals the same polynomial and no integer. Arithmetic gives an int where no symbol is left,
-    and rounds down like that of integers; ProgramError where the result depends on the symbols in
-    another way than a polynomial does.
+    It equals the same polynomial and no integer. Arithmetic returns an int if no symbol is left,
+    and rounds down like integer arithmetic; ProgramError if the result is not a polynomial in the
+    symbols.
 
     >>> n = symbol(0)
     >>> 2 * n + 1
@@ -198,7 +198,7 @@ class SymbolicDim:
         return frozenset(number for monomial, _ in self.terms for number in monomial)
 
     def substitute(self, values: Mapping[int, int]) -> int:
-        """Return the dim with these values in the place of symbols; an int if none is left."""
+        """Return the dim with symbols replaced by these values; an int if none is left."""
         total = 0
         for monomial, factor in self.terms:
             product = factor
@@ -234,12 +234,12 @@ def symbols_of(dims: Iterable[object]) -> frozenset[int]:
 
 
 def substituted(dim: int, values: Mapping[int, int]) -> int:
-    """Return `dim` with values in the place of symbols; an integer is itself."""
+    """Return `dim` with symbols replaced by values; an integer is returned unchanged."""
     return dim.substitute(values) if isinstance(dim, SymbolicDim) else dim
 
 
 def evaluated(dim: int, sizes: Mapping[int, int]) -> int:
-    """Return the number that `dim` is for these sizes of all its symbols."""
+    """Return the value of `dim` for these sizes of all its symbols."""
     if not isinstance(dim, SymbolicDim):
         return dim
     total = 0
@@ -251,7 +251,7 @@ def evaluated(dim: int, sizes: Mapping[int, int]) -> int:
 
 
 def exact_quotient(dim: int, divisor: int) -> int | None:
-    """Return `dim / divisor`, None if that is no integer for some values of the symbols."""
+    """Return `dim / divisor`, None if that is not an integer for some values of the symbols."""
     if isinstance(dim, SymbolicDim):
         divided = _divided(dim, divisor)
         return divided[0] if divided is not None and divided[1] == 0 else None
@@ -269,7 +269,7 @@ def exceeds(dim: int, limit: int) -> bool:
 
 
 def is_negative(dim: int) -> bool:
-    """Return whether `dim` is below 0 whatever its symbols are."""
+    """Return whether `dim` is below 0 for all values of its symbols."""
     if not isinstance(dim, SymbolicDim):
         return dim < 0
     high = _bounds(dim)[1]
@@ -322,7 +322,7 @@ def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
     if not any(kept):
         return kept.get((), 0)
     # High degrees come first, so that a dim in text never begins like a number; then the order of
-    # the symbols. This order is kept by multiplication, on which division relies.
+    # the symbols. Multiplication preserves this order, which division relies on.
     order = sorted(kept.items(), key=lambda term: (-len(term[0]), term[0]))
     _require_small(order)
     return cast("int", SymbolicDim(tuple(order)))
@@ -350,9 +350,10 @@ def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
 
 
 def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
-    """Quotient and remainder if they are the same polynomials whatever the symbols are.
+    """Return quotient and remainder if they are the same polynomials for all values of the symbols.
 
-    By an integer the constant term alone may leave a remainder, which is that of the whole.
+    In a division by an integer, only the constant term may leave a remainder, which is that of the
+    whole.
     """
     if isinstance(divisor, SymbolicDim):
         quotient = _quotient(dim, divisor)
@@ -364,7 +365,7 @@ def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
 
 
 def _quotient(dim: SymbolicDim, divisor: SymbolicDim) -> int | None:
-    """Return `dim / divisor` by long division of polynomials, None where a rest is left."""
+    """Return `dim / divisor` by long division of polynomials, None if there is a remainder."""
     (below, factor), *_ = divisor.terms
     quotient, rest = 0, cast("int", dim)
     while isinstance(rest, SymbolicDim):
@@ -387,7 +388,7 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def _bounds(dim: int) -> tuple[int | None, int | None]:
-    """Return the least and the greatest value over all symbols >= 0, None where it is not known."""
+    """Return the least and the greatest value over all symbols >= 0, None if unknown."""
     if not isinstance(dim, SymbolicDim):
         return dim, dim
     if (guards := ASSUMPTIONS.get()) is not None:

@@ -17,7 +17,7 @@ MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""
 
 MAX_RANK = 32
-"""Most axes a tensor may have: NumPy stops at 64, and kernels add some of their own."""
+"""Most axes of a tensor: NumPy stops at 64, and kernels add some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads types as written, `f32[2, 3]`, bounded before anything is made of them."""
+"""Reads types as written, `f32[2, 3]`, with limits that are checked before anything is built."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_types(lexer: Lexer) -> tuple[Annotation, ...]:
 
 
 def read_type(lexer: Lexer) -> TensorType:
-    """Return the type that comes next; ParseError at the part that is none."""
+    """Return the next type; ParseError at the part that is invalid."""
     return read_type_after(lexer.take("word", "a type such as `f32[2, 3]`"), lexer)
 
 

@@ -15,7 +15,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted, shown_value
 
 MAX_DEPTH = 64
-"""Deepest nesting of brackets: no type has that many axes, and recursion stays shallow."""
+"""Deepest nesting of brackets: no type has that many axes, and recursion is bounded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ _ATOMS = ("word", "number", "dim", "string", "symbol")
 def read_value(lexer: Lexer, depth: int = 0) -> SyntaxNode:
     """Return the value that comes next.
 
-    Raise ParseError where there is none or brackets nest too deep.
+    Raises ParseError if there is none or brackets nest too deeply.
     """
     token = lexer.token
     if depth > MAX_DEPTH:
@@ -139,7 +139,7 @@ def _read_sequence(lexer: Lexer, depth: int) -> SyntaxSequence:
     return SyntaxSequence(opening, tuple(items))
 
 
-# The JSON values of a program, each with the path by which an error names it.
+# The JSON values of a program, each with its path for errors.
 
 
 MAX_STRING = 8192
@@ -158,7 +158,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JsonNode:
-    """One JSON value; the methods read it as what it should be, or raise a ProgramError."""
+    """One JSON value; the methods read it as the expected type, or raise a ProgramError."""
 
     value: object
     path: str

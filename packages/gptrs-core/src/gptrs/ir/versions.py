@@ -1,4 +1,4 @@
-"""The versions of PTIR that are read, and how each is upgraded to the one that is written."""
+"""The versions of PTIR that are read, and how each is upgraded to the current one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Version:
     """The changes since a version."""
 
     change: Callable[[str], OpChange] = _unchanged
-    """Returns what has become of the op of this name."""
+    """Returns the change of the op with this name."""
     dtype_names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Today's names of the dtypes that were called otherwise."""
 

@@ -18,7 +18,7 @@ from gptrs.nn.layers import WATCHER
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
 
-# States of texts beside their pages: for layers that read a text token by token, as Mamba does.
+# States of texts in their pages: for layers that read a text token by token, like Mamba.
 #
 # A page has the state after the last position that was written in it. So texts that begin with the
 # same whole pages begin with the state after them; within a page they cannot part.
@@ -109,10 +109,10 @@ class LayerCache:
     ) -> Tensor:
         """Attend to the new tokens and those before them in the same text, [N, H, D] -> the same.
 
-        key and value are those of the new tokens, [N, K, D], for the K heads of the layer's
+        `key` and `value` of the new tokens are [N, K, D], for the K heads of the layer's
         `CacheSpec`; H is a multiple of K. They are rounded to the element type of the cache.
-        `scale` None stands for `D ** -0.5`; `softcap` is that of `F.attention`,
-        `sinks` [H] that of `F.paged_attention`.
+        `scale` None means `D ** -0.5`; `softcap` is as in `F.attention`, `sinks` [H] as in
+        `F.paged_attention`.
         """
         step, slots = self._step, self._step.slots[self._group]
         watcher = WATCHER.get()
@@ -193,7 +193,7 @@ def attention_with_sinks(
     scale: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Attend as `F.attention` does, beside `sinks` [H], see `F.paged_attention`.
+    """Attend like `F.attention`, with `sinks` [H], see `F.paged_attention`.
 
     `rows` are the query [B, H, T, D], the key and the value [B, K, S, D]; keys are seen where
     `visible` is true, i1 that broadcasts to [B, H, T, S].
@@ -210,7 +210,9 @@ def attention_with_sinks(
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Return the softmax of scores [.., H, T, S] beside one for each head, without its weight."""
+    """Return the softmax of scores [.., H, T, S] and one extra score for each head, without its
+    weight.
+    """
     if sinks is None:
         return F.softmax(scores, axis=-1)
     sink = F.reshape(sinks, (sinks.shape[0], 1, 1))
@@ -233,7 +235,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 # Whole texts of one length as a step without a cache: what other formats get of a language model.
 #
-# A step over pages has tables that only gptrs fills; without them, attention is that of a batch.
+# A step over pages has tables that only gptrs fills; without them, attention is over a batch.
 
 
 def whole_texts(

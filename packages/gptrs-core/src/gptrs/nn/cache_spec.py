@@ -14,8 +14,8 @@ class CacheSpec:
 
     With `window` each position reads the last `window` ones up to itself, so pages of older ones
     are given back. With `per_page` there is one vector a page, the state after the last position in
-    it, as f32. With `exact` keys hold positions, which codes of 8 bits cannot: they stay bf16.
-    UsageError for sizes below 1.
+    it, as f32. With `exact`, keys hold positions, for which codes of 8 bits are too few: they use
+    bf16. UsageError for sizes below 1.
     """
 
     n_kv_heads: int
@@ -44,7 +44,7 @@ def convolution_cache(width: int, count: int) -> CacheSpec:
 def state_cache(size: int, window: int = 2) -> CacheSpec:
     """Return the spec of a layer that keeps a state of `size` numbers a text; `size` is even.
 
-    `window`, at least 2, may be that of other layers, which share its pages then. UsageError for
+    `window`, at least 2, may equal that of other layers, which then share its pages. UsageError for
     other numbers.
     """
     if size % 2 or window < 2:
@@ -58,8 +58,7 @@ def state_cache(size: int, window: int = 2) -> CacheSpec:
 class CacheGroup:
     """Layers that see the same positions, so that they share page ids and a page table.
 
-    `whole` says that a layer has one state a page: what is in the pages is of use after their last
-    position only.
+    `whole`: a layer has one state a page, valid only after its last position.
     """
 
     window: int | None

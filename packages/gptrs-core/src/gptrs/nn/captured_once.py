@@ -39,18 +39,18 @@ def captured_once(
 ) -> Callable[Concatenate[Layer, Parameters], Result]:
     """Decorator of a module's `__call__`: `gptrs.jit` captures it once for all equal modules.
 
-    Modules are equal if they differ in nothing but the values of their tensors; so must be the
+    Modules are equal if they differ only in the values of their tensors; the same applies to
     arguments. The block becomes a function of the program, which each layer calls with its weights;
     a backend that shares functions optimizes and lowers it once. `__call__` may update the
     `LayerCache`s that it is given, and must have no other side effect that counts.
 
-    Whatever makes a module more than its tensors and static values - a hook, an object of unknown
-    class, an attribute that the call sets - has it captured in place, as without the decorator.
+    A module that has more than tensors and static values - a hook, an object of unknown class, an
+    attribute that the call sets - is captured in place, as without the decorator.
     """
 
     @functools.wraps(call)
     def shared(self: Layer, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # Somebody who watches the modules in a block needs each call of them.
+        # Hooks on the modules in a block need each call of them.
         calls = None if WATCHER.get() else repeated_calls()
         given: list[Tensor] = []
         try:
@@ -142,14 +142,14 @@ def _join(structure: Hashable, tensors: Iterator[Tensor]) -> object:
     return made
 
 
-# Closures of the methods of a module, in words that mean the same in all processes.
+# Closures of the methods of a module, in a form that is the same in all processes.
 
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def closure_of(method: Callable[..., object]) -> Closure | None:
-    """Return the closure of a bound method of a module; None if a part of it has no identity.
+    """Return the closure of a bound method of a module; None if a part of it cannot be identified.
 
     Attributes may be plain values, enum members, element types, tensors that are weights, computed
     of weights, or values in memory, modules, dataclasses, lists, tuples and dicts, and functions
@@ -212,7 +212,7 @@ class _Description:
             self.add(part)
 
     def _compiled(self, value: Jitted[..., object]) -> None:
-        """Describe a compiled method of the owner: it holds nothing but what it was made of."""
+        """Describe a compiled method of the owner, which holds only its constructor arguments."""
         method = cast("object", getattr(value, "__wrapped__", None))
         if getattr(method, "__self__", None) is not self._owner:
             raise _UnknownError
@@ -235,7 +235,7 @@ class _Description:
         self.parts.append(f"{place} {what} {source.type} {home}")
 
     def _computed(self, source: Captured) -> None:
-        """Describe what is computed of weights, such as those of experts joined."""
+        """Describe derived weights, such as joined experts."""
         node = source.node
         number = self._nodes.get(node)
         if number is None:
@@ -280,7 +280,9 @@ def _module_of(value: object) -> str:
 
 
 def _found(value: object) -> object:
-    """Return what a module has under the full name of a function or class, None for nothing."""
+    """Return the object with the full name of a function or class in a module, None if there is
+    none.
+    """
     names = str(getattr(value, "__qualname__", "")).split(".")
     module = cast("object", sys.modules.get(_module_of(value)))
     return reduce(lambda found, name: cast("object", getattr(found, name, None)), names, module)

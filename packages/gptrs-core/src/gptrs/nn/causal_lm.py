@@ -50,9 +50,9 @@ class CausalLMModule(Module):
     captures_on_disk: ClassVar[bool] = False
     """Whether other processes may find what the steps of a model were captured as.
 
-    A class that says so promises that this follows from source code, the attributes of the model
-    and of its layers, and variables of the environment that begin with `GPTRS_`: nothing else that
-    is read, like files or other variables, may change what is computed.
+    A class that sets it promises that its computation depends only on source code, the attributes
+    of the model and of its layers, and environment variables that begin with `GPTRS_`, not on files
+    or other variables.
     """
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
@@ -127,7 +127,7 @@ class CausalLMModule(Module):
         return logits.numpy()
 
     def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
-        """Append the tokens of several steps to `buffers`; return what was chosen after each.
+        """Append the tokens of several steps to `buffers`; return the choice after each.
 
         ContextLengthError for a text that is too long, before any work.
         """
@@ -143,8 +143,8 @@ class CausalLMModule(Module):
     ) -> np.ndarray:
         """Run `step` where row n is computed with adapter `adapters[n]`, si32 [N].
 
-        The linear layers of the model have several, the first is 1. Each row is that of a model
-        with its adapter alone. Errors as of `step`; ModelError where a layer takes other rows than
+        The linear layers of the model have several, the first is 1. Each row equals that of a model
+        with only its adapter. Errors as for `step`; ModelError if a layer takes other rows than
         those of the step.
         """
         self._require_context(int(step.lengths.max()))
@@ -219,11 +219,11 @@ class CausalLMModule(Module):
 
     @property
     def _backend(self) -> Backend | None:
-        """The backend of the weights, None for a model without any."""
+        """The backend of the weights, None for a model without weights."""
         return next((tensor.backend for _, tensor in self.named_tensors()), None)
 
     def _on_backend(self) -> AbstractContextManager[object]:
-        """Scope in which ops without operands are computed where the weights are, if eager."""
+        """Scope in which eager ops without operands run on the backend of the weights."""
         backend = self._backend if eager() else None
         return nullcontext() if backend is None else use_backend(backend)
 
@@ -326,7 +326,7 @@ class MixedCausalLMModule(CausalLMModule):
     ) -> np.ndarray:
         """Run `step` where row n is `vectors[n]`, f32 [N, C], if `given[n]`, i1 [N], says so.
 
-        The other rows are those of their tokens. Errors as of `step`.
+        The other rows are the embeddings of their tokens. Errors as of `step`.
         """
         self._require_context(int(step.lengths.max()))
         rows, which = Tensor.of_array(vectors), Tensor.of_array(given)

@@ -1,6 +1,6 @@
 """The cache of a decoder: the texts that it writes, their sources, and its attention to both.
 
-The texts of a batch grow in step, so that one place is that of all: the cache of a layer is an
+The texts of a batch grow in parallel, so all have the same position: the cache of a layer is an
 array [B, H, C, D] with room for C positions. Keys and values of the sources are computed once.
 """
 
@@ -32,8 +32,8 @@ _FIRST_ROOM: Final = 32
 class DecoderCache:
     """The cache of one layer of a decoder in one step, and what the layer sees of the sources.
 
-    `own` are the keys and values of the texts, [B, H, C, D]; `source` those of the sources,
-    [B, H, S, D], where `mask`, i1 [B, S], is true. The new tokens come at the position `place`, a
+    `own` holds the keys and values of the texts, [B, H, C, D]; `source` those of the sources, [B,
+    H, S, D], valid where `mask`, i1 [B, S], is true. The new tokens go to the position `place`, a
     rank-0 integer.
     """
 
@@ -54,7 +54,7 @@ class DecoderCache:
     ) -> Tensor:
         """Attend to the new tokens and those before them, each [B, H, T, D] -> the same.
 
-        `bias` is added to the scores, [1, H, T, C]. `scale` None stands for `D ** -0.5`.
+        `bias` is added to the scores, [1, H, T, C]. `scale` None means `D ** -0.5`.
         """
         zero = self._place * 0
         start = F.stack([zero, zero, self._place, zero])
@@ -126,8 +126,8 @@ def _rows(pool: Tensor, rows: Sequence[int]) -> Tensor:
 
 # The last few states of each text, kept in pages as keys and values are: for convolutions.
 #
-# What a convolution over a text remembers is what it saw at the last positions. So it is a cache
-# with a window, and whatever pages do - sharing, copies, chunks, going back - holds for it, too.
+# A convolution over a text needs its inputs at the last positions. So its state is a cache with a
+# window, and all features of pages - sharing, copies, chunks, going back - apply to it, too.
 
 
 def row_texts(step: RaggedStep[Tensor]) -> Tensor:

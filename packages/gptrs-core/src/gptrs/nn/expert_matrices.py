@@ -18,7 +18,7 @@ from gptrs.nn.layers import Module
 class ExpertMatrices(Module):
     """Each row times the matrix of its expert: [R, I] -> [R, O].
 
-    A quantized weight stays as it is stored: only the matrices that a row has chosen are brought to
+    A quantized weight is kept as stored: only the matrices that a row has chosen are decoded to
     floats, one at a time, unless the backend has a kernel that computes with their codes.
     """
 
@@ -29,7 +29,7 @@ class ExpertMatrices(Module):
         *,
         turned: bool = False,
     ) -> None:
-        """Take a weight of floats [G, O, I], [G, I, O] if `turned`, or what is quantized."""
+        """Take a weight of floats [G, O, I], [G, I, O] if `turned`, or a quantized one."""
         self.weight = weight
         self.parts: dict[Part, Tensor] = {} if quantized is None else dict(quantized[1])
         self._form = None if quantized is None else _of_one(quantized[0])
@@ -41,7 +41,7 @@ class ExpertMatrices(Module):
     ) -> ExpertMatrices:
         """Return the matrices that are one weight [G, I, O] of the checkpoint.
 
-        A quantized one stays as it is stored on any backend. CheckpointError as `Params.tensor`.
+        A quantized weight is kept as stored on any backend. CheckpointError as `Params.tensor`.
         """
         shape = (experts, inputs, outputs)
         found = params.stored_parts(name, shape)
@@ -66,8 +66,8 @@ class ExpertMatrices(Module):
     ) -> ExpertMatrices:
         """Return the matrices that are a weight [O, I] each.
 
-        Those that are quantized alike stay so where the backend reads them. `axes` names the axes
-        of each matrix. CheckpointError as `Params.tensor`.
+        Weights that are quantized alike are kept so if the backend reads them. `axes` names the
+        axes of each matrix. CheckpointError as `Params.tensor`.
         """
         shape = (outputs, inputs)
         found = params.stacked_parts(names, shape, axes)

@@ -23,16 +23,16 @@ NextLogits = Callable[[RaggedStep[Tensor], list[LayerPools]], tuple[Tensor, list
 class GreedySteps(NamedTuple, Generic[Array]):
     """Up to K steps of B texts that have one new token each in every step.
 
-    Each token after the first is the one of the largest logit. `rows` is the first step, with a row
-    for each text; its `positions`, `lengths` and `slots` are those of all steps, [K, B]. A text
-    that has no room for a step writes it into page 0.
+    Each token after the first is the one with the largest logit. `rows` is the first step, with a
+    row for each text; its `positions`, `lengths` and `slots` cover all steps, [K, B]. A text that
+    has no room for a step writes it into page 0.
     """
 
     rows: RaggedStep[Array]
     ends: Array
     """Si64 [B, E], the tokens that end each text; unused entries are -1."""
     limit: Array
-    """Si64 [], how many steps to run, K at most. None runs once all texts have ended."""
+    """Si64 [], how many steps to run, K at most. No step runs once all texts have ended."""
 
 
 STEPS_AXES: Final = GreedySteps[Any](
@@ -44,7 +44,7 @@ STEPS_AXES: Final = GreedySteps[Any](
 
 
 class Chosen(NamedTuple):
-    """The tokens of K steps of B texts; those of steps that did not run are 0."""
+    """The tokens of K steps of B texts; 0 for steps that did not run."""
 
     tokens: np.ndarray
     """Si64 [K, B]."""
@@ -57,8 +57,8 @@ def greedy_steps(
 ) -> GreedySteps:
     """Return `count` steps of `most` that begin with `step`, which has one token of each text.
 
-    `rooms[b]` is how many of them text b has room for, 1 at least; its page tables have all of
-    their pages. `ends[b]` are the tokens that end it. Texts of `step` beyond those are padding.
+    `rooms[b]`, at least 1, is how many steps text b has room for; its page tables cover all of
+    them. `ends[b]` are the tokens that end it. Texts of `step` beyond those are padding.
     """
     texts, rows = len(rooms), len(step.tokens)
     last = np.zeros(rows, np.int64)

@@ -25,8 +25,8 @@ _IMAGE_SIZE: Final = 224
 class ImageClassifierModule(Module):
     """Base class with the capabilities `image_classifier` and `hidden_states`.
 
-    A model sets `classifier`, which takes the mean of each channel, and defines in `states` and
-    `body` what comes before it. Inside, images are [B, H, W, C].
+    A model sets `classifier`, which takes the mean of each channel, and defines the layers before
+    it in `states` and `body`. Inside, images are [B, H, W, C].
     """
 
     capabilities = frozenset({"image_classifier", "hidden_states"})
@@ -45,7 +45,7 @@ class ImageClassifierModule(Module):
 
     @property
     def processor(self) -> str:
-        """The processor of transformers for images of its kind, where the files name none."""
+        """The default processor, that of transformers for this kind, if the files name none."""
         return self._processor
 
     def classify(self, images: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ class ConvNorm(Module):
 
 
 def class_head(settings: Mapping[str, object], params: Params, width: int) -> Linear:
-    """Return the affine layer to the classes: those of config.json, else those of the checkpoint.
+    """Return the affine layer to the classes of config.json, else of the checkpoint.
 
     ModelError if `id2label` of config.json is no table with entries, or `num_labels` no integer
     of at least 1.
@@ -130,7 +130,9 @@ def class_head(settings: Mapping[str, object], params: Params, width: int) -> Li
 
 
 def output_channels(params: Params) -> int:
-    """Return the output channels of the convolution in this scope; CheckpointError if none."""
+    """Return the output channels of the convolution in this scope; CheckpointError if there is
+    none.
+    """
     return _rows(params, rank=4)
 
 

@@ -49,7 +49,7 @@ WATCHER: ContextVar[Watcher | None] = ContextVar("gptrs_watcher", default=None)
 class Module:
     """A layer or model. Its attributes are weights (`Tensor`), modules, and lists of modules.
 
-    Attribute names are those of the checkpoint, so that a path in Python is a name in the file.
+    Attribute names are those of the checkpoint, so that a path in Python equals a name in the file.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -101,7 +101,7 @@ def _watched(call: Callable[..., object]) -> Callable[..., object]:
 def parts_of(
     value: object, owners: tuple[type, ...] = (Module,)
 ) -> Mapping[Hashable, object] | None:
-    """Return the parts of a container by name or position, None for what is none.
+    """Return the parts of a container by name or position, None if it is not a container.
 
     Containers are dicts, lists, tuples, dataclasses, and objects of `owners`, which consist of
     their attributes.
@@ -242,8 +242,8 @@ class Linear(Module):
 
     `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
     "in_out" [inputs, outputs]. `axes` names inputs and outputs, for devices that split them. The
-    product of an adapter that is not merged with it is added; of several each row gets that of its
-    own, see `adapter_rows`.
+    product of an unmerged adapter is added; with several adapters each row gets that of its own,
+    see `adapter_rows`.
     """
 
     def __init__(
@@ -277,8 +277,8 @@ class Linear(Module):
             if len(self.low_rank) == 1:
                 return _product(x, self.low_rank[0])
             raise ModelError(
-                "a layer does not know which adapter each of its rows is for",
-                hint="run the adapters in steps of their own",
+                "a layer does not know the adapter of each of its rows",
+                hint="run the adapters in separate steps",
             )
         added: Tensor | float = 0.0
         for number, factors in enumerate(self.low_rank, 1):
@@ -302,8 +302,8 @@ def _product(x: Tensor, factors: list[Tensor]) -> Tensor:
 def adapter_rows(modules: Iterable[Module], rows: Tensor) -> Generator[None]:
     """Scope in which row n of the linear layers among `modules` is of adapter `rows[n]`, si32 [N].
 
-    The first adapter is 1. A product is chosen even where there is one adapter: its sums are then
-    rounded as those of a step of several.
+    The first adapter is 1. A product is chosen even if there is only one adapter, so that its sums
+    are rounded as in a step with several.
     """
     layers = [each for each in modules if isinstance(each, Linear) and any(each.low_rank)]
     try:

@@ -34,12 +34,13 @@ LayerPools = tuple[Tensor, Tensor]
 
 
 class PageBuffers:
-    """The pools of all layers, one for each of `specs`; those of a cache group have as many pages.
+    """The pools of all layers, one for each of `specs`; those of a cache group have equal numbers
+    of pages.
 
-    A step donates `pools` and puts the new ones in their place. `pages` has the number for each
-    group of `cache_groups(specs)`. Memory of pages that were never written is not claimed from the
-    system. `backend` None leaves the choice to the first step. UsageError for another number of
-    groups and fewer pages than one.
+    A step donates `pools` and replaces them by the new ones. `pages` has the number for each group
+    of `cache_groups(specs)`. Memory of pages that were never written is not claimed from the
+    system. If `backend` is None, the first step chooses it. UsageError for another number of groups
+    and fewer pages than one.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class PageBuffers:
 
     @property
     def usable(self) -> bool:
-        """Whether the pools can be read: a step that failed may have consumed what it was given."""
+        """Whether the pools can be read: a failed step may have consumed its donated inputs."""
         sources = (pool.source for pair in self.pools for pool in pair)
         return not any(isinstance(source, Stored) and source.consumed for source in sources)
 
@@ -91,7 +92,8 @@ class PageBuffers:
     def resize(self, pages: Sequence[int]) -> None:
         """Change the number of pages of each group, keeping what both have.
 
-        Nothing is compiled for it. The pools are copied unless they grow to what was `expect`ed.
+        Nothing is compiled for it. The pools are copied unless they grow within the reservation of
+        `expect`.
         """
         old, self.pages = self.pages, self._checked(pages)
         for group, before, after, most in zip(
@@ -159,9 +161,9 @@ class PageBuffers:
         return self._uncopied(grown)
 
     def _grown(self, pool: Source, pages: int) -> np.ndarray | None:
-        """Return `pages` pages that begin with those of the pool, which is consumed; None if not.
+        """Return the pool, which is consumed, grown in place to `pages` pages; None if impossible.
 
-        The room behind them belongs to the pool as long as nobody else sees it.
+        The address space after them belongs to the pool as long as no other array views it.
         """
         if not isinstance(pool, Stored) or pool.viewed or pool.consumed or pool.backend is None:
             return None
@@ -255,7 +257,7 @@ def _claimed_when_written(shape: Shape, dtype: np.dtype[np.generic]) -> np.ndarr
     return np.ndarray(shape, dtype, mmap.mmap(-1, math.prod(shape) * dtype.itemsize, private))
 
 
-# Texts with pages of their own: a cache without a pool, for comparisons, tests and examples.
+# Texts with separate pages: a cache without a pool, for comparisons, tests and examples.
 
 
 class StepModel(Protocol):

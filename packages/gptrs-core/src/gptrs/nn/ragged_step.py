@@ -117,6 +117,6 @@ def pages_for(positions: int) -> int:
 
 
 def own_pages(texts: int, positions: int) -> np.ndarray:
-    """Return a page table si32 [B, W] in which each text has pages of its own, in order."""
+    """Return a page table si32 [B, W] in which each text has separate pages, in order."""
     width = pages_for(positions)
     return np.arange(texts * width, dtype=np.int32).reshape(texts, width)

@@ -19,17 +19,17 @@ from gptrs.quick_dataclass import dataclass
 
 
 THETA = 10000.0
-"""The base where config.json has none (Su et al. 2021)."""
+"""The default base (Su et al. 2021)."""
 
 
 @dataclass(frozen=True)
 class RopeSettings:
     """Base and scaling of the rotary angles, and the growth of queries with their position.
 
-    `theta` and `scaling` are those of `functionals.rotary_tables`. `context` is how many positions
-    the scaling is made for. With `query_growth` b, `llama_4_scaling_beta` of Ministral 3, the query
-    at position p is multiplied by `1 + b ln(1 + floor(p / query_period))`. `rotated` is the share
-    of the components of a head that rotate, `partial_rotary_factor`.
+    `theta` and `scaling` are as in `functionals.rotary_tables`. `context` is how many positions the
+    scaling is made for. With `query_growth` b, `llama_4_scaling_beta` of Ministral 3, the query at
+    position p is multiplied by `1 + b ln(1 + floor(p / query_period))`. `rotated` is the share of
+    the components of a head that rotate, `partial_rotary_factor`.
     """
 
     theta: float
@@ -62,11 +62,11 @@ class RopeSettings:
     ) -> RopeSettings:
         """Read `rope_parameters`, or `rope_scaling` and `rope_theta`; ModelError if unsupported.
 
-        As in transformers a `rope_scaling` that is not empty goes before `rope_parameters`, and a
-        `rope_theta` within either goes before the one beside it. `max_position` is
+        As in transformers, a non-empty `rope_scaling` overrides `rope_parameters`, and a
+        `rope_theta` within either overrides the top-level one. `max_position` is
         `max_position_embeddings`. `default` stands for `rope_parameters` that are missing;
-        `llama_4_scaling_beta` is supported where `default` has it. `theta` and `rotated` are used
-        where nothing is given; None for `rotated` is a kind that rotates whole heads.
+        `llama_4_scaling_beta` is supported where `default` has it. `theta` and `rotated` are
+        defaults; None for `rotated` means that the kind rotates whole heads.
         """
         fields = _Rope(settings, kind, max_position, default or {}, rotated)
         beside = ConfigFields(settings, kind)
@@ -232,7 +232,7 @@ class Rope:
     """Rotates queries and keys by angles that grow with the position: `rope(query)`.
 
     `cos` and `sin` are [N, R / 2] for the first R of D components. `query_factor` [N, 1, 1], if
-    there is one, is multiplied with rotated queries. `interleaved` is that of `F.rotary`.
+    there is one, is multiplied with rotated queries. `interleaved` is as in `F.rotary`.
     """
 
     cos: Tensor
@@ -250,10 +250,10 @@ class Rope:
     ) -> Rope:
         """Return the rotation of the tokens of a step, for heads of `head_dim`.
 
-        The frequencies of `DynamicScaling` and `LongRopeScaling` are those of the length that a
-        text has after the step. Keys in the cache keep the ones of their own step. So with the
-        first it matters beyond `max_position_embeddings` which tokens came in one step, as in
-        transformers; with the second the cache reads a text anew, see `short_context`.
+        The frequencies of `DynamicScaling` and `LongRopeScaling` depend on the length of a text
+        after the step. Keys in the cache keep the frequencies of their own step. So with the
+        former, results beyond `max_position_embeddings` depend on which tokens came in one step, as
+        in transformers; with the latter, the cache reads a text again, see `short_context`.
         """
         dynamic = isinstance(settings.scaling, F.DynamicScaling | F.LongRopeScaling)
         lengths = _row_lengths(step) if dynamic else None

@@ -44,7 +44,7 @@ class DecoderModule(Module):
     def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """Return the states of tokens [B, T] at the positions from `place` on, [B, T, C].
 
-        They are what `logits` takes. Each layer calls `attend` and `attend_source` of its cache.
+        They are the input of `logits`. Each layer calls `attend` and `attend_source` of its cache.
         """
         raise NotImplementedError
 
@@ -55,8 +55,8 @@ class DecoderModule(Module):
     def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
         """Append tokens si64 [B, T] to the texts of `state`; return f32 [B, T, V] after each.
 
-        ContextLengthError for texts that are too long, before any work. After another error
-        `state.lost` says whether the texts must be read anew.
+        ContextLengthError for texts that are too long, before any work. After another error,
+        `state.lost` says whether the texts must be read again.
         """
         length = state.length + tokens.shape[1]
         if length > self.context_length:
@@ -91,7 +91,7 @@ class DecoderModule(Module):
 class Seq2SeqModule(DecoderModule):
     """Base class with the capability `seq2seq`: sources are texts.
 
-    A model defines `read` besides. `source_length` is the most tokens of a source.
+    A model also defines `read`. `source_length` is the most tokens of a source.
     """
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"seq2seq"})
@@ -108,7 +108,7 @@ class Seq2SeqModule(DecoderModule):
         return self._source_length
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
-        """Return what each layer of the decoder sees of sources, [B, H, S, D].
+        """Return the keys and values of sources for each decoder layer, [B, H, S, D].
 
         `tokens` are [B, S], `mask`, i1 [B, S], is false at padding behind them.
         """

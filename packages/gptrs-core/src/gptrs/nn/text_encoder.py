@@ -20,14 +20,14 @@ _TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
 """The sizes of a batch of texts that programs are compiled for once."""
 _PAIR_AXES = {**_TEXT_AXES, "segments": ("B", "T")}
 _TEXTS: Final = (dtypes.si64, ("batch", "sequence"))
-"""Element type and sizes of tokens, and of what is said of each of them."""
+"""Element type and sizes of tokens, and of data about each token."""
 
 
 class TextEncoderModule(Module):
     """Base class with the capabilities `text_embedder` and `hidden_states`.
 
-    A model defines in `states` what it computes; a batch of texts is si64 [B, T], with padding
-    where the mask, i1 [B, T], is false.
+    A model defines its computation in `states`; a batch of texts is si64 [B, T], with padding where
+    the mask, i1 [B, T], is false.
     """
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
@@ -55,7 +55,7 @@ class TextEncoderModule(Module):
     ) -> Sequence[Tensor]:
         """Return the embeddings and the state after each layer, each [B, T, C].
 
-        The last one is what the encoder returns, so behind its final norm if it has one. Without a
+        The last one is the output of the encoder, after its final norm if it has one. Without a
         mask there is no padding, without segments every token is of the first text of a pair.
         """
         raise NotImplementedError
@@ -182,7 +182,7 @@ class MaskedLMModule(TextEncoderModule):
     def predict_tokens(
         self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Return the logits of the vocabulary at places in the flat batch, f32 [N, V].
+        """Return the logits of the vocabulary at positions in the flat batch, f32 [N, V].
 
         Tokens si64 [B, T], mask i1 [B, T], places si64 [N] in [0, B * T). ContextLengthError for
         too many tokens.

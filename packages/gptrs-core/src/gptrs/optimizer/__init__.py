@@ -1,4 +1,4 @@
-"""The optimizer: passes and rewrites that make a program smaller and keep what it computes.
+"""The optimizer: passes and rewrites that simplify a program and preserve its results.
 
 Its names, listed in `__init__.pyi`, are imported on first use: a program that an earlier process
 optimized needs none of the passes.

@@ -17,7 +17,7 @@ _MAX_MOVES = 8
 
 
 def splat_value(match: Match, value: Value) -> Literal | None:
-    """Return the one element of `value`, as a literal of rank 0, None if it is not known.
+    """Return the element that `value` repeats, as a literal of rank 0, None if unknown.
 
     It is known where a constant with one element, or with equal ones, lies behind `value` or behind
     ops that move elements.

@@ -1,4 +1,4 @@
-"""Parts of a region that depend on constants or on parameters alone, cut out as programs."""
+"""Parts of a region that depend only on constants or parameters, split off as programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Evaluator = Callable[[Program], Sequence[np.ndarray]]
 Definitions = dict[Value, Instruction]
 
 CHEAP = (Constant, Iota, BroadcastTo)
-"""Made anew by a backend for next to nothing, while their values take memory."""
+"""Ops that a backend recomputes at almost no cost, while their values take memory."""
 
 
 def definitions(region: Region) -> Definitions:
@@ -29,11 +29,11 @@ def definitions(region: Region) -> Definitions:
 
 
 def known_instructions(region: Region, given: Iterable[Value]) -> dict[Instruction, bool]:
-    """Return the instructions that read nothing but `given` and each other, in order.
+    """Return the instructions that read only `given` and each other, in order.
 
-    The value says whether one of `given` is among what it depends on. Random ops are left out,
-    since a program that draws numbers shall draw them each time; so are custom calls, composites,
-    calls, ops of symbolic dims, and `while`, which may never end.
+    The value says whether it depends on one of `given`. Random ops are left out, since a program
+    that draws numbers shall draw them each time; so are custom calls, composites, calls, ops of
+    symbolic dims, and `while`, which may never end.
     """
     from_given = dict.fromkeys(given, True)
     known: dict[Instruction, bool] = {}

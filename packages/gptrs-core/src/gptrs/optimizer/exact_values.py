@@ -49,7 +49,7 @@ MOVES: Mapping[type[Op], _Move] = {
     layout.Reverse: lambda op, x: np.flip(x[0], op.axes),
     elementwise.Select: lambda _, x: np.where(*x),
 }
-"""Ops whose elements are those of operands or of an attribute, of any type."""
+"""Ops whose result elements come from operands or an attribute, for any type."""
 
 ARITHMETIC: Mapping[type[Op], _Function] = {
     elementwise.Neg: np.negative,
@@ -59,8 +59,9 @@ ARITHMETIC: Mapping[type[Op], _Function] = {
     elementwise.Maximum: np.maximum,
     elementwise.Minimum: np.minimum,
 }
-"""Ops that wrap, of integers of 8 bits or more: those of 4 lie in bytes. Floats are left to the
-backend, which may flush the smallest ones to zero."""
+"""Ops that wrap, for integers of at least 8 bits: 4-bit integers are stored in bytes. Floats are
+left to the backend, which may flush the smallest ones to zero.
+"""
 
 LOGIC: Mapping[type[Op], _Function] = {
     elementwise.Not: np.invert,
@@ -84,7 +85,7 @@ COMPARISONS: Mapping[str, _Function] = {
 def exact_values(instructions: Iterable[Instruction]) -> dict[Value, np.ndarray]:
     """Return the results of those instructions, given in order, that NumPy computes exactly.
 
-    They depend on each other alone.
+    They depend only on each other.
     """
     known: dict[Value, np.ndarray] = {}
     with np.errstate(all="ignore"):  # PTIR defines what overflow gives
@@ -98,7 +99,7 @@ def exact_values(instructions: Iterable[Instruction]) -> dict[Value, np.ndarray]
 
 
 def _function_of(instruction: Instruction) -> _Function | None:
-    """Return what computes an instruction of its operands; None where NumPy may do otherwise."""
+    """Return a function that computes an instruction; None if NumPy may differ."""
     op = instruction.op
     kind = type(op)
     if kind in MOVES:

@@ -1,4 +1,4 @@
-"""Finds what patterns describe in a region, and puts one instruction in its place."""
+"""Finds matches of patterns in a region, and replaces each by one instruction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProgramPattern(Protocol):
         ...
 
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
-        """Return the call that gives `result`, None if there is none."""
+        """Return the call that computes `result`, None if there is none."""
         ...
 
 
@@ -47,7 +47,7 @@ def find_calls(pattern: ProgramPattern, region: Region) -> list[FoundCall]:
 
     They may overlap.
 
-    What is part of a larger call is left out: a product whose bias is added is one call.
+    Calls within a larger one are omitted: a product whose bias is added is one call.
     """
     defined = definitions(region)
     found = [call for result in defined if (call := pattern.find_call(result, defined.get))]
@@ -67,11 +67,11 @@ Replacement = Callable[[FoundCall], Op | None]
 
 @dataclass(frozen=True)
 class FusionPass:
-    """A pass that puts one instruction, mostly a `custom_call`, in the place of each call.
+    """A pass that replaces each call by one instruction, mostly a `custom_call`.
 
-    Calls are replaced from the end of the program to its start, so that of two that overlap the
-    later one wins. A transposed operand is transposed in front of the new instruction. What else
-    reads an inner value keeps that alive; what nothing reads any more goes with the dead code.
+    Calls are replaced from the end of the program to its start, so that the later of two
+    overlapping ones wins. A transposed operand is transposed in front of the new instruction. What
+    else reads an inner value keeps that alive; what nothing reads any more goes with the dead code.
     """
 
     name: str
@@ -79,7 +79,7 @@ class FusionPass:
     replacement: Replacement
 
     def apply(self, program: Program) -> Program:
-        """Return `program` with the calls replaced; itself if there are none."""
+        """Return `program` with the calls replaced; `program` itself if there are none."""
         return change_regions(program, self._replace)
 
     def _replace(self, region: Region) -> Region:

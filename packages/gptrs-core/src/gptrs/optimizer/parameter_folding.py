@@ -1,4 +1,4 @@
-"""Cuts out of a program what depends on its parameters alone, to be computed once."""
+"""Splits off computations that depend only on parameters, to run them once."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gptrs.optimizer.passes.cleanup import without_dead_code
 from gptrs.optimizer.split import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
-"""Bytes by which a derived parameter may exceed those that it is made of."""
+"""Bytes by which a derived parameter may exceed its sources."""
 _VIEWS = (*CHEAP, Reshape)
 """Not worth to be kept for themselves."""
 
 
 def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
-    """Compute once what reads nothing but constants and the parameters that `constant` marks.
+    """Split off computations that read only constants and the parameters that `constant` marks.
 
-    The largest such parts of `@main` become recipes, but for what a backend makes at no cost
-    (reshapes, broadcasts), what is larger than its parameters are (a wider type, a repetition), and
-    what must not be computed ahead (see `known_instructions`). What is only returned is not kept
-    either: who asks for it has it then. A recipe that fails does so when it
-    is first needed. Parameters that only recipes read, or nothing, are left out of the program;
-    those that are not constant stay. Functions are folded like `@main`, for the parameters that are
-    constant in all calls of theirs in `@main`, and take what is derived from there.
+    The largest such parts of `@main` become recipes, except those that a backend computes at no
+    cost (reshapes, broadcasts), results larger than their parameters (a wider type, a repetition),
+    and instructions that must not be computed ahead (see `known_instructions`). Values that are
+    only returned are not split off either: the caller gets and keeps them. A recipe that fails does
+    so when it is first needed. Constant parameters that only recipes read, or that are unused, are
+    removed from the program. Functions are folded like `@main`, for parameters that are constant in
+    all their calls in `@main`, which passes the derived values to them.
     """
     lifted = _with_folded_functions(program, constant)
     if lifted is None:
@@ -40,7 +40,7 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
 
 
 def _fold_main(program: Program, constant: Sequence[bool]) -> Split:
-    """Fold parameters as `fold_parameters` does, in `@main` alone."""
+    """Fold parameters like `fold_parameters`, but only in `@main`."""
     region = program.main.body
     given = [param for param, flag in zip(region.params, constant, strict=True) if flag]
     known = known_instructions(region, given)
@@ -122,7 +122,7 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
             sources[value] = below
             room = sum(param.type.nbytes for param in below) + GROWTH_ALLOWED
             worth[value] = value.type.nbytes <= room and not isinstance(made.op, _VIEWS)
-    # Cheap values stay in the program, and so what they read is read from there.
+    # Cheap values remain in the program, which therefore also needs their operands.
     defined = definitions(region)
     wanted: dict[Value, None] = {}
     outside = [made for made in region.instructions if made not in foldable]
@@ -153,7 +153,7 @@ def _recipe(value: Value, region: Region) -> Recipe:
 
 
 def _nameless(region: Region) -> Region:
-    """Return `region` without names, so that equal layers share what is compiled for a recipe."""
+    """Return `region` without names, so that equal layers share the compiled recipe."""
     copies = {param: Value(param.type) for param in region.params}
     instructions: list[Instruction] = []
     for made in region.instructions:

@@ -13,7 +13,7 @@ from gptrs.quick_dataclass import dataclass
 
 
 class Pass(Protocol):
-    """A change of programs that keeps what they compute, bit for bit, and their signatures."""
+    """A change of programs that preserves their results, bit for bit, and their signatures."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class RegionPass:
 
 @dataclass(frozen=True)
 class RewritePass:
-    """A pass that applies rewrites until none of them fits; at an instruction, the first wins."""
+    """A pass that applies rewrites until none matches; at an instruction, the first match wins."""
 
     name: str
     rewrites: tuple[Rewrite, ...]

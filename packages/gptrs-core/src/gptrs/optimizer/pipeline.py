@@ -57,7 +57,7 @@ class PassRun:
     """The number of the round in its stage, from 0."""
     changed: bool
     before: int
-    """Instructions before the pass, those of regions and of every function included."""
+    """Instructions before the pass, including those of regions and of every function."""
     after: int
     """Instructions after it."""
     seconds: float
@@ -106,9 +106,9 @@ class Stage:
 
 
 def instruction_count(program: Program) -> int:
-    """Return the instructions of every function, those of nested regions included.
+    """Return the number of instructions of every function, including nested regions.
 
-    A composite is one; the functions that nothing but composites refer to are left out.
+    A composite counts as one; functions that only composites refer to are excluded.
     """
     inner = decompositions(program)
     functions = (each for each in program.functions if each.name not in inner)
@@ -141,7 +141,7 @@ FOLDINGS: tuple[RewritePass, ...] = (
     LATE_BROADCASTS,
     LATE_CASTS,
 )
-"""Rewrites that make a program smaller, whatever its sizes and numbers are."""
+"""Rewrites that simplify a program, independent of its sizes and values."""
 
 SPECIALIZATIONS: tuple[RewritePass, ...] = (UNIT_DIMS, STRENGTH_REDUCTION)
 """Rewrites that make use of sizes and numbers; they come last, after patterns were matched."""
@@ -163,29 +163,29 @@ PIPELINE: tuple[Pass, ...] = (
     LOOP_INVARIANTS,
 )
 """The passes of the first stage, in this order; where there is an evaluator, constants are folded
-after it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONICALIZATION`."""
+after it. The last stage is the same, with `SPECIALIZATION` instead of `CANONICALIZATION`."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """The optimization of a program for one backend, in two halves.
 
-    Between them the caller may cut out what depends on parameters alone (see
+    Between them the caller may split off computations that depend only on parameters (see
     `gptrs.optimizer.parameter_folding`). The first half brings a program into its canonical form,
-    in which equal computations look alike, and lets the backend replace what it does not take
+    in which equal computations look alike, and lets the backend replace unsupported ops
     (`legalize`). In front of that the backend claims composites, and `inlining` takes apart all
-    others. In the second half the backend puts instructions together (`fuse`), and what that
-    left behind is cleaned up, with an eye on sizes and numbers. Every stage keeps what the program
+    others. In the second half the backend puts instructions together (`fuse`), and what that left
+    behind is cleaned up, with an eye on sizes and numbers. Every stage keeps what the program
     computes, bit for bit, and its signature. `GPTRS_OPT_PRE_ITERS` and `GPTRS_OPT_POST_ITERS` bound
     the rounds of the first and the last stage; with 0 it does not run.
     """
 
     inlining: Inlining = Inlining(calls=False)
-    """Whose claims count, and which functions stay."""
+    """The backend whose claims apply, and the functions to keep."""
     legalize: tuple[Pass, ...] = ()
     fuse: tuple[Pass, ...] = ()
     evaluate: Evaluator | None = None
-    """Computes constants; without it they stay as they are."""
+    """Computes constants; without it they are not folded."""
     verify: bool = False
     """Whether the program is checked after every pass."""
     observe: Observer | None = None
@@ -229,11 +229,11 @@ def optimize(
 
     `program` itself if it is minimal.
 
-    Which of the NaNs comes out is not said by PTIR, and may change.
+    The bits of a NaN result are unspecified in PTIR, and may change.
 
-    Functions, their parameters, and the number and types of their results stay as they are. With
-    `verify`, the program is checked after every pass, and ProgramError says which one broke what.
-    With `evaluate`, constants are folded.
+    Functions, their parameters, and the number and types of their results are kept. With `verify`,
+    the program is checked after every pass, and ProgramError says which one broke what. With
+    `evaluate`, constants are folded.
     """
     return Pipeline(verify=verify, evaluate=evaluate).run(program)
 

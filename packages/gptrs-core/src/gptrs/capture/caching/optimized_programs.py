@@ -1,7 +1,7 @@
 """Optimized programs on disk, captures that led to them, and choices made, for later processes.
 
-Optimizing a program takes several times as long as capturing it. All that decides a record is in
-the name of its file, see `entry_key`: none is ever stale.
+Optimizing a program takes several times as long as capturing it. The file name of a record covers
+everything that determines it, see `entry_key`: no record is ever stale.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ FOLDER = "programs"
 BUDGET = 64 << 20
 """Bytes of all files; a program of 12 layers takes some 40 kB."""
 SMALLEST_KEPT = 100
-"""Instructions of a captured program from which keeping it pays: less is optimized in 10 ms."""
+"""Least number of instructions worth keeping: fewer are optimized in 10 ms."""
 FORMAT = EntryFormat(
     "optimized program", "optimized", 1, re.compile(r"[^.]+\.[0-9a-f]{8}"), 4 << 20, logging.DEBUG
 )
 """Names are a key, and a digest of the sizes that are served. A larger program has large literals,
-which cost more to read than to fold anew. Backends, whose caches save more time, warn of a folder
-that takes nothing."""
+which take longer to read than to fold again. Backends, whose caches save more time, warn of a
+folder that takes nothing.
+"""
 _CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
 
@@ -70,9 +71,9 @@ class KeptCapture:
 
 
 class OptimizedPrograms:
-    """Files in `folder`, which belongs to this user alone; without a folder nothing is kept.
+    """Files in `folder`, which only this user can write to; without a folder nothing is kept.
 
-    Whoever could write there could have any program run. So a file that somebody else may have
+    Anyone who could write there could have any program run. So a file that somebody else may have
     written, or that is damaged, counts as absent; and reading one makes objects of PTIR only.
     """
 
@@ -92,7 +93,7 @@ class OptimizedPrograms:
     def find(self, key: str, guards: SizeGuards | None) -> tuple[str, Split] | None:
         """Return what was kept under `key` for the example sizes of `guards`, and its file.
 
-        None for nothing. What was decided then becomes a part of `guards`.
+        None for nothing. Its guards become a part of `guards`.
         """
         for name in self._cache.names(key):
             found = self._read(name)
@@ -103,7 +104,7 @@ class OptimizedPrograms:
     def find_capture(
         self, key: str, guards: SizeGuards | None, holds: Callable[[KeptCapture], bool]
     ) -> tuple[KeptCapture, Split] | None:
-        """Return a capture that was kept under `key` and still `holds`, and what it became."""
+        """Return a capture kept under `key` that still `holds`, and its optimized program."""
         for name in self._cache.names(key):
             kept = self._read(name)
             if not isinstance(kept, KeptCapture) or not holds(kept):
@@ -115,9 +116,9 @@ class OptimizedPrograms:
         return None
 
     def keep(self, key: str, split: Split, guards: SizeGuards | None) -> str | None:
-        """Write what was made of a program; return the name of the file.
+        """Write an optimized program; return the name of the file.
 
-        None if there is none: a disk that takes nothing is no error.
+        None if it could not be written: a full disk is not an error.
         """
         decided = guards.guards if guards is not None else ()
         return self._write(key, decided, Optimized(split, decided))
@@ -150,7 +151,7 @@ class OptimizedPrograms:
         return name if self._cache.save(name, pickle.dumps(content, protocol=5)) else None
 
     def report(self) -> CacheReport:
-        """Return what is kept; changes nothing."""
+        """Return a report of the records; changes nothing."""
         return self._cache.report()
 
     def clear(self, *, stale_only: bool = False) -> Entries:
@@ -158,7 +159,7 @@ class OptimizedPrograms:
         return self._cache.clear(stale_only=stale_only)
 
     def _read(self, name: str) -> object:
-        """Return the record in a file that only this user can have written, None without one."""
+        """Return the record in a file that only this user can have written, or None."""
         body = self._cache.load(name)
         if body is None:
             return None

@@ -15,7 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.memory_cache import MemoryCache
 from gptrs.quick_dataclass import dataclass
 
-# Why a program had to be compiled: what it differs in from the programs that are kept.
+# The reason why a program had to be compiled: how it differs from the cached programs.
 
 
 Reason = Literal["first", "evicted"] | Aspect
@@ -29,7 +29,7 @@ _REMEMBERED = 4096
 
 
 class MissReasons:
-    """Knows the kept programs by fingerprints, so that a look at each of them is not needed.
+    """Indexes cached programs by fingerprints, to avoid comparing with each of them.
 
     A fingerprint is a hash of some aspects of a key. Hashes that collide give a wrong reason, and
     nothing worse. Not safe between threads: the cache holds its lock.
@@ -110,7 +110,7 @@ VARIABLE = "GPTRS_PROGRAM_CACHE_BYTES"
 """The environment variable with the budget of caches that are made without one."""
 
 DEFAULT_BUDGET = 512 << 20
-"""Bytes that a cache keeps unless it is told otherwise."""
+"""Default capacity of a cache in bytes."""
 
 BYTES_PER_INSTRUCTION = 1024
 """A generous estimate: the key and the executables of our backends take about 600."""
@@ -128,21 +128,21 @@ class CacheStatistics:
     evictions: int
     """Entries that were dropped to make room."""
     refused: int
-    """Programs that alone were larger than the budget, and so were not kept."""
+    """Programs that alone exceeded the budget, and so were not kept."""
     misses_by_reason: Mapping[Reason, int]
     """Misses by reason, all reasons listed; see `MissReasons.explain`."""
 
 
 class ProgramCache(MemoryCache[ProgramKey, T, Reason]):
-    """Maps the structure of a program to what it was compiled to.
+    """Maps the structure of a program to its executable.
 
-    The key is the structure itself, which is compared in full before the cache answers: two
-    different programs never share an executable, whatever their digests are.
+    The key is the structure itself, which is compared in full before a hit: two different programs
+    never share an executable, even if their digests collide.
 
     The entries take at most `budget_bytes` (default: `GPTRS_PROGRAM_CACHE_BYTES`, else 512 MiB).
     An entry counts with its literals, an estimate for each instruction, and the attribute `nbytes`
-    of what is kept, where it has one: an int, the bytes that the executable holds of its own, such
-    as packed weights. It is read once, after the compilation.
+    of the executable, if it has one: the bytes that it owns, such as packed weights. It is read
+    once, after the compilation.
     """
 
     def __init__(self, budget_bytes: int | None = None, capacity: int = 1024) -> None:

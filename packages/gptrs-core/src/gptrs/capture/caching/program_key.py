@@ -29,15 +29,15 @@ ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 """All aspects, the most structural one first. Together they are the whole key.
 
 - structure: the ops in their order, how many operands each has, regions and functions;
-- binding: which input or result each operand and each output is, and which weight an input is;
+- binding: the input or result that each operand and output refers to, and the weight of an input;
 - dtype, shape: of the inputs, of literals, and of the parameters of regions;
 - attribute: the attributes that are not literals;
 - literal: the bits of literals, and the names of functions (they end in a digest of the body, so
   that they change with any literal there);
 - role: how the caller treats each input;
-- backend: the backend, its name, and whatever else decides how the program is compiled.
+- backend: the backend, its name, and everything else that affects compilation.
 
-What follows from these, such as the types of results, is not part of a key.
+Derived facts, such as the types of results, are not part of a key.
 """
 
 
@@ -46,7 +46,8 @@ class ProgramKey:
     """The key of a compiled program: equal keys mean the same program, bit for bit.
 
     `parts` holds one value for each of `ASPECTS`. Equality compares all of them; `digest` only
-    finds candidates, so that two programs with one digest stay two. Digests are of this process.
+    finds candidates, so programs with equal digests are still distinguished. Digests are valid only
+    in this process.
     """
 
     parts: tuple[Hashable, ...]
@@ -70,7 +71,7 @@ class ProgramKey:
 
 
 class KeyBuilder:
-    """Collects what a program is made of, in the order in which it runs, then makes its key.
+    """Collects the parts of a program, in execution order, then builds its key.
 
     There is a column for each aspect; it holds the entries of one op after another. The structure
     tells how many entries of the other columns belong to it: equal columns are equal programs.
@@ -88,7 +89,7 @@ class KeyBuilder:
         self._literal_bytes = 0
 
     def add_input(self, type_: TensorType, role: InputRole, weight: int | None = None) -> None:
-        """An input of the program. `weight` is the ParamKey of one that is a parameter.
+        """Add an input of the program. `weight` is the ParamKey of a parameter.
 
         A backend may remember work on a parameter, since it is the same in every run of a program:
         hence programs over different weights are different programs.
@@ -100,7 +101,7 @@ class KeyBuilder:
     def add_instruction(
         self, op: Op, operands: Sequence[int], regions: Sequence[Region] = ()
     ) -> None:
-        """An instruction; inputs and results have numbers, which whoever calls gives."""
+        """Add an instruction; the caller numbers inputs and results."""
         self._structure += (type(op), len(operands))
         self._binding += operands
         self._instructions += 1
@@ -110,7 +111,7 @@ class KeyBuilder:
             self._add_region(region)
 
     def add_function(self, function: Function) -> None:
-        """A function that instructions refer to."""
+        """Add a function that instructions refer to."""
         self._structure.append("function")
         self._literals.append(function.name)
         self._add_region(function.body)
@@ -118,7 +119,8 @@ class KeyBuilder:
     def key(self, outputs: Sequence[int], backend: Backend, context: Hashable = ()) -> ProgramKey:
         """Return the key of the program that returns `outputs`, compiled by `backend`.
 
-        `context` is whatever else decides how: programs compiled under different ones differ.
+        `context` is everything else that affects compilation: programs with different contexts
+        differ.
         """
         parts: tuple[Hashable, ...] = (
             tuple(self._structure),
@@ -148,7 +150,7 @@ class KeyBuilder:
         elif value is not None and name in op.function_attributes:
             self._attributes.append(None)
             self._literals.append(value)
-        else:  # the text tells -0.0 from 0.0, and NaN is NaN in it
+        else:  # the text distinguishes -0.0 from 0.0, and NaN equals NaN in it
             self._attributes.append(kind.print(value))
 
     def _add_region(self, region: Region) -> None:
@@ -171,7 +173,7 @@ def digest_of(hashes: tuple[int, ...]) -> int:
 
 
 class _Identity:
-    """An object as a value that equals itself alone, whatever its class says about equality."""
+    """An object as a value that equals only itself, independent of its class's `__eq__`."""
 
     __slots__ = ("_object",)
 
@@ -185,15 +187,15 @@ class _Identity:
         return isinstance(other, _Identity) and self._object is other._object
 
 
-# Names of entries on disk: digests of everything that decides what is in them.
+# Names of entries on disk: digests of everything that determines their content.
 
 
 def entry_key(known: object, backend: Backend, packages: Iterable[str] = ()) -> str | None:
     """Return the name on disk of what `known`, the code and this machine decide for `backend`.
 
-    `known` must have a `repr` that tells everything else apart. The code is that of gptrs, of the
+    `known` must have a `repr` that distinguishes everything else. The code is that of gptrs, of the
     package of the backend, and of `packages`; the processor counts, since backends fuse for it.
-    None where sources do not tell versions apart, see `packages_digest`.
+    None if the sources do not identify a version, see `packages_digest`.
     """
     kind = type(backend)
     code = packages_digest({"gptrs", package_of(kind.__module__), *packages})
@@ -207,7 +209,7 @@ def entry_key(known: object, backend: Backend, packages: Iterable[str] = ()) -> 
 def optimization_key(
     program: Program, backend: Backend, roles: Sequence[InputRole], settings: Hashable, fold: bool
 ) -> str | None:
-    """Return the name of what is made of `program` on `backend` under `settings`.
+    """Return the name of the optimized form of `program` on `backend` under `settings`.
 
     `fold`: parameters are folded.
     """
@@ -217,7 +219,7 @@ def optimization_key(
 
 @cache
 def _machine() -> str:
-    """Return what tells this processor from others: backends fuse for it."""
+    """Return the identity of this processor: backends fuse for it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:

@@ -16,11 +16,11 @@ from gptrs import quick_dataclass
 SETTLED_NS = 2_000_000_000
 """Clocks of file systems are coarse, and what a process imports first it may read before it."""
 _MOST_FILES = 4000
-"""Files of a package from which on looking at them all takes too long."""
+"""Number of files in a package from which checking all of them takes too long."""
 
 
 def _process_start() -> int:
-    """Return when this process began, in nanoseconds since the epoch; now where nothing tells."""
+    """Return when this process began, in nanoseconds since the epoch; now if unknown."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -42,8 +42,8 @@ def package_of(module: str) -> str:
 def packages_digest(packages: Iterable[str]) -> str | None:
     """Return a digest of all source files of imported packages, by path, size and times.
 
-    None where that does not tell what code runs: for a package without source files, with one that
-    changed after this process began, or with thousands of them.
+    None if that does not identify the running code: for a package without source files, with a file
+    that changed after this process began, or with thousands of files.
     """
     digests = [_package_digest(name) for name in sorted(set(packages))]
     known = [digest for digest in digests if digest is not None]
@@ -83,7 +83,7 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _file_digest(path: str) -> str | None:
-    """Return what changes with every change of a file; None if it may have changed since import.
+    """Return a digest that changes with the file; None if it may have changed since import.
 
     The time of the last change of the inode cannot be set: not even `touch -d` hides a change.
     """
@@ -102,7 +102,7 @@ Sources = tuple[tuple[str, str], ...]
 
 
 def other_sources(packages: Iterable[str]) -> Sources | None:
-    """Return the files of all imported modules but those of `packages` and of Python itself.
+    """Return the files of all imported modules except those of `packages` and of Python itself.
 
     None if one of them changed after this process began.
     """
@@ -119,7 +119,7 @@ def other_sources(packages: Iterable[str]) -> Sources | None:
 
 
 def unchanged(sources: Sources) -> bool:
-    """Return whether these files are what they were."""
+    """Return whether these files are unchanged."""
     return all(_file_digest(path) == digest for path, digest in sources)
 
 
@@ -135,8 +135,7 @@ Names = dict[str, str]
 def foreign_names(packages: Iterable[str]) -> Names:
     """Return which functions and classes the imported modules of `packages` have from elsewhere.
 
-    One that somebody put in the place of another one makes a difference, and so does another value
-    of a constant.
+    A monkey-patched function or class makes a difference, and so does a changed constant.
     """
     wanted = frozenset(packages)
     return {
@@ -152,7 +151,9 @@ def same_names(known: Names, packages: Iterable[str]) -> bool:
 
 
 def _foreign(namespace: dict[str, object]) -> str:
-    """Return a digest of what is not the function or class of its name in the source."""
+    """Return a digest of an object that differs from the function or class of its name in the
+    source.
+    """
     found: list[str] = []
     own = namespace.get("__name__")
     for name, value in namespace.items():
@@ -191,5 +192,5 @@ def _function_in(wrapped: object) -> object:
 
 
 def _code_name(function: FunctionType) -> str:
-    """Return where the code of a function is from, whatever it calls itself."""
+    """Return where the code of a function is from, independent of its name."""
     return f"{function.__globals__.get('__name__')}.{function.__code__.co_qualname}"

@@ -66,11 +66,11 @@ def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> Usage
     return UsageError(
         f"`{function}` needs the number behind {places} at {frame.filename}:{frame.lineno},"
         f" `{frame.line}`: {plan.named(error.question)}",
-        hint="leave the axis out of `dynamic`, or compute by +, -, * and comparisons alone",
+        hint="leave the axis out of `dynamic`, or use only +, -, * and comparisons",
     )
 
 
-# Tensors that are told out of functions while they are captured: more results of their steps.
+# Tensors recorded inside functions while they are captured: additional results of their steps.
 
 
 _numbers = itertools.count(1)
@@ -79,7 +79,7 @@ _told: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", default=N
 
 
 class Recording:
-    """Takes the tensors that code tells while it is captured, and has their values after each run.
+    """Collects the tensors that code records during capture, and has their values after each run.
 
     It is a part of the signature of jitted functions: a step is captured and compiled once for it,
     and replayed with it.
@@ -88,10 +88,10 @@ class Recording:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.found: dict[str, Tensor] = {}
-        """The tensors of the last run, in the order in which they were told."""
+        """The tensors of the last run, in the order in which they were recorded."""
 
     def tell(self, name: str, value: Tensor) -> None:
-        """Record a tensor; a name that was told before gets a number, `name@1`."""
+        """Record a tensor; a repeated name gets a number, `name@1`."""
         told = _told.get()
         target = self.found if told is None else told  # in eager mode there is no capture
         key, again = name, 0
@@ -101,7 +101,7 @@ class Recording:
         target[key] = value
 
     def deliver(self, values: Mapping[str, Tensor]) -> None:
-        """Take what was told in a run."""
+        """Store the tensors recorded in a run."""
         self.found.update(values)
 
 
@@ -114,14 +114,14 @@ def active_recording() -> Recording | None:
 
 
 def recording_key() -> Hashable:
-    """Return what tells recordings apart in a signature; () without one."""
+    """Return the part of a signature that identifies the recording; () without one."""
     active = _active.get()
     return () if active is None else active.number
 
 
 @contextmanager
 def recording(wanted: Recording) -> Generator[None]:
-    """Scope in which `wanted` takes what is told."""
+    """Scope in which `wanted` collects the recorded tensors."""
     token = _active.set(wanted)
     try:
         yield
@@ -131,7 +131,7 @@ def recording(wanted: Recording) -> Generator[None]:
 
 @contextmanager
 def telling() -> Generator[dict[str, Tensor]]:
-    """Scope of a capture: yields the tensors that are told in it."""
+    """Scope of a capture: yields the tensors that are recorded in it."""
     told: dict[str, Tensor] = {}
     token = _told.set(told)
     try:
@@ -148,12 +148,12 @@ _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
 
 
 def add_signature_context(value: Callable[[], Hashable]) -> None:
-    """Make `value()` part of every signature: ambient state that changes what is captured."""
+    """Make `value()` part of every signature: ambient state that affects captures."""
     _contexts.append(value)
 
 
 def signature_context() -> tuple[Hashable, ...]:
-    """Return the ambient state that changes what is captured now."""
+    """Return the current ambient state that affects captures."""
     return tuple([value() for value in _contexts])
 
 
@@ -183,7 +183,7 @@ class JitCall:
     def symbolic(self, key: StepKey) -> SymbolicKey | None:
         """Return `key` with symbols for the sizes of `dynamic` axes.
 
-        None without such axes, and for a size of 0: symbols are 1 at least.
+        None without such axes, and for a size of 0: symbols are at least 1.
         """
         if not self.dynamic:
             return None
@@ -341,7 +341,7 @@ class Closure:
 
 
 Describe = Callable[[], Closure | None]
-"""Returns the closure of a function as it is now; None if it has parts that nothing identifies."""
+"""Returns the current closure of a function; None if it has parts that cannot be identified."""
 
 
 # Structures of arguments and results as tuples and strings, for other processes.

@@ -20,7 +20,7 @@ from gptrs.quoting import clipped
 MOST_SIGNATURES = 512
 """Signatures kept for one function."""
 MANY_SIGNATURES = 64
-"""Above so many signatures a function is probably captured anew for every call."""
+"""With more signatures than this, a function is probably captured again for every call."""
 
 _logger = logging.getLogger("gptrs")
 
@@ -40,7 +40,7 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JitSignature:
-    """A signature for which a function was compiled, in words."""
+    """A signature for which a function was compiled, in readable form."""
 
     arguments: Mapping[str, str]
     """The name of each argument, with the type of a tensor or the value of another."""
@@ -50,7 +50,7 @@ class JitSignature:
     calls: int
     """Calls served."""
     guards: tuple[str, ...] = ()
-    """Conditions on the sizes of `dynamic` axes besides: `N >= 17`."""
+    """Additional conditions on the sizes of `dynamic` axes: `N >= 17`."""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name}: {text}" for name, text in self.arguments.items())
@@ -63,7 +63,7 @@ StepT = TypeVar("StepT")
 
 @dataclass(frozen=True, slots=True)
 class SymbolicKey:
-    """The key of a call with symbols in the place of its named sizes, and these sizes."""
+    """The key of a call with symbols instead of its named sizes, and these sizes."""
 
     key: StepKey
     sizes: tuple[int, ...]
@@ -106,7 +106,7 @@ class CompiledSteps(Generic[StepT]):
         self._entries: dict[StepKey, list[_Entry[StepT]]] = {}
         self._bound: dict[StepKey, tuple[_Entry[StepT], StepT]] = {}
         """By the key of a call itself, with its own sizes."""
-        # What was found last: to compare keys is quicker than to hash all types of one.
+        # The last hit: comparing keys is faster than hashing all types of one.
         self._last: tuple[StepKey, tuple[_Entry[StepT], StepT]] | None = None
         self._clock = itertools.count()
         self._lock = ForkSafeLock()
@@ -116,7 +116,7 @@ class CompiledSteps(Generic[StepT]):
         return sum(map(len, self._entries.values()))
 
     def find(self, key: StepKey) -> StepT | None:
-        """Return the step of a call and count the call; None if there is none."""
+        """Return the step of a call and count the call; None if there is no step."""
         last = self._last
         repeated = last is not None and last[0] == key
         found = last[1] if last is not None and repeated else self._bound.get(key)
@@ -135,7 +135,7 @@ class CompiledSteps(Generic[StepT]):
     ) -> StepT | None:
         """Return `at(step)` for the first step whose guards accept the sizes, and count the call.
 
-        It is what `find` returns for `key` from now on. None if there is none.
+        From now on, `find` returns it for `key`. None if there is none.
         """
         sizes = dict(enumerate(symbolic.sizes))
         with self._lock:
@@ -156,7 +156,7 @@ class CompiledSteps(Generic[StepT]):
     ) -> None:
         """Add the step of a call and count it; drop the least recently used step if need be.
 
-        With `symbolic` it serves all sizes that `guards` accept, and `bound` those of the call.
+        With `symbolic` it serves all sizes that `guards` accept; `bound` are the sizes of the call.
         """
         with self._lock:
             self._last = None
@@ -175,7 +175,7 @@ class CompiledSteps(Generic[StepT]):
             _logger.warning("%s", self._warning())
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all steps."""
         with self._lock:
             self._entries.clear()
             self._bound.clear()
@@ -183,7 +183,7 @@ class CompiledSteps(Generic[StepT]):
             self._warned = False
 
     def signatures(self) -> list[JitSignature]:
-        """Return all signatures in words, in the order in which they were compiled."""
+        """Return all signatures in readable form, in the order in which they were compiled."""
         with self._lock:
             return [entry.words() for entry in self._all()]
 
@@ -192,7 +192,8 @@ class CompiledSteps(Generic[StepT]):
 
     def _remember(self, key: StepKey, entry: _Entry[StepT], step: StepT) -> StepT:
         self._bound[key] = entry, step
-        if len(self._bound) > MOST_SIGNATURES:  # of those with symbols the oldest: it is bound anew
+        # Evict the oldest with symbols, which can be bound again.
+        if len(self._bound) > MOST_SIGNATURES:
             del self._bound[next(key for key in self._bound if key not in self._entries)]
         return step
 

@@ -56,7 +56,7 @@ class Slot:
     """Its position or keyword in the call, None for a default."""
     default: object = None
     keyword: str | None = None
-    """The keyword under which the function gets it, None for by position."""
+    """The keyword by which the function gets it, None for a positional argument."""
     donated: bool = False
     static: bool = False
 
@@ -129,7 +129,7 @@ def _static(function: str, slot: Slot, value: object) -> Static:
         raise UsageError(
             f"the static argument `{slot.label}` of `{function}` has no hash, it is a value of type"
             f" `{type(value).__name__}`",
-            hint="pass something immutable, a tuple in place of a list",
+            hint="pass an immutable value, a tuple instead of a list",
         ) from None
     return static
 
@@ -166,7 +166,7 @@ class CallSignature:
         return frozenset(self.label(what, name) for name in listed)
 
     def label(self, what: str, name: int | str) -> str:
-        """Return the label or owner of the named slots; UsageError if there can be none."""
+        """Return the label or owner of the named slots; UsageError if they cannot exist."""
         params = self._signature.parameters
         if isinstance(name, str):
             if name in params or self._star(inspect.Parameter.VAR_KEYWORD):
@@ -190,7 +190,8 @@ class CallSignature:
 
     def _shape(self, count: int, keywords: tuple[str, ...]) -> CallShape:
         try:
-            # Where each argument was given takes its place, so that binding sorts the places.
+            # The position of each argument stands for the argument, so that binding sorts
+            # positions.
             bound = self._signature.bind(*range(count), **{name: name for name in keywords})
         except TypeError as error:
             raise TypeError(f"`{self._function}`: {error}") from None
@@ -221,7 +222,7 @@ class CallSignature:
         return {"donated": bool(names & self._donated), "static": bool(names & self._static)}
 
     def _default(self, param: inspect.Parameter) -> list[Slot]:
-        """Return the slot of a default; none if it cannot be passed, so the function adds it."""
+        """Return the slot of a default; empty if it cannot be passed, so the function adds it."""
         default = cast("object", param.default)
         keyword = None if param.kind is inspect.Parameter.POSITIONAL_ONLY else param.name
         roles = self._roles(param.name, param.name)
@@ -243,7 +244,7 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature:
 Axes = tuple[str | None, ...]
 """A name for each axis of a tensor, None for one whose size is part of the signature.
 
-`"B+1"` is an axis of one more element than `B`; some tensor must have `B` alone.
+`"B+1"` is an axis with one element more than `B`; some tensor must have a plain `B`.
 """
 AxesTree = object
 """`Axes` for all tensors of an argument; or a tree of them, nested as the argument is."""
@@ -260,7 +261,7 @@ class DynamicDim:
     axis: int
     name: str
     more: int
-    """The size less that of `name`."""
+    """The size minus that of `name`."""
     place: str
     """The tensor in Python notation, for errors."""
 
@@ -281,7 +282,7 @@ class AxisPlan:
     axes: Mapping[int, tuple[int, ...]]
     """The named axes of each tensor with `Axes`."""
     ranks: Mapping[int, tuple[int, str]]
-    """For each tensor with `Axes` the rank that they have, and its place."""
+    """For each tensor with `Axes`: their rank, and its position."""
     made: dict[tuple[object, ...], TensorType] = field(
         default_factory=dict[tuple[object, ...], TensorType]
     )
@@ -308,7 +309,7 @@ class AxisPlan:
         return sizes
 
     def symbolic(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        """Return the types with a symbol in the place of each named dim."""
+        """Return the types with a symbol for each named dim."""
         found = list(types)
         for tensor in self.ranks:
             shape: list[int | None] = list(types[tensor].shape)
@@ -329,7 +330,7 @@ class AxisPlan:
         return type_.with_shape(tuple(shape))
 
     def named(self, text: str) -> str:
-        """Return `text` with the names of symbols in their places: `N` for `?0`."""
+        """Return `text` with symbols replaced by their names: `N` for `?0`."""
 
         def name(found: re.Match[str]) -> str:
             number = int(found[1])
@@ -365,8 +366,8 @@ class DynamicAxes:
     def plan(self, shape: CallShape, structures: tuple[Structure, ...]) -> AxisPlan:
         """Return the plan of calls of these structures.
 
-        UsageError for axes that do not fit the nesting of an argument, malformed names, and a name
-        that no axis has alone.
+        UsageError for axes that do not match the nesting of an argument, malformed names, and a
+        name without a plain axis.
         """
         key = (shape.labels, structures)
         return self._plans.get(key) or self._plans.setdefault(key, self._plan(shape, structures))
@@ -400,7 +401,7 @@ class DynamicAxes:
     def _of_tensors(
         self, tree: AxesTree, structure: Structure, first: int, place: str
     ) -> Iterator[tuple[int, Axes, str]]:
-        """Yield the position, the axes and the place of each tensor of an argument."""
+        """Yield the position, the axes and the path of each tensor of an argument."""
         if tree is None or isinstance(structure, Static):
             return
         if structure is LEAF:

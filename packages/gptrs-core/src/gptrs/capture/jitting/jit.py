@@ -52,8 +52,8 @@ from gptrs.spans import span
 class PinnedCall:
     """The compiled step of one signature, as a function of arrays.
 
-    It keeps what the step has closed over (weights) alive. Variables of the environment are not
-    read again: the step stays what it was when it was pinned.
+    It keeps what the step has closed over (weights) alive. Environment variables are not read
+    again: the step remains as it was when it was pinned.
     """
 
     def __init__(self, step: CompiledStep, context: tuple[Hashable, ...]) -> None:
@@ -64,8 +64,8 @@ class PinnedCall:
         """Return the result tensors in order, as arrays of the caller's own.
 
         `arrays` hold the tensors of the arguments, in order and in the types of the signature; they
-        are used where they are. None, before anything runs, where the function itself must be
-        called: other overrides are active, or a capture is open.
+        are used where they are. None, before anything runs, if the function itself must be called:
+        other overrides are active, or a capture is open.
         """
         if signature_context() != self._context or capture_is_open():
             return None
@@ -90,21 +90,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A captured function before it is optimized; nothing of it is compiled."""
+    """A captured function before optimization; nothing is compiled."""
 
     program: Program
     bound: tuple[Leaf, ...]
     """The values of the last parameters of the program, in order: tensors, then weights."""
     conditions: tuple[str, ...]
-    """Conditions on sizes, `N >= 3`, under which the program is the same; none for all sizes."""
+    """Conditions on sizes, `N >= 3`, under which the program is the same; empty for all sizes."""
 
 
 class Jitted(Generic[Parameters, Result]):
     """A jitted function: call it like the function itself.
 
-    With `describe`, captures are kept on disk, and found there by other processes. Who gives it
-    promises that what is captured follows from the closure that it returns, the arguments, source
-    code, and variables of the environment that begin with `GPTRS_`.
+    With `describe`, captures are kept on disk, and found there by other processes. By passing it,
+    the caller promises that captures depend only on the closure that it returns, the arguments,
+    source code, and environment variables that begin with `GPTRS_`.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Jitted(Generic[Parameters, Result]):
         return self._steps.signatures()
 
     def clear(self) -> None:
-        """Forget all compiled programs; the next call of each signature captures anew."""
+        """Drop all compiled programs; the next call of each signature captures again."""
         with self._lock:
             self._steps.clear()
             self._home = None
@@ -155,7 +155,9 @@ class Jitted(Generic[Parameters, Result]):
         return self.captured(*args, **kwargs).program
 
     def captured(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Lowered:
-        """Capture the function for these arguments, as `lower` does, with what belongs to it."""
+        """Capture the function for these arguments, as `lower` does; return all parts of the
+        capture.
+        """
         call = self._function.flat_call(args, kwargs)
         sources = [tensor.source for tensor in call.tensors]
         symbolic = call.symbolic(call.key(tuple(map(_TYPE, sources)), None))
@@ -192,8 +194,8 @@ class Jitted(Generic[Parameters, Result]):
     def pin(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> PinnedCall | None:
         """Return the compiled step of a call like this one as a function of arrays.
 
-        It saves what a call costs beside its kernels, for who makes the same one over and over.
-        None if there is no such step yet, if it takes memory of its arguments, and in a recording.
+        It saves the overhead of repeated identical calls. None if there is no such step yet, if it
+        reuses memory of its arguments, and in a recording.
         """
         call = self._function.flat_call(args, kwargs)
         if self._function.inlined or active_recording() is not None:
@@ -203,7 +205,7 @@ class Jitted(Generic[Parameters, Result]):
         return None if step is None or step.donated else PinnedCall(step, call.context)
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
-        """Compile the step of a call that had none; True if another thread did so meanwhile."""
+        """Compile the step of a call without one; True if another thread did so meanwhile."""
         # A capture makes many objects, and hardly any are garbage.
         with self._lock, collector_paused():
             step = self._find(call, inputs)
@@ -279,7 +281,7 @@ class Jitted(Generic[Parameters, Result]):
         engine: Backend,
     ) -> CompiledStep:
         self._home = self._home or common_backend(interface.bound, self._name)
-        # The arguments come first and stay; of what is bound, some parameters may be folded.
+        # The arguments come first and remain; some of the bound parameters may be folded.
         bound = prepared.leaves([*inputs, *interface.bound])[len(inputs) :]
         types = interface.types
         known = {type_: type_ for type_ in types}
@@ -309,7 +311,7 @@ def _guards(symbolic: SymbolicKey | None) -> SizeGuards | None:
 
 
 def _deciding(guards: SizeGuards | None) -> AbstractContextManager[object]:
-    """Scope in which guards decide about symbols; nothing happens without them."""
+    """Scope in which guards decide about symbols; no effect without them."""
     return nullcontext() if guards is None else deciding(guards)
 
 
@@ -346,7 +348,7 @@ def jit(
 
     Arguments and results are tensors, static values (None, bool, int, float, str, bytes, an Enum, a
     DType), and tuples, lists, dicts, named tuples, dataclasses and classes of
-    `gptrs.register_pytree` that hold them. NumPy arrays are passed as tensors with a copy of them.
+    `gptrs.register_pytree` that hold them. NumPy arrays are copied and passed as tensors.
 
     The signature is the nesting of the arguments, the types of their tensors, the values of all
     other arguments, the backend, and the active overrides; it does not matter which arguments are
@@ -357,15 +359,15 @@ def jit(
 
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.
-    `static` names arguments that are part of the signature as they are: any hashable value.
-    UsageError if the function has no such argument.
+    `static` names arguments that are part of the signature by value: any hashable value. UsageError
+    if the function has no such argument.
 
-    `dynamic` names axes of arguments whose sizes are no part of the signature: for each argument a
-    tuple with a name or None for each axis, `{"x": ("N", None)}`; `"N+1"` is an axis of one more
-    element. An argument that holds several tensors takes one tuple for all of them, or tuples that
-    are nested as it is. Axes of one name have one size in a call, or UsageError. The program is
-    captured and compiled for all sizes; where Python compares sizes, the answer of the first call
-    becomes a guard, and a call with another answer is compiled anew. UsageError where the function
+    `dynamic` names axes of arguments whose sizes are not part of the signature: for each argument a
+    tuple with a name or None for each axis, `{"x": ("N", None)}`; `"N+1"` is an axis with one
+    element more. An argument that holds several tensors takes one tuple for all of them, or tuples
+    with the same nesting. Axes of one name have one size in a call, or UsageError. The program is
+    captured and compiled for all sizes; where Python compares sizes, the result in the first call
+    becomes a guard, and a call with another result is compiled again. UsageError where the function
     needs a number, as in `range(x.shape[0])`. A call with a size of 0 is compiled for its sizes.
 
     When there are more than `signatures`

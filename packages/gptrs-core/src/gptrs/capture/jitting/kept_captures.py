@@ -72,7 +72,7 @@ def donating_roles(call: JitCall, bound: Sequence[Leaf]) -> list[InputRole]:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRecord:
-    """The place on disk of the capture of one call."""
+    """The record on disk of the capture of one call."""
 
     key: str
     closure: Closure
@@ -93,7 +93,7 @@ class CaptureRecord:
     ) -> CaptureRecord | None:
         """Return the record of a call with tensors of these types.
 
-        None if something about it is unknown, if it is traced, and without a folder for it.
+        None if a part of its key is unknown, if it is traced, and without a cache folder.
         """
         ports.load_trace_sinks()
         if any(call.context) or events.sinks() or not optimized_programs().keeps:
@@ -128,7 +128,7 @@ class CaptureRecord:
     def find(
         self, call: JitCall, types: Sequence[TensorType], guards: SizeGuards | None
     ) -> tuple[StepInterface, Prepared] | None:
-        """Return the step of a call, compiled from the kept program; None if there is none."""
+        """Return the step of a call, compiled from the stored program; None if there is none."""
         found = optimized_programs().find_capture(self.key, guards, self._holds)
         if found is None:
             return None
@@ -151,7 +151,7 @@ class CaptureRecord:
     def keep(
         self, interface: StepInterface, backend: Backend, optimized: str, decided: tuple[int, ...]
     ) -> None:
-        """Keep what a capture gave, unless it used more than this record tells.
+        """Store a capture, unless it depends on more than this record covers.
 
         `optimized` is the name of the program that it became, `decided` the guards of that.
         """

@@ -1,8 +1,8 @@
 """Flatten nested containers of tensors into a list and a structure, and rebuild them.
 
-A tree is a tensor; an array, which counts as a tensor with a copy of it; a static value (None,
-bool, int, float, str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass or
-instance of a registered class whose parts are trees.
+A tree is a tensor; an array, which is copied to a tensor; a static value (None, bool, int, float,
+str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass or instance of a
+registered class whose parts are trees.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class FieldsNode(PytreeNode):
         self._names = names
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
-        """Makes a named tuple; None for a dataclass."""
+        """Constructs a named tuple; None for a dataclass."""
 
     @override
     def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
@@ -222,7 +222,7 @@ class RegisteredNode(PytreeNode):
                 value,
                 f"a `{self._kind.__name__}` whose `flatten` keeps an unhashable"
                 f" `{type(rest).__name__}`",
-                "return a tuple of what is no tensor",
+                "return a tuple of the values that are not tensors",
             ) from None
         return parts, rest
 
@@ -242,7 +242,7 @@ class RegisteredNode(PytreeNode):
 Container = TypeVar("Container")
 
 Structure = Hashable
-"""LEAF, a Static, or a tuple of a PytreeNode, what else tells its value from others, and its parts.
+"""LEAF, a Static, or a tuple of a PytreeNode, the rest of its value, and its parts.
 
 Equal structures and equal types of the tensors mean the same call."""
 
@@ -252,7 +252,7 @@ LEAF = Tensor
 TUPLE, LIST = SequenceNode(tuple, "()"), SequenceNode(list, "[]")
 SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
-"""Flatten dicts in their own order: a function decides the order of what it returns."""
+"""Flatten dicts in insertion order: a function decides the order of its results."""
 
 _BUILT_IN: dict[type, PytreeNode] = {tuple: TUPLE, list: LIST, dict: SORTED}
 _STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
@@ -279,7 +279,7 @@ class Static:
 
 
 def _static_key(value: Hashable) -> Hashable:
-    """Tells 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
+    """Distinguishes 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
     if isinstance(value, float):
         return type(value), float.hex(value)
     if isinstance(value, tuple):
@@ -298,10 +298,10 @@ def register_pytree(
 ) -> None:
     """Let functions compiled by `gptrs.jit` take and return instances of `cls`.
 
-    `flatten(value)` returns its parts - tensors, static values, containers of them - and whatever
-    else it holds as one hashable value; `unflatten(rest, parts)` makes it anew, from tensors of
-    other values. It counts for `cls` itself, not for subclasses, in all threads, to the end of the
-    process. UsageError when `cls` is known already.
+    `flatten(value)` returns its parts - tensors, static values, containers of them - and the rest
+    of its content as one hashable value; `unflatten(rest, parts)` reconstructs it from other
+    tensors. It applies to `cls` itself, not to subclasses, in all threads, until the process ends.
+    UsageError when `cls` is known already.
     """
     if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"`register_pytree` needs a class, got `{cls!r}`")
@@ -318,7 +318,7 @@ def register_pytree(
 def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Structure:
     """Append the tensors of `tree` to `leaves` in order; return what remains.
 
-    Refusal for what is no tree (see `flatten_named`).
+    Refusal if it is not a tree (see `flatten_named`).
     """
     kind = type(tree)
     if kind is Tensor:
@@ -418,7 +418,7 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
 
 
 def show(structure: Structure, types: Iterator[TensorType]) -> str:
-    """Return the tree with types in place of its tensors: `{"a": [f32[2], 3]}`."""
+    """Return the tree with types instead of tensors: `{"a": [f32[2], 3]}`."""
     if structure is LEAF:
         return str(next(types))
     if isinstance(structure, Static):
@@ -438,7 +438,7 @@ def count_tensors(structure: Structure) -> int:
 
 
 def path_of(refused: object, tree: Tree, path: str) -> str | None:
-    """Return the Python path of `refused` below `path`; None if `tree` does not hold it."""
+    """Return the Python path of `refused` below `path`; None if `tree` does not contain it."""
     if tree is refused:
         return path
     node = _nodes.get(type(tree))

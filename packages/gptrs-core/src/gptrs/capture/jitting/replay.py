@@ -47,7 +47,7 @@ class CompiledStep:
     output_types: Sequence[TensorType]
     """With the symbols of a step for many sizes, see `at`."""
     symbolic_outputs: Sequence[tuple[int, int | None]]
-    """The outputs with symbols, each with an input of the same type, None if there is none."""
+    """The outputs with symbols, each with an input of the same type, or None."""
     _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
     """The buffers of the parameters, once they are loaded."""
 
@@ -63,7 +63,7 @@ class CompiledStep:
     def at(self, sizes: Sequence[int], inputs: Sequence[Leaf]) -> CompiledStep:
         """Return the step for these sizes of its symbols, in a call with these inputs.
 
-        ExecutionError for sizes for which there is not enough memory.
+        ExecutionError if there is not enough memory for these sizes.
         """
         values = dict(enumerate(sizes))
         if self.prepared.memory is not None:
@@ -108,7 +108,7 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
 def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
     """Mark donated tensors as consumed; copy first where a host view shares the memory.
 
-    Marks nothing unless all of them may be donated.
+    Marks none unless all may be donated.
     """
     donors = [leaf for position in step.donated if isinstance(leaf := inputs[position], Stored)]
     distinct = {*inputs, *step.constants}
@@ -134,7 +134,7 @@ def _require_donors(step: CompiledStep, inputs: Sequence[Leaf]) -> None:
             raise UsageError(
                 f"`{step.function}` donates `{name}`, which holds a `{leaf.type}` that is used"
                 " twice in one call",
-                hint="pass a copy in one of the places, `x * 1` makes one",
+                hint="pass a copy for one of the arguments, `x * 1` makes one",
             )
 
 
@@ -142,7 +142,7 @@ def _require_donors(step: CompiledStep, inputs: Sequence[Leaf]) -> None:
 
 
 Block = Callable[[Iterator[Tensor]], tuple[Sequence[Tensor], Hashable]]
-"""Computes results of the tensors of a call; the second value is whatever else it returns."""
+"""Computes the result tensors of a call; the second value is everything else that it returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +155,11 @@ class _Repeated:
 
 
 _NEW = object()
-"""Stands for what is not known of a block yet."""
+"""Marks an unknown property of a block."""
 
 
 class RepeatedCalls:
-    """The blocks that one capture has met, by all that decides what they compute."""
+    """The blocks in one capture, keyed by everything that determines their computation."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, object] = {}
@@ -169,9 +169,9 @@ class RepeatedCalls:
     ) -> tuple[tuple[Tensor, ...], Hashable] | None:
         """Return the results of `block` on `tensors`, as a call of a function of the program.
 
-        Calls with equal `key`, equal types of tensors and the same of them equal share a function.
-        None where the block cannot be one: it raises, reads values, uses tensors that are not among
-        `tensors`, or returns none.
+        Calls share a function if `key`, the types of tensors, and the identities among tensors are
+        equal. None if the block cannot be a function: it raises, reads values, uses tensors that
+        are not among `tensors`, or returns none.
         """
         numbers: dict[Hashable, int] = {}
         sources: list[Source] = []
@@ -204,7 +204,7 @@ _MOST_OPS = 4
 def _weight_below(source: Source) -> tuple[Source, tuple[Op, ...]]:
     """Return the weight that a tensor is made of by a few ops, a widening cast mostly, and these.
 
-    The block has to see both: kernels read weights in the type in which they lie in memory.
+    The block must see both: kernels read weights in their stored type.
     """
     ops: list[Op] = []
     below = source
@@ -237,7 +237,7 @@ def _captured(
     try:
         body, used = capture_block(name, run, sources)
     except (GptrsError, TypeError, ValueError, AttributeError):
-        return None  # it is captured in place, where the error comes again if it was none of ours
+        return None  # it is captured in place, which raises the error again if it was not ours
     if body.outside or not body.results:
         return None
     return _Repeated((*body.functions, as_function(body)), used, rest[0])
@@ -251,13 +251,13 @@ _calls: ContextVar[RepeatedCalls | None] = ContextVar("gptrs_repeated_calls", de
 
 
 def repeated_calls() -> RepeatedCalls | None:
-    """Return the calls of the capture that is going on, None outside of one."""
+    """Return the calls of the current capture, None outside of one."""
     return _calls.get()
 
 
 @contextmanager
 def collecting_calls() -> Generator[None]:
-    """Let equal blocks share functions in this scope, with those of the scope around it if any."""
+    """Let equal blocks share functions in this scope, also with those of an enclosing scope."""
     if _calls.get() is not None:
         yield
         return

@@ -165,7 +165,7 @@ def _movement(
     padding: Padding | None,
     dilation: Sequence[int] | None,
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Return the three as attributes; None for what is the default, so that equal ops are equal."""
+    """Return the three as attributes; None for defaults, so that equal ops are equal."""
     sides = None if padding is None else [side for pair in padding for side in pair]
     return (
         _but_default(strides, (1,) * count),
@@ -233,7 +233,7 @@ def requantize(
     axis: int | None = None,
     group_size: int | None = None,
 ) -> Tensor:
-    """Return q quantized anew: its value under one scale and zero point, as a code of others."""
+    """Return q requantized: its value under one scale and zero point, as a code under another."""
     op = quantization.Requantize(dtype, _normal(q, axis, "`requantize`"), group_size)
     return apply(op, q, scale_in, zero_point_in, scale_out, zero_point_out)
 

@@ -41,7 +41,7 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 def slice(
     x: Tensor, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int] | None = None
 ) -> Tensor:
-    """Return a block of x at a fixed place."""
+    """Return a block of x at a fixed position."""
     steps = None if strides is None or set(strides) <= {1} else tuple(strides)
     return apply(layout.Slice(tuple(starts), tuple(sizes), steps), x)
 
@@ -75,7 +75,7 @@ def reverse(x: Tensor, axes: Sequence[int]) -> Tensor:
     return apply(layout.Reverse(normalize_axes(axes, x.rank, "`reverse`")), x)
 
 
-# Primitives that make a tensor from nothing but attributes.
+# Primitives that make a tensor from attributes only.
 
 
 def constant(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
@@ -108,12 +108,12 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def dynamic_slice(x: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return a block of x at a computed place, clamped into x."""
+    """Return a block of x at a computed position, clamped into x."""
     return apply(indexing.DynamicSlice(tuple(sizes)), x, starts)
 
 
 def dynamic_update_slice(x: Tensor, update: Tensor, starts: Tensor) -> Tensor:
-    """x with the block at a computed place replaced by update."""
+    """x with the block at a computed position replaced by update."""
     return apply(indexing.DynamicUpdateSlice(), x, update, starts)
 
 

@@ -16,7 +16,7 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a program as a program of its own, with the numbers of its inputs and outputs.
+    """A part of a program as a separate program, with the indices of its inputs and outputs.
 
     Values of the whole program are known by number: first its parameters, then what segments give.
     """
@@ -47,8 +47,8 @@ class Segments:
 def borders(region: Region, streamed: Collection[Value], share: int) -> list[int]:
     """Return the instructions that begin a part, so that it reads at most `share` bytes.
 
-    One instruction that reads more is a part of its own; a part begins with an instruction that
-    reads what the part before it does not. Tables that are read by rows do not count.
+    An instruction that reads more is a separate part; a part begins with an instruction that reads
+    weights that the previous part does not. Tables that are read by rows do not count.
     """
     found: list[int] = []
     read: set[Value] = set()
@@ -69,11 +69,11 @@ def cut(
 ) -> Segments:
     """Cut `@main` before the instructions at `starts`, which ascend.
 
-    What depends on nothing and costs nothing, such as a constant, is made anew in each part that
-    reads it. What is read for the last time is donated, unless the caller of the whole program
-    keeps it; the parameters `streamed` have the role of that name. A result that is a parameter, or
-    that is returned twice, comes out of the last part, where the backend sees to it that it has
-    memory of its own. Of a program with symbols each part has inputs that tell all their sizes.
+    Values without operands that cost nothing, such as constants, are recomputed in each part that
+    reads them. Values are donated at their last use, unless the caller of the whole program keeps
+    them; the parameters `streamed` have the role of that name. A result that is a parameter, or
+    that is returned twice, comes from the last part, where the backend ensures that it has separate
+    memory. If the program has symbols, each part has inputs that carry all their sizes.
     """
     region = program.main.body
     free = _free(region.instructions)
@@ -155,7 +155,7 @@ class _Cutter:
         return last | dict.fromkeys(self._plain, len(self._groups))
 
     def _size_tellers(self) -> list[list[Value]]:
-        """Return for each part values with a symbol each, alone as a dim, that there are anyway.
+        """Return for each part existing values that have each symbol as a plain dim.
 
         Where no such value is alive any more, a parameter is kept for it.
         """

@@ -28,7 +28,7 @@ Compile = Callable[[Program, Sequence[InputRole]], Executable]
 
 _Run = Callable[[Executable, Sequence[Buffer]], list[Buffer]]
 _Value = Buffer | Parameter | None
-"""Memory; a weight that is acquired for each part that reads it; None after its last use."""
+"""A buffer; a weight, which is acquired for each part that reads it; None after its last use."""
 _Streamed = Mapping[WeightStreamer, WeightRows]
 
 
@@ -71,7 +71,7 @@ def streamed_executable(
 class StreamedExecutable(Executable):
     """An executable whose inputs may be streamed `Parameter`s instead of their buffers.
 
-    It has no state but that of its parts, and does not keep weights alive.
+    It has no state except that of its parts, and does not keep weights alive.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StreamedExecutable(Executable):
         prefetch: int,
         places: Mapping[int, tuple[int, int]],
     ) -> None:
-        """Compile each part; while one runs, prefetch the weights of the one `prefetch` later.
+        """Compile each part; while one runs, prefetch the weights of the part `prefetch` later.
 
         `places` has the input and the axis that each symbol is read from, none without symbols.
         """
@@ -96,7 +96,7 @@ class StreamedExecutable(Executable):
     @property
     @override
     def nbytes(self) -> int:
-        """The bytes that the parts hold of their own."""
+        """The bytes that the parts own."""
         return sum(part.executable.nbytes for part in self._parts)
 
     @override
@@ -111,7 +111,7 @@ class StreamedExecutable(Executable):
         """Run all parts, and `tell` about the kernels of those that can be profiled."""
 
         def run(executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
-            # Its inputs are not those of the program.
+            # The inputs of a part are not those of the program.
             return executable.run_profiled(buffers, lambda run: tell(replace(run, inputs=())))
 
         return self._run(inputs, run)
@@ -226,7 +226,7 @@ class Prefetcher:
 
 
 def _disk_reads() -> int | None:
-    """Return a number that grows when this process reads from a disk, None if it is unknown."""
+    """Return a counter of the disk reads of this process, None if unknown."""
     if resource is None:
         return None
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -254,7 +254,7 @@ def _stop(waiting: _Queue) -> None:
     waiting.put(None)
 
 
-# Keeps the weights of a model in memory as far as its budget goes, and the others out of it.
+# Keeps the weights of a model in memory up to its budget.
 
 
 _ROW = 1 << 16
@@ -323,7 +323,7 @@ class MruStreamer(WeightStreamer):
             self._prefetcher.prefetch(missing)
 
     def _need(self, weights: WeightRows, missing: bool = False) -> int:
-        """Return the bytes that weights take besides pinned ones, or besides all that are held."""
+        """Return the bytes of weights except pinned ones, or except all that are held."""
         need = 0
         for weight, rows in weights.items():
             if missing and weight.loaded:
@@ -351,8 +351,8 @@ class MruStreamer(WeightStreamer):
     def _make_room(self, need: int, keep: Collection[Parameter]) -> None:
         """Release weights, the most recently used first, but none in `keep`.
 
-        A share stays free for temporary copies that kernels make of weights; pinned ones go only
-        where the budget would be broken.
+        A share remains free for temporary copies of weights in kernels; pinned weights are evicted
+        only if the budget would be exceeded.
         """
         budget = self.streaming.budget
         taken = self.bytes_held + need

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all: whatever happens meanwhile, the old file or the new is there.
+"""Atomic writing of files: at any time either the old file or the new one is there.
 
 The bytes go to a temporary file in the same folder, are brought to the disk, and replace the old
 file by `os.replace`.
@@ -24,11 +24,12 @@ from gptrs.quoting import quoted
 def atomic_file(
     path: str | os.PathLike[str], error: type[GptrsError] = CheckpointError
 ) -> Generator[BinaryIO]:
-    """Scope in which the new content of the file `path` is written; it appears at the end, at once.
+    """Scope in which the new content of the file `path` is written; it appears atomically at the
+    end.
 
-    An exception in the scope, a full disk or a killed process leave what was there before. A link
-    stays and the file it leads to is replaced, with its permissions. Of two writers the one that
-    ends last wins. `error` says why the file cannot be written.
+    An exception in the scope, a full disk or a killed process leaves the old file. A link is kept
+    and its target is replaced, with the same permissions. Of two writers the one that ends last
+    wins. `error` says why the file cannot be written.
     """
     shown = quoted(str(path), 200)
     try:

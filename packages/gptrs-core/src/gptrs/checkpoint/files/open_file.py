@@ -64,7 +64,7 @@ def read_whole(path: Path, limit: int, error: type[GptrsError] = ModelError) -> 
 
 
 def kind_of(mode: int) -> str:
-    """Return a name for a file of this mode that is no regular file."""
+    """Return a name for a file of this mode that is not a regular file."""
     if stat.S_ISDIR(mode):
         return "a folder"
     if stat.S_ISLNK(mode):

@@ -1,8 +1,8 @@
-"""Temporary files and folders beside what is being written, and who removes them.
+"""Temporary files and folders next to an output, and their removal.
 
 A file or folder `.gptrs-*.partial` belongs to a writer that holds a lock on it. The system drops
-the lock when that process ends, however it ends; the next writer in the same folder removes what
-is unlocked.
+the lock when that process ends in any way; the next writer in the same folder removes unlocked
+ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def new_temporary(folder: int, *, is_folder: bool = False) -> tuple[str, int]:
 
 
 def remove_abandoned(folder: int) -> None:
-    """Remove what writers left in the open `folder` that are gone; never what is being written."""
+    """Remove files that dead writers left in the open `folder`; never those still being written."""
     for name in os.listdir(folder):
         if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
             with contextlib.suppress(OSError):  # in use, gone meanwhile, or another user's

@@ -1,4 +1,4 @@
-"""Model files of other programs, told apart by their first bytes or suffix, so that errors can say.
+"""Model files of other programs, recognized by their first bytes or suffix, for error messages.
 
 Nothing is read but the first bytes.
 """
@@ -22,7 +22,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 FIRST_BYTES: Final = 16
-"""How much of a file tells what it is."""
+"""Number of bytes read to recognize a file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ForeignFormat:
 
     @property
     def missing(self) -> str | None:
-        """How to install the package, None where there is none or it is installed."""
+        """How to install the package, None if there is none or it is installed."""
         if self.package is None or find_spec(self.package.replace("-", "_")) is not None:
             return None
         return f"`{self.package}` is for such files: {install_own(self.package)}"
@@ -63,7 +63,8 @@ _GGUF: Final = ForeignFormat(
     written_by="gptrs quantize SRC FILE.gguf --type f16",
 )
 _NO_GGUF: Final = ForeignFormat(
-    "called a GGUF file, but does not begin like one", "download it again, or call it what it is"
+    "called a GGUF file, but does not begin like one",
+    "download it again, or give it the right suffix",
 )
 _ONNX: Final = ForeignFormat(
     "an ONNX model", _FOLDER, written_by="gptrs convert SRC FILE.onnx", package="gptrs-onnx"
@@ -108,8 +109,7 @@ def foreign_format(
 ) -> ForeignFormat | None:
     """Return the foreign format of a file that begins with `start`, else that of its suffix.
 
-    Without `start` there is no file yet. None for formats that are not known, those of gptrs among
-    them.
+    Without `start` there is no file yet. None for unknown formats, and for those of gptrs.
     """
     begins = start or b""
     for magic, form in _BY_START.items():
@@ -127,7 +127,7 @@ def require_no_pointer(path: str | os.PathLike[str], start: bytes, error: type[G
         raise error(f"{quoted(str(path), 200)} is {_POINTER.name}", hint=_POINTER.hint)
 
 
-# A tensor on its way into a file: its type, which comes first, and its elements, part by part.
+# A tensor to be written to a file: its type, which comes first, and its elements, part by part.
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ class OutgoingTensor:
 def write_data(file: BinaryIO, tensor: OutgoingTensor) -> int:
     """Write the elements, row-major, 4-bit integers packed two a byte, and return how many bytes.
 
-    CheckpointError if the parts are not as many as the type says, which a reader could not tell.
+    CheckpointError if the number of elements differs from the type, which a reader could not
+    detect.
     """
     written = 0
     for part in tensor.parts():
@@ -209,8 +210,8 @@ def packed_bits(codes: np.ndarray, bits: int) -> np.ndarray:
 def packed_halves(bytes_: np.ndarray, run: int) -> np.ndarray:
     """Return ui8 [N, B] of codes of 4 bits in bytes [N, B], which hold them in another order.
 
-    Of each `run` bytes, a multiple of 8, the low halves come first, then the high ones. Neighbours
-    change places within words of 64 bits, in three steps: low halves then lie before high ones.
+    Of each `run` bytes, a multiple of 8, the low halves come first, then the high ones. Neighbors
+    are swapped within words of 64 bits, in three steps, after which low halves precede high ones.
     """
     words = dense_rows(bytes_).copy().view(np.uint64)
     spare = np.empty_like(words)
@@ -233,7 +234,7 @@ def dense_rows(bytes_: np.ndarray) -> np.ndarray:
 
 
 def _exchange(words: np.ndarray, distance: int, mask: int, spare: np.ndarray) -> None:
-    """Have the bits of `mask` and those `distance` above them change places in all words."""
+    """Swap the bits of `mask` with those `distance` above them in all words."""
     np.right_shift(words, np.uint64(distance), out=spare)
     np.bitwise_xor(spare, words, out=spare)
     np.bitwise_and(spare, np.uint64(mask), out=spare)

@@ -26,15 +26,16 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 _ELEMENTS = 2**17
-"""About how many elements of a tensor are decoded at a time. What lies in between stays in the
-cache; arrays of 128 KiB and more would be fresh pages in each step, which takes twice as long."""
+"""About how many elements of a tensor are decoded at a time. Intermediate arrays then remain in the
+cache; arrays of 128 KiB and more would be fresh pages in each step, which takes twice as long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
     """The order of the rows of `heads` in the file.
 
-    Each head has the order of interleaved rotary embeddings, in which its two halves alternate.
+    Each head is in the order of interleaved rotary embeddings, in which its two halves alternate.
     With `kv_heads` whole heads are moved instead: all queries come first, then all keys, then all
     values; in the model the queries of a group, its key and its value come one after another.
     """
@@ -71,8 +72,8 @@ def _row_of(rows: np.ndarray) -> tuple[int, ...]:
 class TensorMapping:
     """How a model knows a tensor of the file: its `name`, and what llama.cpp changed about it.
 
-    `order` is that of its rows, where it is not the model's. `transposed` matrices are the other
-    way round in the model. `offset` is what plain numbers are more in the file.
+    `order` is the order of its rows, if it differs from the model's. `transposed` matrices are the
+    other way round in the model. `offset` is how much larger unquantized values are in the file.
     """
 
     name: str
@@ -87,14 +88,14 @@ class GgufFile(MappedTensors):
     def __init__(
         self, path: Path, descriptor: int, header: GgufHeader, mappings: Mapping[str, TensorMapping]
     ) -> None:
-        """Map the file behind `descriptor`, which stays the caller's.
+        """Map the file of `descriptor`, which the caller still owns.
 
         `mappings` has all tensors of `header`. CheckpointError if the file cannot be mapped.
         """
         self._tensors = {mappings[each.name].name: each for each in header.tensors}
         self._mappings = {mapping.name: mapping for mapping in mappings.values()}
         self._cut: tuple[str, dict[Part, np.ndarray]] = "", {}
-        """Parts of the tensor that was read last, which nobody has asked for yet."""
+        """Parts of the last tensor read that have not been requested yet."""
         self._cutting = threading.Lock()
         entries = {name: self._entry(name, each) for name, each in self._tensors.items()}
         super().__init__(path, descriptor, header.size, entries)
@@ -107,7 +108,7 @@ class GgufFile(MappedTensors):
         *,
         known: GgufHeader | None = None,
     ) -> GgufFile:
-        """Map the file and check its whole header; CheckpointError says what is wrong with it.
+        """Map the file and check its whole header; CheckpointError describes any fault.
 
         `mapped` maps all tensors of a header. A `known` header that was read before is not read
         again where the file is still the same.
@@ -156,7 +157,7 @@ class GgufFile(MappedTensors):
 
     @override
     def identity_of(self, name: str) -> WeightIdentity | None:
-        """Return what tells the tensor, as `read` gives it, from all others; None if too new."""
+        """Return the identity of the tensor as `read` returns it; None if the file is too new."""
         found = super().identity_of(name)
         return found if found is None else found.computed(f"read as {self._mappings[name]}")
 
@@ -190,7 +191,7 @@ class GgufFile(MappedTensors):
     def read_part(self, name: str, part: Part) -> np.ndarray:
         """Return a part of a quantized tensor, cut out of its blocks; CheckpointError as `read`.
 
-        Whoever wants the codes mostly wants the other parts next: these are cut out with them.
+        The codes are mostly followed by the other parts, which are therefore extracted with them.
         """
         with self._cutting:
             of, parts = self._cut
@@ -278,7 +279,7 @@ class GgufFile(MappedTensors):
         return quantized.values(fields)
 
     def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return rows in the order of the model; those of a vector are its elements."""
+        """Return rows in the order of the model; the rows of a vector are its elements."""
         order = self._mappings[name].order
         if order is None or not rows.size:
             return rows

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and the places of tensors, bounded and checked.
+"""The header of a GGUF file: metadata and the offsets of tensors, bounded and checked.
 
 Layout of versions 2 and 3, all numbers little-endian: the magic `GGUF`, u32 version, u64 number of
 tensors, u64 number of metadata; each metadata is a key, a u32 type and a value; each tensor is a
@@ -29,13 +29,13 @@ from gptrs.quoting import listed, quoted
 
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 256_000_000
-"""Largest header: 20 times that of a model with 256 thousand tokens."""
+"""Largest header: 20 times as large as for a model with 256 thousand tokens."""
 MAX_KEY_BYTES = 65_535
 """Longest key, a limit of the format itself."""
 MAX_NAME_BYTES = 1024
 """Longest name of a tensor; llama.cpp has 64."""
 MAX_STRINGS = 4_000_000
-"""Most keys, strings and names in all, which bounds the memory that they take."""
+"""Largest total of keys, strings and names, to bound their memory."""
 MAX_TENSORS = 100_000
 """Most tensors; the largest models have a few thousand."""
 MAX_RANK = 4
@@ -46,7 +46,7 @@ MAX_EXPERTS = 4096
 
 Scalar = bool | int | float | str
 MetadataValue = Scalar | Sequence[str] | np.ndarray
-"""Arrays are NumPy's, those of strings sequences."""
+"""Arrays are NumPy arrays; arrays of strings are sequences."""
 
 _NUMBERS: Mapping[int, str] = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?",
@@ -82,7 +82,7 @@ class GgufHeader:
 
 
 def read_gguf_header(descriptor: int, file: str) -> GgufHeader:
-    """Read and check all that precedes the data; CheckpointError says what is wrong with it.
+    """Read and check everything before the data; CheckpointError describes any fault.
 
     Each type is one of `GGUF_TYPES`, and tensors lie within the file, aligned, without overlap.
     """
@@ -140,11 +140,11 @@ class _Reader:
         return self._data[start : self.position]
 
     def _read_on(self, end: int) -> bytes:
-        """Return what was read so far, `end` bytes at least."""
+        """Return the bytes read so far, at least `end`."""
         if end > min(self.size, MAX_HEADER_BYTES):
             limit = "the file ends" if end > self.size else f"the limit is {MAX_HEADER_BYTES} bytes"
             raise self.error(f"its header does not end: {limit}")
-        # A half more each time: what was read before is copied.
+        # Grow by half each time, because the bytes read before are copied.
         more = max(end - len(self._data), _CHUNK, len(self._data) // 2)
         self._data += read_at(self._descriptor, more, len(self._data))
         if len(self._data) < end:
@@ -279,7 +279,7 @@ def _placed(
 
 
 def _without_stacks(placed: Sequence[GgufTensor], reader: _Reader) -> Sequence[GgufTensor]:
-    """Return the tensors with those of experts one by one; CheckpointError for too many."""
+    """Return the tensors with stacks of experts split; CheckpointError for too many."""
     names, found = set[str](), list[GgufTensor]()
     for each in placed:
         for part in _apart(each):

@@ -139,7 +139,7 @@ def _q5_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _scales_of_k(blocks: np.ndarray) -> np.ndarray:
-    """Return 8 scales of 6 bits out of 12 bytes, in which 8 minima lie beside them.
+    """Return the 8 scales of 6 bits in 12 bytes, which also hold 8 minima.
 
     The first 4 of each are the low bits of 8 bytes. The others have their low bits in the last 4
     bytes, and their 2 high bits above the first ones. A minimum is subtracted: a negative bias.

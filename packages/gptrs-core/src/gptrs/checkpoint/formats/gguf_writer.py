@@ -45,7 +45,7 @@ class GgufOutgoing:
 def write_gguf(
     file: BinaryIO, metadata: Mapping[str, MetadataValue], tensors: Sequence[GgufOutgoing]
 ) -> None:
-    """Write a whole file; CheckpointError for what no reader would take.
+    """Write a whole file; CheckpointError for content that no reader accepts.
 
     Integers are u32, or u64 where that is too small; floats are f32; arrays are of strings, or of
     NumPy's i32, u32 and f32.

@@ -4,7 +4,7 @@ The magic `GPTRSCHK`, u32 version 2, u32 length of the settings, the settings, u
 index, the index, the data, all numbers little-endian; `tensor_index` has the
 layout of the index. The settings are a JSON object: `kind`, what kind of model it is, `config`, its
 settings, and where there is anything to say `runtime`, how to run it. In `runtime`, `files` maps
-the names of text files that belong to the model to what they hold.
+the names of text files of the model to their contents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
-# How the files begin that hold a whole model; light, as each model that is opened asks for it.
+# The first bytes of files that hold a whole model; cheap to import, as opening any model uses it.
 
 
 GGUF: Final = b"GGUF"
@@ -38,7 +38,7 @@ VERSION = 2
 MAX_SETTINGS_BYTES = 200_000_000
 """Most bytes of the settings, which hold a tokenizer as well."""
 ALIGNMENT = 64
-"""Tensors begin at a multiple of it in files that we write, as vector instructions like it."""
+"""Alignment of tensors in written files, for vector instructions."""
 
 _PREFIX = struct.Struct("<8sII")
 _LENGTH = struct.Struct("<I")
@@ -64,7 +64,7 @@ class GptrschkFile(MappedTensors):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GptrschkFile:
-        """Map the file, check its settings and its index; CheckpointError says what is wrong."""
+        """Map the file, check its settings and its index; CheckpointError describes any fault."""
         shown = Path(path)
         descriptor = open_regular(resolved(path, CheckpointError), CheckpointError)
         try:
@@ -184,7 +184,7 @@ def _refused(file: str, problem: str) -> CheckpointError:
 #
 # The magic `GPTRSTEN`, u32 version 2, u32 length of the index, the index, the data, all numbers
 # little-endian; `tensor_index` has the layout of the index. Elements are row-major in their NumPy
-# storage format, but for 4-bit integers, which are packed two a byte, and padded with 0 to a whole
+# storage format, except 4-bit integers, which are packed two a byte, and padded with 0 to a whole
 # byte.
 
 
@@ -192,9 +192,9 @@ MAGIC = b"GPTRSTEN"
 
 
 def open_gptrsten(path: Path, descriptor: int) -> MappedTensors:
-    """Check the index of `descriptor`, which stays the caller's, and map its tensors.
+    """Check the index of `descriptor`, which the caller still owns, and map its tensors.
 
-    CheckpointError says what is wrong with it.
+    CheckpointError describes any fault.
     """
     size = os.fstat(descriptor).st_size
     return MappedTensors(path, descriptor, size, _read_entries(str(path), descriptor, size))

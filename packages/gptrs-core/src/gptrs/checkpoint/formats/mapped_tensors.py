@@ -23,7 +23,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
 _PART_BYTES = 2**24
-"""Most bytes that are read at once, a multiple of the size of any element."""
+"""Most bytes of one read, a multiple of the size of any element."""
 
 
 def changed_in_use(path: str, before: int, now: int) -> CheckpointError:
@@ -38,20 +38,20 @@ def changed_in_use(path: str, before: int, now: int) -> CheckpointError:
 class MappedTensors:
     """An open file; `entries` says where its tensors lie. A scope closes it at its end.
 
-    Arrays stay valid after `close`; those that `view` returned keep the mapping alive. A file that
-    shrinks is an error of whoever reads it then. Only to read what `view` has handed out ends the
+    Arrays remain valid after `close`; those that `view` returned keep the mapping alive. If the
+    file shrinks, the next read raises an error. Only to read what `view` has handed out ends the
     process by SIGBUS, except within runs of backends that handle it: others get no views, see
-    `gptrs.backend.mapped_files`. `stamp` is the file as it was when it was opened, None if it had
+    `gptrs.backend.mapped_files`. `stamp` identifies the file as it was when opened, None if it had
     been changed just before.
     """
 
     def __init__(
         self, path: Path, descriptor: int, size: int, entries: Mapping[str, TensorEntry]
     ) -> None:
-        """Map the `size` bytes of the regular file `descriptor`, which stays the caller's.
+        """Map the `size` bytes of the regular file `descriptor`, which the caller still owns.
 
-        `path` is what errors speak of; CheckpointError if the file cannot be mapped,
-        MemoryError for lack of address space.
+        `path` names the file in errors; CheckpointError if the file cannot be mapped, MemoryError
+        for lack of address space.
         """
         self.path = path
         self.size = size
@@ -105,9 +105,9 @@ class MappedTensors:
         return TensorType(entry.dtype, entry.shape)
 
     def identity_of(self, name: str) -> WeightIdentity | None:
-        """Return what tells the stored tensor from all others; None if its file is too new.
+        """Return the identity of the stored tensor; None if its file is too new.
 
-        CheckpointError if there is none of that name.
+        CheckpointError if there is no such tensor.
         """
         entry = self.entry(name)
         if self.stamp is None:
@@ -116,7 +116,7 @@ class MappedTensors:
         return WeightIdentity.of(repr(place).encode(), self.stamp)
 
     def read(self, name: str) -> np.ndarray:
-        """Return the tensor as a read-only array of its stored dtype, in memory of its own.
+        """Return the tensor as a read-only array of its stored dtype, in separate memory.
 
         CheckpointError if it is absent, of an unknown dtype, holds what its dtype does not have, or
         if the file changed its size since it was opened.
@@ -132,9 +132,9 @@ class MappedTensors:
         return array
 
     def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """Return a part of a tensor, a slice for each axis, in memory of its own.
+        """Return a part of a tensor, a slice for each axis, in separate memory.
 
-        The rows of the part are read, at most 16 MiB at once. Errors as of `parts`.
+        The rows of the part are read, at most 16 MiB at a time. Errors as of `parts`.
         """
         type, entry = self.type_of(name), self.entry(name)
         if type.rank == 0 or type.dtype.bits == 4 or not type.size:  # two elements share a byte
@@ -153,7 +153,7 @@ class MappedTensors:
     def view(self, name: str) -> np.ndarray:
         """Return the tensor as `read` does, but as a view of the mapping where it can be one.
 
-        It is one of floats that the file holds aligned. Errors are those of `read`.
+        It is one of floats that the file holds aligned. Raises the same errors as `read`.
         """
         type, entry = self.type_of(name), self._entries[name]
         can_be = type.dtype.is_float and type.size and entry.offset % type.dtype.itemsize == 0
@@ -168,7 +168,7 @@ class MappedTensors:
         """Yield the elements in order, as flat arrays of at most 16 MiB of the file.
 
         They are read and not mapped, so that a file which shrinks meanwhile is a CheckpointError
-        at any time. Errors are those of `read`.
+        at any time. Raises the same errors as `read`.
         """
         type, start = self.type_of(name), 0
         for raw in self.byte_parts(name, _PART_BYTES):
@@ -180,7 +180,7 @@ class MappedTensors:
             start += raw.size
 
     def byte_parts(self, name: str, most: int) -> Iterator[np.ndarray]:
-        """Yield the bytes in order, `most` at a time; errors and manner are those of `parts`."""
+        """Yield the bytes in order, `most` at a time, like `parts`, with the same errors."""
         self._opened(name)
         entry = self.entry(name)
         for start in range(0, entry.nbytes, most):
@@ -200,7 +200,8 @@ class MappedTensors:
     def require_unchanged(self) -> None:
         """CheckpointError if the file was cut, grown or written to since it was opened.
 
-        What was computed of its arrays is then wrong, or will be. A closed file is not looked at.
+        Otherwise results computed from its arrays are, or will be, wrong. A closed file is not
+        checked.
         """
         if self._mapping is None:
             return

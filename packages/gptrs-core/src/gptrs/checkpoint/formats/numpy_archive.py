@@ -25,7 +25,7 @@ from gptrs.quoting import quoted
 NPY_MAGIC = b"\x93NUMPY"
 ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 MAX_INFLATED = 2**32
-"""Most bytes that a compressed array may unfold to; one stored as it is has no such limit."""
+"""Most bytes of a decompressed array; uncompressed arrays have no such limit."""
 _MOST_DENSE = 1100
 """No deflated byte unfolds to more than 1032."""
 _MAX_READ = 2**22
@@ -33,7 +33,7 @@ _LONGEST_NAME = 60_000
 _SUFFIX = ".npy"
 _DAMAGED = "the file is damaged, download or save it again"
 _UNSTORABLE = (dtypes.bf16, dtypes.f8e4m3, dtypes.f8e5m2, dtypes.si4, dtypes.ui4)
-"""NumPy saves their bytes without saying what they are."""
+"""NumPy saves their bytes without their type."""
 _PROBLEMS = (
     zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, TypeError,
     NotImplementedError, RuntimeError, OverflowError, MemoryError, SyntaxError,
@@ -49,7 +49,7 @@ class NumpyArchive:
     """
 
     def __init__(self, path: Path, descriptor: int, *, is_zip: bool) -> None:
-        """Read the directory of an `.npz` file; CheckpointError says what is wrong with it."""
+        """Read the directory of an `.npz` file; CheckpointError describes any fault."""
         self._path = path
         self._file = _BoundedFile(descriptor, closefd=False)
         self._zip: zipfile.ZipFile | None = None
@@ -81,7 +81,7 @@ class NumpyArchive:
             return np.ascontiguousarray(array, type_.dtype.numpy).reshape(type_.shape)
 
     def close(self) -> None:
-        """Close the file; arrays that were read stay valid."""
+        """Close the file; arrays that were read remain valid."""
         os.close(self._file.fileno())
 
     def _header(self, name: str) -> tuple[TensorType, int]:
@@ -122,7 +122,7 @@ class NumpyArchive:
 
 
 class _BoundedFile(io.FileIO):
-    """A file that refuses to read much at once, as `zipfile` does with the whole directory."""
+    """A file that refuses large reads, such as that of the whole directory by `zipfile`."""
 
     @override
     def read(self, size: int | None = -1, /) -> bytes:
@@ -159,7 +159,7 @@ def write_npz(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the arrays of a zip archive by name; CheckpointError for a file that is none."""
+    """Return the arrays of a zip archive by name; CheckpointError if it is not one."""
     found: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.removesuffix(_SUFFIX)

@@ -37,7 +37,7 @@ class SafetensorsFile(MappedTensors):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, shown_as: Path | None = None) -> SafetensorsFile:
-        """Map the file and check its whole header; CheckpointError says what is wrong with it.
+        """Map the file and check its whole header; CheckpointError describes any fault.
 
         `shown_as` is the path to speak of where `path` is only where a link led to.
         """
@@ -88,7 +88,7 @@ _ALIGNMENT = 8
 def write_safetensors(
     file: BinaryIO, tensors: Sequence[OutgoingTensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file of these tensors, those of the widest elements first, so that all are aligned.
+    """Write a file of these tensors, widest elements first, so that all are aligned.
 
     UsageError for a dtype or a name that the format does not have, before anything is written.
     """

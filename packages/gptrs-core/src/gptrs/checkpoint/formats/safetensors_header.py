@@ -1,4 +1,4 @@
-"""The header of a safetensors file: what it declares, checked against the size of its data."""
+"""The header of a safetensors file, checked against the size of its data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ DTYPES: Mapping[str, DType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """The place of a tensor in its file: `nbytes` at `offset` from the start of the file.
+    """The location of a tensor in its file: `nbytes` at `offset` from the start of the file.
 
-    `dtype` is None for a dtype tag that PTIR has no type for; such a tensor can be listed only.
+    `dtype` is None for a dtype tag without a PTIR type; such a tensor can only be listed.
     """
 
     name: str

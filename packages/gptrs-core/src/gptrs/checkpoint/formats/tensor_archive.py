@@ -32,7 +32,7 @@ Writer = Callable[[BinaryIO, Sequence[OutgoingTensor]], None]
 
 
 class TensorArchive(Protocol):
-    """An open file of named tensors, which are read when they are asked for."""
+    """An open file of named tensors, which are read on demand."""
 
     def names(self) -> Sequence[str]:
         """Return the names of all tensors, in the order of the file."""
@@ -47,12 +47,12 @@ class TensorArchive(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file; arrays that were read stay valid."""
+        """Close the file; arrays that were read remain valid."""
         ...
 
 
 def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
-    """Open a tensor archive, whose format its first bytes tell, and check what it declares.
+    """Open a tensor archive, recognized by its first bytes, and check its header.
 
     CheckpointError if there is no such file, if it is of another format, or if it is damaged.
     The array of an `.npy` file is called as the file is, without the suffix.
@@ -89,7 +89,7 @@ def is_other_archive(path: str | os.PathLike[str]) -> bool:
 
 
 def require_archive(path: str | os.PathLike[str]) -> None:
-    """Raise CheckpointError unless a file begins as one of the formats does; it says what it is."""
+    """Raise CheckpointError, with the actual format, unless a file begins like an archive."""
     named, start = Path(path), first_bytes(path)
     if not begins_archive(named, start):
         raise _no_archive(named, start)
@@ -133,8 +133,8 @@ def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
 def require_writable(path: str | os.PathLike[str]) -> Writer:
     """Return the writer of the format that the suffix of `path` names.
 
-    UsageError if it names none, CheckpointError if there is no folder for the file: what can be
-    said before there is anything to write.
+    UsageError if it names none, CheckpointError if there is no folder for the file: checks that are
+    possible before anything is written.
     """
     if not Path(path).parent.is_dir():
         raise CheckpointError(f"cannot write {quoted(str(path), 200)}: its folder does not exist")

@@ -1,4 +1,4 @@
-"""The index of `GPTRSTEN` and `GPTRSCHK` files: tensors by name, with their types and places.
+"""The index of `GPTRSTEN` and `GPTRSCHK` files: tensors by name, with their types and locations.
 
 All numbers are little-endian, without alignment: u32 number of tensors, and for each u32 length of
 the name, the name in UTF-8, in a checkpoint u128 id (0: not stored), u32 rank, u64 each dim, u32
@@ -31,7 +31,7 @@ TAGS: Mapping[int, DType] = {
     9: dtypes.si16, 10: dtypes.ui16, 11: dtypes.ui32, 12: dtypes.si64, 13: dtypes.ui64,
     14: dtypes.f8e4m3, 15: dtypes.f8e5m2, 16: dtypes.f64, 17: dtypes.cf32, 18: dtypes.cf64,
 }  # fmt: skip
-"""The dtype of each tag; 0 to 3 are what other programs that know the formats read and write."""
+"""The dtype of each tag; other programs with these formats read and write 0 to 3."""
 _TAG_OF = {dtype: tag for tag, dtype in TAGS.items()}
 
 
@@ -85,7 +85,7 @@ def read_index(
     reader = _IndexReader(file, data, ids)
     count = reader.number()
     entries: dict[str, TensorEntry] = {}
-    for _ in range(count):  # each takes bytes of the index, which is what ends a false count
+    for _ in range(count):  # each takes bytes of the index, which bounds a false count
         name = reader.name()
         if name in entries:
             raise _damaged(file, f"two tensors are called {quoted(name)}")
@@ -122,7 +122,7 @@ class _IndexReader:
             raise _damaged(self._file, "the name of a tensor is not UTF-8") from None
 
     def entry(self, name: str) -> TensorEntry:
-        """Return the entry after the name of a tensor, checked apart from its place."""
+        """Return the entry after the name of a tensor, checked except for its location."""
         if self._has_ids:
             self._check_id(name)
         rank = self.number()
@@ -164,7 +164,7 @@ class _IndexReader:
 
 
 def _check_places(file: str, entries: Iterable[TensorEntry], start: int, size: int) -> None:
-    """Each tensor must lie in the data, after the one before it and close to it."""
+    """Raise unless each tensor is inside the data, after the previous one and close to it."""
     previous = start
     for entry in sorted(entries, key=lambda entry: (entry.offset, entry.nbytes)):
         end = entry.offset + entry.nbytes

@@ -60,7 +60,7 @@ ACTIVE: ContextVar[Mapping[str, Choice]] = ContextVar(
 
 def _signature() -> Hashable:
     active = ACTIVE.get()
-    if not active:  # nearly always, and asked in every call
+    if not active:  # the usual case, and checked in every call
         return ()
     return tuple(sorted((name, str(choice.policy)) for name, choice in active.items()))
 
@@ -71,7 +71,7 @@ add_signature_context(_signature)
 
 @contextmanager
 def entered(choices: Mapping[str, Choice]) -> Generator[None]:
-    """Scope in which `choices` hold, where nothing of greater origin is chosen already."""
+    """Scope in which `choices` apply, unless a higher-priority origin has already chosen."""
     merged = dict(ACTIVE.get())
     for functional, choice in choices.items():
         if functional not in merged or merged[functional].origin <= choice.origin:

@@ -1,4 +1,4 @@
-"""The policy `benchmark`: the implementation that was fastest on operands of this kind."""
+"""The policy `benchmark`: use the implementation that was fastest on operands of this kind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _machine_epsilon(dtype: DType) -> float:
 RUNS = 5
 """Timed runs of an implementation, after one that is not timed; the fastest counts."""
 BUDGET_S = 0.5
-"""Seconds of timed runs after which no other is begun."""
+"""Total seconds of timed runs after which no further run starts."""
 _SEED = 2025
 _LOG = logging.getLogger("gptrs")
 
@@ -118,16 +118,17 @@ class FunctionalCall:
         return tuple(operand.source.abstract for operand in self.operands)
 
     def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
-        """Return the results of an implementation with `operands` in place of the call's."""
+        """Return the results of an implementation with `operands` instead of the call's."""
         args, kwargs = cast("tuple[Arguments, Keywords]", rebuild(self.structure, operands))
         results: list[Tensor] = []
         flatten(implementation.run(args, kwargs), results)
         return results
 
     def sample_operands(self) -> list[Tensor] | None:
-        """Return operands with values: random floats for abstract ones; None if integers are.
+        """Return operands with values, random floats for abstract ones; None if integers are
+        abstract.
 
-        An integer may be an index or a length, for which a random one will not do.
+        An integer may be an index or a length, which a random value cannot replace.
         """
         missing = [x for x in self.operands if x.source.abstract]
         if any(x.dtype.is_integer for x in missing):
@@ -144,18 +145,18 @@ def find_fastest(
 ) -> dict[str, float] | None:
     """Return the seconds of `portable` and of the implementations called `names` on `operands`.
 
-    None if the portable one fails, so that there is nothing to compare with. Leaves out those that
-    decline the call and, with a warning, those that fail or give another result.
+    None if the portable one fails, so that there is no reference. Leaves out those that decline the
+    call and, with a warning, those that fail or give another result.
     """
     active = ACTIVE.get()
-    # Implementations are asked about the call itself, whose symbolic sizes guards decide.
+    # Implementations see the call itself, whose symbolic sizes guards decide.
     asked = copy_context()
 
     def race() -> dict[str, float] | None:
         with entered(active), use_backend(call.engine):
             return _race(call, portable, names, operands, asked)
 
-    # In a context of its own: in that of a capture, what is compiled would become part of it.
+    # In a separate context: in that of a capture, the compiled ops would become part of it.
     return Context().run(race)
 
 
@@ -182,7 +183,7 @@ def _race(
 
 
 class _LeftOutError(Exception):
-    """An implementation is left out of the race; `reason` is None if it declined the call."""
+    """An implementation is excluded; `reason` is None if it declined the call."""
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(reason)
@@ -236,7 +237,7 @@ def _values(step: Callable[[], list[Tensor]]) -> list[np.ndarray]:
 def _step(
     call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
 ) -> Callable[[], list[Tensor]]:
-    """Return a run like that of the call: replayed if operands are abstract, else captured anew."""
+    """Return a run like the call's: replayed if operands are abstract, else captured again."""
     abstract = call.abstract
     if not any(abstract):
         return lambda: call.run(implementation, iter(operands))
@@ -259,14 +260,15 @@ def _random_like(x: Tensor, shape: tuple[int, ...], generator: np.random.Generat
 
 
 _SIZES = (2, 17, 257)
-"""Symbolic sizes from which on implementations are timed anew: one token, a few texts, a prompt, a
-long one. Each is a guard of the program that is captured."""
+"""Symbolic sizes from which on implementations are timed again: one token, a few texts, a prompt, a
+long one. Each is a guard of the program that is captured.
+"""
 
 
 _decisions: dict[str, MemoryCache[Hashable, ImplementationChoice]] = {}
 """The fastest implementation by functional and kind of call."""
 _said: set[str] = set()
-"""Functionals for which it was logged that a call could not be timed."""
+"""Functionals for which an untimed call was already logged."""
 
 
 def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords) -> object:
@@ -299,7 +301,7 @@ def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords
 
 
 def choices() -> list[ImplementationChoice]:
-    """Return all decisions that are remembered, of this process and on disk."""
+    """Return all stored decisions, of this process and on disk."""
     made = [choice for each in _decisions.values() for choice in each.values()]
     found = {(each.functional, each.operands, each.backend): each for each in made}
     for each in optimized_programs().choices():
@@ -388,11 +390,11 @@ def _tell(choice: ImplementationChoice) -> None:
 def _key(
     call: FunctionalCall, structure: Structure, types: tuple[str, ...], names: tuple[str, ...]
 ) -> str | None:
-    """Return the name of a decision on disk; None where all that decides it is not known."""
+    """Return the name of a decision on disk; None if a part of its key is unknown."""
     try:
         functions = [find_implementation(call.functional, name).function for name in names]
         plain = plain_structure(structure)
-    except (NotPlainError, GptrsError):  # one that is broken is left out, and told of, by the race
+    except (NotPlainError, GptrsError):  # the comparison excludes and reports broken ones
         return None
     packages = {package_of(str(getattr(each, "__module__", ""))) for each in functions}
     threads: object = getattr(call.engine, "threads", None)

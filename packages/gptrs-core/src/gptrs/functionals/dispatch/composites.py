@@ -54,8 +54,8 @@ class CompositeCalls:
     instruction cannot hold it: an argument is no attribute, the body uses tensors that it is not
     given, ops run one by one (eager mode), or a `benchmark` policy times a functional in the body.
 
-    A kind with an implementation behind a slash is one that backends do not claim: `gelu.v1/fast`,
-    and `attention.v1/overridden` where an override changes what the portable body captures.
+    Backends do not claim a kind with an implementation after a slash: `gelu.v1/fast`, or
+    `attention.v1/overridden` if an override changes what the portable body captures.
     """
 
     def __init__(self, kind: str, portable: Body) -> None:
@@ -65,9 +65,9 @@ class CompositeCalls:
         self._defaults = {name: each.default for name, each in parameters.items()}
 
     def call(self, body: Body, name: str | None, args: Arguments, kwargs: Keywords) -> object:
-        """Return the results of `body(*args, **kwargs)`, and raise what it raises.
+        """Return the results of `body(*args, **kwargs)`, and raise its errors.
 
-        `name` is that of the implementation, None for the portable one.
+        `name` is the name of the implementation, None for the portable one.
         """
         if execute.eager():
             return body(*args, **kwargs)
@@ -139,7 +139,7 @@ class CompositeCalls:
         return None if made is None else self._known.find(made.op, lambda: made)[0]
 
     def _attributes(self, given: Mapping[str, object]) -> Dictionary | None:
-        """Return the arguments that are no tensors; None if one of them cannot be an attribute."""
+        """Return the arguments that are not tensors; None if one of them cannot be an attribute."""
         attrs: dict[str, DictionaryValue] = {}
         for name, value in given.items():
             if isinstance(value, Tensor) or (value is None and self._defaults[name] is None):
@@ -152,7 +152,7 @@ class CompositeCalls:
 
 
 def _plain(value: object) -> DictionaryValue | None:
-    """Return an argument as an attribute: pairs of pairs are flat. None for what is none."""
+    """Return an argument as an attribute: pairs of pairs are flat. None for other values."""
     if type(value) in _PLAIN:
         return cast("DictionaryValue", value)
     if type(value) not in (tuple, list, range):
@@ -172,7 +172,7 @@ def _plain(value: object) -> DictionaryValue | None:
 def _decomposed(
     kind: str, run: Body, operands: Mapping[str, Tensor], attrs: Dictionary
 ) -> _Decomposed | None:
-    """Capture a call; None where no function can stand for it."""
+    """Capture a call; None if no function can represent it."""
     returned: list[object] = []
 
     def body(*placeholders: Tensor) -> Tensor | Sequence[Tensor]:
@@ -182,7 +182,7 @@ def _decomposed(
     try:
         captured = capture_body(kind, body, [operand.type for operand in operands.values()])
     except Exception:
-        return None  # the call in place raises it again, of the tensors that it was given
+        return None  # the call in place raises it again, with its own tensors
     if captured.outside or not captured.results:
         return None
     made = as_function(captured)

@@ -46,7 +46,7 @@ class Prefer:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Use the fastest on operands like these, and remember that of the last `entries` kinds."""
+    """Use the fastest on operands like these; remember decisions for the last `entries` kinds."""
 
     entries: int = DEFAULT_ENTRIES
 
@@ -68,7 +68,7 @@ def _is_chosen(name: str) -> bool:
 
 
 def parse_policy(functional: str, text: object) -> Policy:
-    """Parse a policy for a functional; UsageError if `text` is none."""
+    """Parse a policy for a functional; UsageError if `text` is not a policy."""
     if not isinstance(text, str):
         raise _no_policy(functional, repr(text), "")
     stripped = text.strip()

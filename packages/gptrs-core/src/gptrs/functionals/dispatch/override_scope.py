@@ -1,4 +1,4 @@
-"""Scopes in which functionals are overridden, and what each policy does at a call."""
+"""Scopes in which functionals are overridden, and the effect of each policy on a call."""
 
 from __future__ import annotations
 

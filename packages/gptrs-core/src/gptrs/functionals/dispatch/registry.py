@@ -27,8 +27,8 @@ PORTABLE = "portable"
 class Implementation:
     """One way to compute a functional: the same parameters, the same meaning.
 
-    `declines`, called with the arguments of a call, says why the implementation does not take
-    them; None where it does. Without it everything is taken that the functional takes.
+    `declines`, called with the arguments of a call, returns why the implementation does not support
+    them, or None. Without it everything is taken that the functional takes.
     """
 
     functional: str
@@ -37,7 +37,7 @@ class Implementation:
     declines: Callable[..., object] | None = None
 
     def refusal(self, args: Arguments, kwargs: Keywords) -> str | None:
-        """Return why it declines these arguments, None if it takes them."""
+        """Return why it declines these arguments, None if it supports them."""
         reason = None if self.declines is None else self.declines(*args, **kwargs)
         if reason is None or isinstance(reason, str):
             return reason
@@ -47,7 +47,7 @@ class Implementation:
         )
 
     def run(self, args: Arguments, kwargs: Keywords) -> object:
-        """Its result; a call of the functional inside of it is a call of the portable one."""
+        """Return its result; calls of the functional inside of it use the portable one."""
         with suspended(self.functional):
             composite = _composites.get(self.functional)
             if composite is None:
@@ -146,7 +146,7 @@ def implement(
     """Decorator: register another implementation of a functional; same parameters, same meaning.
 
     `declines` gets the arguments of each call and returns None, or why the implementation does not
-    take them. UsageError when there is no such functional, or the name is taken or malformed.
+    support them. UsageError when there is no such functional, or the name is taken or malformed.
     """
     known = _registered(functional)
     if name in known:
@@ -177,7 +177,7 @@ def composite_names() -> tuple[str, ...]:
 def implementations() -> dict[str, tuple[str, ...]]:
     """Return the names of the implementations of every functional, the portable one first.
 
-    Those of plugins are known by their descriptions; nothing is imported to list them.
+    Those of plugins are listed from their descriptions; nothing is imported.
     """
     return {name: implementation_names(name) for name in functional_names()}
 
@@ -191,8 +191,8 @@ def implementation_names(functional: str) -> tuple[str, ...]:
 def find_implementation(functional: str, name: str) -> Implementation:
     """Return the implementation of that name, imported if a plugin has it.
 
-    UsageError for an unknown functional or name, with what comes close; PluginError when the plugin
-    that has it cannot be used.
+    UsageError for an unknown functional or name, with close matches; PluginError if its plugin
+    cannot be used.
     """
     known = _registered(functional)
     if name in known:

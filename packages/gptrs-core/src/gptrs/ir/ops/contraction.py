@@ -56,7 +56,7 @@ class DotGeneral(Op):
         return _others(rhs.rank, self.batch_rhs + self.contract_rhs)
 
     def accumulator(self, lhs: TensorType) -> DType:
-        """The type in which products are summed for operands of the type of `lhs`."""
+        """Return the type in which products are summed for operands of the type of `lhs`."""
         return self.accum_dtype or lhs.dtype.accumulator
 
     def _require_paired(

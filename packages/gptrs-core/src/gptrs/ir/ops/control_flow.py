@@ -1,6 +1,6 @@
 """Ops that run regions and functions: branches, loops and calls.
 
-A region sees its parameters alone, so whatever it needs of the outside is an operand.
+A region sees only its parameters, so all outside values that it needs are operands.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Types = tuple[TensorType, ...]
 
 
 class ControlFlow(Op):
-    """Common base of control flow: no element of an operand is looked at, but for a predicate."""
+    """Common base of control flow: no element of an operand is read, except a predicate."""
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-        """`i1` whatever the operands are: a backend has such an op for all types or for none."""
+        """`i1` for all operands: a backend has such an op for all types or for none."""
         return dtypes.i1
 
     def require_types(self, what: str, wanted: Types, found: Types) -> None:
@@ -30,7 +30,7 @@ class ControlFlow(Op):
             raise self.error(f"needs {what} ({need}), got ({have})")
 
     def require_some(self, results: Types) -> Types:
-        """`results`; ProgramError if there are none, since nothing could come of the op."""
+        """Return `results`; ProgramError if there are none, since the op would have no effect."""
         if not results:
             raise self.error("needs at least one result")
         return results
@@ -64,9 +64,9 @@ class Cond(ControlFlow):
 class While(ControlFlow):
     """`state = body(state)` as long as `condition(state)` is true; the last state.
 
-    The operands are the first state, one value or more. `condition` gives one `i1[]` and `body`
-    the next state; both take the state, whose types stay the same. A condition that is false at
-    once gives the operands themselves. Nothing bounds how often the body runs.
+    The operands are the first state, one value or more. `condition` returns one `i1[]` and `body`
+    the next state; both take the state, whose types do not change. If the condition is false at
+    first, the results are the operands. Nothing bounds how often the body runs.
     """
 
     region_names = ("condition", "body")
@@ -92,7 +92,7 @@ class Scan(ControlFlow):
     `y` stacked along a new leading axis, `out[i] = y` of step i. With `reverse` the steps go from
     the last i to the first, and `out[i]` still belongs to `x[i]`. `length` is the number of steps;
     it is needed where nothing is scanned and must agree otherwise. Zero steps give the first
-    carried values and stacks of leading dim 0. The types of carried values stay the same.
+    carried values and stacks of leading dim 0. The types of carried values do not change.
     """
 
     carry_count: int
@@ -119,12 +119,12 @@ class Scan(ControlFlow):
         """How often the body runs for operands of these types."""
         scanned = operands[self.carry_count :]
         if any(x.rank == 0 for x in scanned):
-            raise self.error("needs a leading axis in what it scans", *scanned)
+            raise self.error("needs a leading axis in its scanned operands", *scanned)
         if self.length is None and not scanned:
             raise self.error("scans nothing, so that it needs `length`")
         steps = scanned[0].shape[0] if self.length is None else self.length
         if any(x.shape[0] != steps for x in scanned):
-            raise self.error(f"needs the leading dim {steps} in all that it scans", *scanned)
+            raise self.error(f"needs the leading dim {steps} in all scanned operands", *scanned)
         if steps < 0:
             raise self.error(f"needs a length >= 0, got {steps}")
         return steps

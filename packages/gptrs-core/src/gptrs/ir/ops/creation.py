@@ -1,4 +1,4 @@
-"""Ops that make a tensor from attributes alone."""
+"""Ops that make a tensor from attributes only."""
 
 from __future__ import annotations
 

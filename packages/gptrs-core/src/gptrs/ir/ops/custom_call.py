@@ -22,12 +22,12 @@ _TARGET = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\.v[0-9]+")
 class Composite(ControlFlow):
     """The results of `decomposition`, a function above this one, under a name: `softmax.v1`.
 
-    The function says what the composite computes; `kind`, `attrs` and the names of the `operands`
-    tell a backend which function it is, so that it may put a kernel of its own in its place. One
-    that does not know the `kind` runs the function, so a composite never changes what a program
-    means. `kind` is a name with a version; an implementation other than the usual one follows a
-    slash, `gelu.v1/sigmoid`. `operands` are the parameters that the operands belong to, in their
-    order, joined by blanks: `x weight bias`.
+    The function defines what the composite computes; `kind`, `attrs` and the names of the
+    `operands` tell a backend which function it is, so that it may substitute a kernel. One that
+    does not know the `kind` runs the function, so a composite never changes what a program means.
+    `kind` is a name with a version; an implementation other than the usual one follows a slash,
+    `gelu.v1/sigmoid`. `operands` are the parameters that the operands belong to, in their order,
+    joined by blanks: `x weight bias`.
     """
 
     kind: str
@@ -63,8 +63,8 @@ class Composite(ControlFlow):
 class CustomCall(Op):
     """A pure function that a backend provides: `target` for these operands and `attrs`.
 
-    `target` is namespaced and versioned, `gptrs.numba.linear.f32.v1`; only its owner says what it
-    means. `results` are the types of the results, which nothing else can tell, at least one. A
+    `target` is namespaced and versioned, `gptrs.numba.linear.f32.v1`; its owner defines its
+    meaning. `results` are the types of the results, which cannot be inferred; at least one. A
     backend that does not know the target refuses the program before it runs; the call is never
     replaced by something else. What every backend can run is a `composite`.
     """
@@ -83,12 +83,12 @@ class CustomCall(Op):
         return self.results
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-        """`i1` whatever the operands are: a backend knows a call by its target."""
+        """`i1` for all operands: a backend recognizes a call by its target."""
         return dtypes.i1
 
 
 def decompositions(program: Program) -> frozenset[str]:
-    """Return the names of the functions that nothing but composites refers to."""
+    """Return the names of the functions that only composites refer to."""
     plain, inner = {"main"}, set[str]()
     for function in reversed(program.functions):  # each after all that refer to it
         is_inner = function.name in inner - plain

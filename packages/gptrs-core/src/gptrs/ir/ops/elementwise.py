@@ -73,9 +73,9 @@ def row(
     functional: str | None = "",
     commutative: bool = False,
 ) -> Callable[[RowType], RowType]:
-    """Class decorator: register a `Unary` or `Binary` op; what each fact means, `Row` says.
+    """Class decorator: register a `Unary` or `Binary` op; `Row` explains each parameter.
 
-    The functional has the name of the op unless `functional` gives another, or None for none.
+    `functional` renames the functional, which otherwise has the name of the op; None creates none.
     """
 
     def register(cls: RowType) -> RowType:

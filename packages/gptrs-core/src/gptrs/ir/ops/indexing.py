@@ -77,10 +77,10 @@ class DynamicSlice(Op):
 class DynamicUpdateSlice(Op):
     """`x` with the block at `starts` replaced by `update`.
 
-    `out[start + i ..] = update[i..]`, and `x` elsewhere; `starts` are what they are for
-    `dynamic_slice` and clamp in the same way, to [0, dim - update dim]. Both are of one element
-    type, any. Refused: an `update` of another type or rank or larger than `x` on an axis, another
-    number of starts than axes, starts that are no integers.
+    `out[start + i ..] = update[i..]`, and `x` elsewhere; `starts` are as for `dynamic_slice` and
+    clamped in the same way, to [0, dim - update dim]. Both are of one element type, any. Refused:
+    an `update` of another type or rank or larger than `x` on an axis, another number of starts than
+    axes, starts that are no integers.
     """
 
     def infer(self, x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
@@ -100,7 +100,7 @@ class ScatterReduce(Op):
 
     For every position `p.., i, q..` of `updates`, with `j = indices[p.., i, q..]`:
     `out[p.., j, q..] = kind(out[p.., j, q..], updates[p.., i, q..])`, where `out` starts as `x`.
-    Elements that no index names are those of `x`.
+    Elements without an index are those of `x`.
 
     `indices`, of any integer type, and `updates`, of the element type of `x`, have one shape: the
     rank of `x`, any size along `axis`, no larger than `x` on the other axes. `replace` takes every
@@ -159,7 +159,7 @@ class SegmentReduce(Op):
     num_segments: int
 
     def infer(self, x: TensorType, segment_ids: TensorType) -> TensorType:
-        """`num_segments` rows like those of `x`."""
+        """Return `num_segments` rows like those of `x`."""
         self.require_kind(segment_ids, "signed", "unsigned")
         if self.kind in ("max", "min"):
             self.require_kind(x, "signed", "unsigned", "float")

@@ -54,7 +54,8 @@ class Transpose(Op):
 
 @op("broadcast_to")
 class BroadcastTo(Op):
-    """`x` repeated to `shape`: axes align at the right, each dim of `x` is 1 or that of `shape`.
+    """`x` repeated to `shape`: axes align at the right, each dim of `x` is 1 or equal to that of
+    `shape`.
 
     `out[.., i..] = x[j..]` with `j = 0` on an axis where `x` has 1 and `j = i` elsewhere. `x` is of
     any element type. 1 becomes 0 where `shape` has 0. Refused: a `shape` of lower rank, and dims
@@ -136,8 +137,8 @@ class Pad(Op):
     `out[o..] = x[i..]` where `o = low + i * (interior + 1)` on every axis for some `0 <= i < dim`,
     else `value`. Each result dim is `low + dim + interior * max(dim - 1, 0) + high`: first
     `interior` values go between neighbours, then `low` and `high` to the ends, where a negative one
-    takes as many elements away, of `x` or put in between. A side may trim all there is and more if
-    the other adds enough: what comes out is then `value` alone.
+    takes as many elements away, of `x` or put in between. A side may trim everything and more if
+    the other adds enough: then all elements are `value`.
 
     The lists have one integer an axis, `interior` none below 0 (default: 0 on each). `x` is of any
     element type, `value` of the same (default: 0, false for `i1`); bits are kept, NaN included.
@@ -156,7 +157,7 @@ class Pad(Op):
         if not len(self.low) == len(self.high) == len(interior) == x.rank:
             raise self.error(f"needs {x.rank} integers in `low`, `high` and `interior`", x)
         if self.value is not None and self.value.type.dtype is not x.dtype:
-            raise self.error(f"needs a value of its own type, got {self.value.type.dtype}", x)
+            raise self.error(f"needs a value of the same type, got {self.value.type.dtype}", x)
         sides = zip(self.low, self.high, interior, x.shape, strict=True)
         return x.with_shape(tuple(self._padded(x, axis, *side) for axis, side in enumerate(sides)))
 

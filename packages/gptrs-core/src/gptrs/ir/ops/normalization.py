@@ -16,11 +16,11 @@ class LayerNorm(Op):
     is computed in f32 (f64 for f64) and rounded once to the type of `x`: `d = x - mean(x)`,
     `c = d - mean(d)`, `out = c / sqrt(mean(c * c) + epsilon) * scale + bias`, where
     `mean(y) = sum(y) / n` and `n = x.shape[axis]`. The second mean is the rounding error of the
-    first; without it, elements far from 0 that hardly vary would be nothing but that error.
-    `mean(c * c)` is the biased variance, never `mean(x * x) - mean(x) * mean(x)`. No sum overflows
-    whose mean does not. A NaN or an infinity makes every element along its axis NaN. `epsilon` is
-    finite, not negative, and rounded to the computing type; with 0, elements that are all equal
-    give NaN. An empty axis is legal.
+    first; without it, the result for elements far from 0 that hardly vary would be dominated by
+    that error. `mean(c * c)` is the biased variance, never `mean(x * x) - mean(x) * mean(x)`. No
+    sum overflows whose mean does not. A NaN or an infinity makes every element along its axis NaN.
+    `epsilon` is finite, not negative, and rounded to the computing type; with 0, elements that are
+    all equal give NaN. An empty axis is legal.
     """
 
     epsilon: float

@@ -45,14 +45,16 @@ class Quantization(Op):
     def require_parameter_shapes(
         self, x: TensorType, scale: TensorType, offset: TensorType, what: str
     ) -> None:
-        """ProgramError unless each is for the whole tensor or of the shape that `x` asks for."""
+        """Raise ProgramError unless each is for the whole tensor or has the shape that `x`
+        requires.
+        """
         wanted = self.parameter_shape(x)
         if scale.shape not in ((), wanted) or offset.shape not in ((), wanted):
             shapes = f"{list(wanted)} or []" if wanted else "[]"
             raise self.error(f"needs {what} of {shapes}", x, scale, offset)
 
     def parameter_shape(self, x: TensorType) -> Shape:
-        """The shape of the parameters of all groups of `x`; ProgramError if there is none."""
+        """Return the shape of the parameters of all groups of `x`; ProgramError if none."""
         if self.axis is None:
             if self.group_size is not None:
                 raise self.error("needs an axis for its groups", x)
@@ -73,12 +75,12 @@ class Quantize(Quantization):
     """`clamp(round_nearest_even(x / scale) + zero_point, least, greatest)` as `dtype`.
 
     `x` and `scale` are floats, each of any float type, `zero_point` is `si32`, and `dtype` is an
-    integer type of at most 32 bits, whose limits are `least` and `greatest`. Which scale and zero
-    point apply to an element: with no `axis` the only one (rank 0); with `axis` that at its index
-    along it (vectors of `x.shape[axis]`); with `axis` and `group_size` that of its group (the shape
-    of `x` with `axis` divided by `group_size`, which must divide it, and
-    index `i // group_size` along it). Either of them may be of rank 0 all the same, and is then
-    for the whole tensor.
+    integer type of at most 32 bits, whose limits are `least` and `greatest`. The scale and zero
+    point of an element: without `axis` the only one (rank 0); with `axis` the one at its index
+    along it (vectors of `x.shape[axis]`); with `axis` and `group_size` the one of its group (the
+    shape of `x` with `axis` divided by `group_size`, which must divide it, and index `i //
+    group_size` along it). In any case, either may have rank 0, and then applies to the whole
+    tensor.
 
     The division is done in f32, in f64 if `x` or `scale` is f64, and rounded to nearest even; so
     is the quotient to an integer. NaN counts as 0 there, as in `cast`. The sum is exact, as of
@@ -125,9 +127,9 @@ class DequantizeAffine(Quantization):
     """`q * scale + bias` as the float type `dtype`.
 
     `q` is an integer tensor of at most 32 bits, `scale` and `bias` are floats, each of any float
-    type; which of them apply to an element is as in `quantize`. All is computed in f32, in f64 if
-    `scale`, `bias` or `dtype` is f64: `q` is rounded to nearest even to that type, then the
-    product, then the sum, which is cast to `dtype` in the end.
+    type; they apply to elements as in `quantize`. All is computed in f32, in f64 if `scale`, `bias`
+    or `dtype` is f64: `q` is rounded to nearest even to that type, then the product, then the sum,
+    which is cast to `dtype` in the end.
     """
 
     dtype: DType
@@ -147,7 +149,7 @@ class DequantizeAffine(Quantization):
 class Requantize(Quantization):
     """`quantize(dequantize(q, scale_in, zero_point_in), scale_out, zero_point_out)`.
 
-    The value in between is f32, f64 if one of the scales is f64, and the steps are those of the
+    The intermediate value is f32, or f64 if one of the scales is f64; the steps are those of the
     two ops. `q` and `dtype` are integers of at most 32 bits. `axis` and `group_size` apply to both
     pairs of scale and zero point.
     """
@@ -178,9 +180,9 @@ class UnpackBits(Op):
 
     The bytes along the axis are one stream of bits, from the least significant bit of the first
     byte to the most significant one of the last. Integer `i` is bits `i * bits` to
-    `(i + 1) * bits - 1` of it, its least significant bit first, whether these lie in one byte or
-    two: with 4 bits the low half of byte 0, its high half, the low half of byte 1, ... `bits` is
-    from 1 to 8, and the integers must fill the stream: `8 * size` is a multiple of it.
+    `(i + 1) * bits - 1` of it, its least significant bit first, even across two bytes: with 4 bits
+    the low half of byte 0, its high half, the low half of byte 1, ... `bits` is from 1 to 8, and
+    the integers must fill the stream: `8 * size` is a multiple of it.
     """
 
     bits: int

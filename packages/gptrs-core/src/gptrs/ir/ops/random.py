@@ -46,8 +46,8 @@ class RngUniform(Random):
     `c0 c1 c2 c3 = high(q) ^ c1 ^ k0, low(q), high(p) ^ c3 ^ k1, low(p)`, and after it
     `k0 = k0 + 0x9E3779B9`, `k1 = k1 + 0xBB67AE85` modulo 2^32.
 
-    Element `i` of the result, in row-major order, is made of the word `v = w[i]`, that of a 64-bit
-    type of `v = w[2i] + 2^32 * w[2i + 1]`. An unsigned result is `v` itself. A float is
+    Element `i` of the result, in row-major order, is derived from the word `v = w[i]`, for a 64-bit
+    type from `v = w[2i] + 2^32 * w[2i + 1]`. An unsigned result is `v` itself. A float is
     `floor(v / 2^(W - p)) * 2^-p`: the `p` leading of the `W` = 32 or 64 bits of `v`, where `p` is
     53 for f64, 24 for f32, 11 for f16, 8 for bf16, 4 for f8e4m3, 3 for f8e5m2. Every such number
     is exact in its type. So a draw of `n` elements and one with `n / 4` (64-bit: `n / 2`) added to
@@ -66,8 +66,8 @@ class RngNormal(Random):
     Element `i` is made of the same `v` as in `rng_uniform`. `u = (v + 0.5) * 2^-32`, for f64
     `u = (floor(v / 2^12) + 0.5) * 2^-52`: exact in f64, and never 0 or 1. The result is the inverse
     of the normal distribution function at `u`, by Wichura's algorithm AS 241 (PPND16), computed in
-    f64 and rounded once, to nearest even, to `dtype`. Each operation below is one of IEEE 754, is
-    rounded to nearest even by itself (nothing is fused), and is done in the order of the brackets.
+    f64 and rounded once, to nearest even, to `dtype`. Each operation below follows IEEE 754, is
+    rounded to nearest even separately (nothing is fused), and is done in the order of the brackets.
     `P(x; a, b, .., z)` is a polynomial by Horner's rule, `(((a * x) + b) * x + ..) * x + z`.
 
     `q = u - 0.5`. If `|q| <= 0.425`: `r = 0.180625 - q * q`, result

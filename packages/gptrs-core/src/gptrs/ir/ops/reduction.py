@@ -13,7 +13,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """`shape` without `axes`, or with 1 in their place."""
+    """Return `shape` without `axes`, or with size 1 for them."""
     if keepdims:
         return tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
     return tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
@@ -32,8 +32,8 @@ class Reduce(Op):
     any order, and where it is a float of 8 or 16 bits, partial totals may be kept in f32. The total
     is converted as by `cast` to `out_dtype` (default: the type of `x`), which for the other kinds
     is a conversion of the result. Both must be of the kind of the type of `x`, integers of any
-    width and sign counting as one kind. `axes` ascend without repetition; none at all is legal and
-    only converts. `keepdims` leaves 1 in place of each.
+    width and sign counting as one kind. `axes` ascend without repetition; empty `axes` are legal
+    and only convert. `keepdims` keeps each with size 1.
 
     Refused: an element type that `kind` does not take, axes that `x` does not have, are repeated
     or do not ascend, `accum_dtype` for another kind than sum and prod, and types of another kind.
@@ -89,9 +89,9 @@ class ArgExtreme(Op):
 class Argmax(ArgExtreme):
     """Index of the largest element along `axis`: the first of equals; a NaN counts as largest.
 
-    Reals and `i1` (true is larger); -0.0 equals 0.0, and the first NaN wins. `keepdims` leaves 1 in
-    place of `axis`. `dtype` is si32 or si64. Refused: an `axis` that `x` does not have or that is
-    empty (other dims may be 0), and one of more than 2^31 elements with si32.
+    Reals and `i1` (true is larger); -0.0 equals 0.0, and the first NaN wins. `keepdims` keeps
+    `axis` with size 1. `dtype` is si32 or si64. Refused: an `axis` that `x` does not have or that
+    is empty (other dims may be 0), and one of more than 2^31 elements with si32.
     """
 
     axis: int
@@ -103,7 +103,7 @@ class Argmax(ArgExtreme):
 class Argmin(ArgExtreme):
     """Index of the least element along `axis`: the first of equals; a NaN counts as the least.
 
-    Element types, `keepdims`, `dtype` and what is refused are those of `argmax`.
+    Element types, `keepdims`, `dtype` and errors are as for `argmax`.
     """
 
     axis: int

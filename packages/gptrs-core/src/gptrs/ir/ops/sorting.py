@@ -1,7 +1,7 @@
 """Ops that put elements in order.
 
-The order is that of the values, with false below true, -0.0 equal to 0.0, and NaN, whatever its
-sign, equal to itself and greater than all else.
+Values are ordered with false below true, -0.0 equal to 0.0, and NaN of any sign equal to itself and
+greater than all else.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gptrs.ir.tensor_type import TensorType
 
 @op("sort")
 class Sort(Op):
-    """The operands along `axis` in the order in which `x`, the first of them, ascends.
+    """Sort the operands along `axis` by ascending `x`, the first of them.
 
-    Each line of `x` along `axis` is put in order, NaN last, and the lines of the other operands at
-    the same place are permuted alike: with `p` the permutation of a line,
-    `out[.., i, ..] = operand[.., p[i], ..]`, for as many results as operands. With `descending` the
-    order is the opposite, NaN first. Equal elements, -0.0 and 0.0 among them, stay in the order of
-    their positions, with `descending` too; if not `stable`, in any order. Bits are kept.
+    Each line of `x` along `axis` is sorted, NaN last, and the corresponding lines of the other
+    operands are permuted alike: with `p` the permutation of a line, `out[.., i, ..] = operand[..,
+    p[i], ..]`, for as many results as operands. With `descending` the order is the opposite, NaN
+    first. Equal elements, including -0.0 and 0.0, keep their order, with `descending` too; if not
+    `stable`, their order is unspecified. Bits are kept.
 
     `x` is of reals or `i1`, the other operands of any element type, and all have one shape; empty
     dims are legal. Refused: other shapes, complex `x`, and an `axis` that the operands do not have,
@@ -46,10 +46,10 @@ class Sort(Op):
 class TopK(Op):
     """The `k` largest elements along `axis`, largest first, and their indices along it.
 
-    `values` and `indices` have `k` in place of the size of `axis`. Of equal elements, -0.0 and 0.0
-    among them, the one with the smaller index comes first, and NaN counts as greatest. If not
-    `largest`, the `k` least, least first: ties go to the smaller index again, and NaN comes last.
-    That is the beginning of a stable `sort`, in `values` bit for bit.
+    In `values` and `indices`, `axis` has size `k`. Among equal elements, including -0.0 and 0.0,
+    the smaller index comes first, and NaN counts as greatest. If not `largest`, the `k` least,
+    least first: ties go to the smaller index again, and NaN comes last. That is the beginning of a
+    stable `sort`, in `values` bit for bit.
 
     `x` is of reals or `i1`; `indices_dtype` is si32 or si64. `k` may be 0 or the whole axis.
     Refused: complex `x`, an `axis` that it does not have, a `k` outside [0, x.shape[axis]], and an

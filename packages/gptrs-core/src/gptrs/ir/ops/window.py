@@ -79,19 +79,18 @@ class Windowed(Op):
 class ReduceWindow(Windowed):
     """`kind` over the elements under each position of a window with one size an axis of `x`.
 
-    `out[o..] = kind over k.., 0 <= k < window, of x[o * strides + k * dilation - low ..]`. What
-    lies outside `x` counts as the identity of `kind`: 0 (sum), 1 (prod), the least value or -inf
-    (max), the greatest value or inf (min); so does a window that meets no element. `padding` is
-    `[low0, high0, low1, high1, ...]`. Each result dim is
-    `floor((low + dim + high - ((window - 1) * dilation + 1)) / stride) + 1`, and 0 where that is
-    negative. Default: strides and dilation of 1, no padding.
+    `out[o..] = kind over k.., 0 <= k < window, of x[o * strides + k * dilation - low ..]`. Elements
+    outside `x` count as the identity of `kind`: 0 (sum), 1 (prod), the least value or -inf (max),
+    the greatest value or inf (min); so does a window without elements. `padding` is `[low0, high0,
+    low1, high1, ...]`. Each result dim is `floor((low + dim + high - ((window - 1) * dilation + 1))
+    / stride) + 1`, and 0 where that is negative. Default: strides and dilation of 1, no padding.
 
     sum and prod take numbers, max and min reals; NaN propagates. Sums and products are kept in
     `accum_dtype` (default: f32 for 8- and 16-bit floats, else the type of `x`; integers wrap in
     it) and converted as by `cast` to `out_dtype` (default: the type of `x`). Both must be of the
-    kind of the type of `x`; `accum_dtype` is for sum and prod only. Refused: lists of another
-    length, window, strides or dilation below 1, negative padding, and padding that would make `x`
-    larger than a tensor may be.
+    same kind as the type of `x`; `accum_dtype` applies only to sum and prod. Refused: lists of
+    another length, window, strides or dilation below 1, negative padding, and padding that would
+    make `x` larger than a tensor may be.
     """
 
     kind: Literal["sum", "prod", "max", "min"]
@@ -144,6 +143,6 @@ class ExtractPatches(Windowed):
         if x.rank < 2:
             raise self.error("needs (N, spatial.., C): at least 2 axes", x)
         if self.value is not None and self.value.type.dtype is not x.dtype:
-            raise self.error(f"needs a value of its own type, got {self.value.type.dtype}", x)
+            raise self.error(f"needs a value of the same type, got {self.value.type.dtype}", x)
         positions = self.positions(x, outer=1)
         return x.with_shape((x.shape[0], *positions, math.prod(self.window) * x.shape[-1]))

@@ -1,1 +1,1 @@
-"""The passes, one file each; `gptrs.optimizer.pipeline` says which run and in which order."""
+"""The passes by subject; `gptrs.optimizer.pipeline` says which run and in which order."""

@@ -47,8 +47,9 @@ b = Attribute[DType]("b")
 c = Attribute[DType]("c")
 
 _SIGNIFICAND = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "f64": 53}
-"""Bits of the significand, the implicit one included. An integer of so many bits is exact: none is
-out of the range of a type that holds all its bits."""
+"""Bits of the significand, the implicit one included. Integers of so many bits are exact: they are
+in the range of a type that holds all their bits.
+"""
 
 _WIDER_FLOATS = {
     "f8e4m3": ("bf16", "f16", "f32", "f64"),
@@ -64,7 +65,7 @@ _PARTS = {"cf32": "f32", "cf64": "f64"}
 def is_exact(source: DType, target: DType) -> bool:
     """Return whether `target` holds every value of `source`, -0.0 and infinities included.
 
-    A NaN comes out as a NaN, with bits of its own.
+    A NaN results in a NaN, possibly with other bits.
     """
     if source is target or source.is_bool:
         return True
@@ -158,8 +159,8 @@ LATE_CASTS = RewritePass("late-casts", (read_of_cast,))
 
 # Rounds the operands of products with a matrix to bf16: what the precision `bf16` means in PTIR.
 #
-# Not part of the pipeline, as it changes results: a backend of that precision runs it in
-# `legalize`, or computes the same by kernels of its own.
+# Not part of the pipeline, as it changes results: a backend with that precision runs it in
+# `legalize`, or computes the same with its own kernels.
 
 
 dot_general = calls(DotGeneral)
@@ -171,8 +172,8 @@ _MATRIX = 2
 def product_with_matrix(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, w) -> dot_general(cast(x, bf16), cast(w, bf16), out_dtype = f32)
 
-    x and w are f32, w is a matrix, and there are no batch axes: linear layers and heads. What was
-    bf16 before it was widened is taken as it was.
+    x and w are f32, w is a matrix, and there are no batch axes: linear layers and heads. An operand
+    that was bf16 before it was widened is used directly.
     """
     op, types = (
         m[dot_general],
@@ -208,7 +209,7 @@ y = Operand("y")
 
 
 def all_ones(dtype: DType) -> int:
-    """Return the number of an integer type, or of `i1`, in which every bit is set."""
+    """Return the value of an integer type, or of `i1`, in which every bit is set."""
     return -1 if dtype.kind == "signed" else 2**dtype.bits - 1
 
 
@@ -301,7 +302,7 @@ def _least(dtype: DType) -> float:
 EXTREME_FOLDING = RewritePass("extreme-folding", (extreme_of_same, extreme_of_limit))
 
 
-# Puts an op that takes less time in the place of one that computes the same.
+# Replaces an op by a faster one that computes the same.
 #
 # It depends on the numbers in a program whether it can: patterns are matched before.
 
@@ -344,7 +345,7 @@ def _exact_reciprocal(number: Literal) -> Literal | None:
     dtype = number.type.dtype
     significand, exponent = math.frexp(float(number.array.astype(np.float64)))
     least, greatest = _EXPONENTS[dtype.name]
-    # The number is 0.5 * 2^exponent; frexp gives infinities and NaN back as they are.
+    # The number is 0.5 * 2^exponent; frexp returns infinities and NaN unchanged.
     if abs(significand) != 0.5 or not least <= 1 - exponent <= greatest:
         return None
     return Literal.full(math.copysign(2.0 ** (1 - exponent), significand), dtype)

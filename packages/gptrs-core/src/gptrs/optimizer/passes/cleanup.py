@@ -25,8 +25,8 @@ from gptrs.quick_dataclass import dataclass
 def without_dead_code(region: Region) -> Region:
     """Return `let y = f(x) in z -> z` where z does not read y.
 
-    Every op is pure, so that only results count; an instruction stays whole while one of its
-    results is read. With it goes an error that it would have raised. Parameters stay.
+    Every op is pure, so only results matter; an instruction is kept whole while one of its results
+    is read. With it goes an error that it would have raised. Parameters are kept.
     """
     live: set[Value] = set(region.results)
     kept: list[Instruction] = []
@@ -53,8 +53,8 @@ def with_common_subexpressions(region: Region) -> Region:
     """`let y = f(x), z = f(x) in g(y, z) -> let y = f(x) in g(y, y)`.
 
     Two instructions are the same if op, attributes, operands and regions are; literals compare by
-    their bits, and operands of commutative ops in any order. Every op is a function of these alone
-    (random numbers come from an operand), so that the first of them serves for all.
+    their bits, and operands of commutative ops in any order. Every op is a function of only these
+    (random numbers come from an operand), so the first instruction serves all.
     """
     first: dict[Key, Instruction] = {}
     known: dict[Value, Value] = {}
@@ -85,7 +85,7 @@ def _in_order(op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]) ->
 COMMON_SUBEXPRESSIONS = RegionPass("common-subexpressions", with_common_subexpressions)
 
 
-# Takes out of loops what is the same in every step.
+# Moves computations that are the same in every step out of loops.
 
 
 _WORTH: tuple[type[Op], ...] = (
@@ -99,9 +99,9 @@ _WORTH: tuple[type[Op], ...] = (
 def without_loop_invariants(region: Region) -> Region:
     """`while(s, c): (f(c) + s, c) -> let y = f(c) in while(s, c, y): (y + s, c, y)`.
 
-    A carried value is invariant where the body hands it on as it came. What the body computes of
-    such values and of constants alone, by ops that cannot fail, is computed in front of the loop
-    and carried as one more invariant.
+    A carried value is invariant where the body hands it on as it came. Instructions of the body
+    that read only such values and constants, and cannot fail, are computed before the loop and
+    carried as additional invariants.
     """
     kept: list[Instruction] = []
     known: dict[Value, Value] = {}
@@ -167,7 +167,7 @@ def _hoist(
     """
     body, count = instruction.regions[-1], _carry_count(instruction)
     rest = [made for made in body.instructions if made not in hoisted]
-    # Constants are made anew on both sides, for they cost nothing and need not be carried.
+    # Constants are recomputed on both sides, because they cost nothing and need not be carried.
     cheap = [made for made in hoisted if isinstance(made.op, CHEAP)]
     read = {operand for made in (*cheap, *rest) for operand in made.operands} | set(body.results)
     values = [v for made in hoisted if not isinstance(made.op, CHEAP) for v in made.results]
@@ -221,9 +221,9 @@ LOOP_INVARIANTS = RegionPass("loop-invariants", without_loop_invariants)
 class Inlining:
     """`call x {function = @f} -> f(x)`, and the same for `composite`s that `claim` leaves.
 
-    A program of `@main` alone comes out, and with `share` of the functions besides that `@main`
-    calls more than once. Without `calls` composites alone are inlined; functions stay, without
-    decompositions that nothing else calls.
+    The result is only `@main`, and with `share` also the functions that `@main` calls more than
+    once. Without `calls`, only composites are inlined; functions remain, except decompositions that
+    nothing else calls.
     """
 
     claim: Claim = unclaimed
@@ -252,7 +252,7 @@ class Inlining:
         return Program(tuple(functions))
 
     def _kept(self, program: Program) -> frozenset[str]:
-        """Return the functions, besides `@main`, that stay."""
+        """Return the functions, besides `@main`, that remain."""
         if self.calls:
             return _called_often(program.main.body) if self.share else frozenset[str]()
         inlined: set[str] = set()
@@ -270,9 +270,9 @@ def _called_often(region: Region) -> frozenset[str]:
 
 
 class _Inliner:
-    """Rebuilds regions; `bodies` holds the callees, in which nothing is left to inline.
+    """Rebuilds regions; `bodies` holds the callees, already inlined.
 
-    Calls of `kept` functions stay.
+    Calls of `kept` functions remain.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class _Inliner:
         self._kept = kept
 
     def region(self, region: Region) -> Region:
-        """Return `region` with the calls in it, at any depth, inlined; itself if there are none."""
+        """Return `region` with its calls, at any depth, inlined; itself if there are none."""
         known: dict[Value, Value] = {}
         kept: list[Instruction] = []
         for instruction in region.instructions:
@@ -307,7 +307,7 @@ class _Inliner:
         return instruction
 
     def _replacement(self, instruction: Instruction) -> Op | Region | None:
-        """Return what computes the instruction in its place, None where it stays."""
+        """Return the replacement of the instruction, None to keep it."""
         op = instruction.op
         if isinstance(op, Composite):
             return self._claimed(op, instruction) or self._bodies[op.decomposition]

@@ -1,4 +1,4 @@
-"""Computes what depends on constants alone, once, when the program is compiled."""
+"""Computes values that depend only on constants, once, when the program is compiled."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from gptrs.optimizer.pass_base import change_regions
 from gptrs.quick_dataclass import dataclass
 
 MAX_BYTES = 65_536
-"""The most that a value may take, so that a program does not outgrow what it computes."""
+"""The largest size of a folded value, so that programs do not grow without bound."""
 
 
 @dataclass(frozen=True)
 class ConstantFolding:
     """`f(c) -> constant` where c are constants, and f is no random op, call, or endless loop.
 
-    Values of more than `MAX_BYTES` are not computed, nor what depends on them. What the evaluator
-    refuses, such as a division of integers by zero, stays and fails when it runs.
+    Values of more than `MAX_BYTES`, and values that depend on them, are not computed. Instructions
+    that the evaluator refuses, such as an integer division by zero, are kept and fail when they
+    run.
     """
 
     evaluate: Evaluator
     name: str = "constant-folding"
 
     def apply(self, program: Program) -> Program:
-        """Return `program` with the constants of every region folded; itself if there are none."""
+        """Return `program` with the constants of every region folded; `program` itself if there are
+        none.
+        """
         return change_regions(program, self._fold)
 
     def _fold(self, region: Region) -> Region:
@@ -76,7 +79,7 @@ class ConstantFolding:
 
 
 def _foldable(region: Region) -> set[Instruction]:
-    """Instructions to put constants in the place of, or to keep for nothing where they are read."""
+    """Return instructions to replace by constants, or to keep at no cost where they are read."""
     small: set[Instruction] = set()
     made_by_small: set[Value] = set()
     for instruction in known_instructions(region, ()):

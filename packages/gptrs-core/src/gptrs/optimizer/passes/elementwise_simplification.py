@@ -178,7 +178,7 @@ def transpose_of_rhs(m: Match, emit: Emitter) -> Value | Declined:
 
 
 def _free_out_of_order(taken: Axes, permutation: Axes) -> list[int]:
-    """Return the free axes of the transposed operand, as axes of x; none if x has that order."""
+    """Return the free axes of the transposed operand, as axes of x; empty if x has that order."""
     free = [permutation[axis] for axis in range(len(permutation)) if axis not in taken]
     return [] if free == sorted(free) else free
 
@@ -187,8 +187,8 @@ def _free_out_of_order(taken: Axes, permutation: Axes) -> list[int]:
 def contraction_in_order(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, y, contract = c) -> dot_general(x, y, contract = sorted(c))
 
-    Pairs of contracted axes are put into the order of the left side. Sums of floats are left as
-    they are where that changes in which order they are added.
+    Pairs of contracted axes are put into the order of the left side. Sums of floats are not changed
+    if that would change the order of additions.
     """
     op, lhs = m[dot_general], m[x].type
     pairs = sorted(zip(op.contract_lhs, op.contract_rhs, strict=True))
@@ -219,7 +219,7 @@ broadcast_to = calls(BroadcastTo)
 def transpose_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(x, p) -> reshape(x, shape(x)[p]) where p keeps the order of all dims but 1s
 
-    Elements stay where they are. A reshape costs nothing on a row-major buffer and folds with its
+    Elements do not move. A reshape costs nothing on a row-major buffer and folds with its
     neighbours, as in the heads of attention over a single token.
     """
     shape = m[x].type.shape
@@ -250,7 +250,7 @@ def _reshaped(m: Match, emit: Emitter) -> Value | Declined:
 UNIT_DIMS = RewritePass("unit-dims", (transpose_of_unit_dims, broadcast_to_unit_dims))
 
 
-# Computes elements before they are repeated, not each repetition anew.
+# Computes elements once, before they are repeated.
 
 
 unary, binary = calls(*EXACT_UNARY), calls(*EXACT_BINARY)
@@ -280,7 +280,7 @@ def unary_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
 def binary_of_broadcasts(m: Match, emit: Emitter) -> Value | Declined:
     """f(broadcast_to(x, s), broadcast_to(y, s)) -> broadcast_to(f(x, broadcast_to(y, ..)), s)
 
-    x and y are broadcast to the shape of one of them, where the other fits into that.
+    x and y are broadcast to the shape of one of them, where the other broadcasts to that.
     """
     a, b = m[x].type, m[y].type
     if broadcastable_to(a.shape, b.shape):

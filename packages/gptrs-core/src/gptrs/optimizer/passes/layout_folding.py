@@ -57,7 +57,7 @@ RESHAPE_FOLDING = RewritePass(
 )
 
 
-# Reduces chains of transposes to at most one, and to none where the elements do not move.
+# Reduces chains of transposes to at most one, or none if the elements do not move.
 
 
 transpose, unary = calls(Transpose), calls(*EXACT_UNARY)

@@ -15,15 +15,15 @@ from gptrs.optimizer.passes.cleanup import without_dead_code
 
 
 def with_simple_regions(region: Region) -> Region:
-    """`cond(true, x) -> then(x)`, and control flow without operands and results that nobody needs.
+    """Apply `cond(true, x) -> then(x)`, and drop unused operands and results of control flow.
 
-    - A `cond` whose predicate is a constant gives way to the branch that it takes.
-    - A result of `cond` or a stack of `scan` that nothing reads is not computed.
+    - A `cond` whose predicate is a constant is replaced by its branch.
+    - An unused result of `cond` or stack of `scan` is not computed.
     - An operand of `cond` that no branch reads is not passed.
-    - What `while` or `scan` carries is dropped where nothing reads it after the loop, and only it
-      depends on itself.
+    - A value carried by `while` or `scan` is dropped if nothing reads it after the loop, and only
+      it depends on itself.
 
-    What is dropped may have been all that read a result further up: repeated until nothing changes.
+    A dropped value may have been the last use of an earlier result: repeated until nothing changes.
     """
     while (simpler := _simplified(region)) is not region:
         region = simpler
@@ -60,7 +60,7 @@ def _read(region: Region) -> set[Value]:
 
 
 def _decided(instruction: Instruction, defined: Definitions) -> Region | None:
-    """Return the branch that a `cond` takes whatever happens, None if that is open."""
+    """Return the branch that a `cond` always takes, None if unknown."""
     if not isinstance(instruction.op, Cond):
         return None
     predicate = defined.get(instruction.operands[0])
@@ -140,7 +140,7 @@ _SIMPLER: dict[type, Callable[[Instruction, set[Value]], Instruction]] = {
 
 
 def _some(numbers: list[int]) -> list[int]:
-    """`numbers`, but the first result if there are none: an instruction has one at least."""
+    """Return `numbers`, or the first result if empty: an instruction has at least one."""
     return numbers or [0]
 
 

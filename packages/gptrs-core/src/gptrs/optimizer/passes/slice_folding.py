@@ -50,7 +50,7 @@ class Span:
 
     @property
     def last(self) -> int:
-        """The position of the last element; of no meaning when there is none."""
+        """The position of the last element; meaningless if there is none."""
         return self.start + (self.size - 1) * self.step
 
     def within(self, first: int, count: int) -> bool:
@@ -135,7 +135,7 @@ def slice_of_concat(m: Match, emit: Emitter) -> Value | Declined:
 def _whole_parts(
     parts: list[tuple[Value, int, int]], spans: list[Span], axis: int, shape: Shape
 ) -> list[Value]:
-    """Return those of `parts` (value, start, size) that are read, if all of them are in whole."""
+    """Return the `parts` (value, start, size) that are read, if all of them are read completely."""
     span = spans[axis]
     others = [other.size for at, other in enumerate(spans) if at != axis]
     if span.step != 1 or others != [dim for at, dim in enumerate(shape) if at != axis]:
@@ -190,14 +190,14 @@ SLICE_FOLDING = RewritePass(
 )
 
 
-# Flattens concatenations, and drops those that put together nothing, or what was one before.
+# Flattens concatenations, and drops those of a single operand, or of parts of one tensor.
 
 
 concat = calls(Concat)
 xs = Operands("xs")
 
 MAX_OPERANDS = 64
-"""A concatenation takes in no more than this of what is nested in it, so that time is linear."""
+"""Most operands that a concatenation absorbs from nested ones, so that time is linear."""
 
 
 @rewrite(concat(xs))
@@ -208,7 +208,7 @@ def concat_of_one(m: Match, emit: Emitter) -> Value | Declined:
 
 @rewrite(concat(xs))
 def concat_of_empty(m: Match, emit: Emitter) -> Value | Declined:
-    """concat(x, empty, y) -> concat(x, y); of nothing but empty ones, the first of them"""
+    """concat(x, empty, y) -> concat(x, y); the first one if all are empty"""
     axis = m[concat].axis
     full = [value for value in m[xs] if value.type.shape[axis] != 0]
     if len(full) == len(m[xs]):
@@ -234,8 +234,8 @@ def concat_of_concat(m: Match, emit: Emitter) -> Value | Declined:
 def concat_of_slices(m: Match, emit: Emitter) -> Value | Declined:
     """concat(slice(x, s, n), slice(x, s + n, m)) -> slice(x, s, n + m)
 
-    All operands are read from one tensor, next to one another along the axis, and in the same
-    places on every other.
+    All operands are adjacent slices of one tensor along the axis, with equal ranges on every other
+    axis.
     """
     slices, axis = _slices(m), m[concat].axis
     if len({source for source, _ in slices}) != 1 or len(slices) < len(m[xs]):
@@ -276,7 +276,7 @@ patches = calls(ExtractPatches)
 SYMBOLIC_PADDING = Declined("its padding is symbolic")
 
 Axes = tuple[int | None, ...]
-"""For each axis of a value, the axis of what was padded; None for what is none or several."""
+"""For each axis of a value, the axis of the padded tensor; None if there is none or several."""
 
 
 @rewrite(patches(x))

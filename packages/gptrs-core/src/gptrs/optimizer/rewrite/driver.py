@@ -1,4 +1,4 @@
-"""Applies rewrites to a region until none fits, looking again only where something changed."""
+"""Applies rewrites to a region until none matches, revisiting only what changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRINGS_PER_INSTRUCTION = 32
 
 
 def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
-    """Return `region` with `rewrites` applied until none fits; `region` itself if none ever did.
+    """Return `region` with `rewrites` applied until none matches; `region` itself if none did.
 
     At an instruction, the rewrites are tried in the order given. GptrsError when they go on for
     longer than `FIRINGS_PER_INSTRUCTION` allows.
@@ -116,7 +116,7 @@ class _Driver:
                 self._worklist.append(node)
 
     def _enqueue_users(self, root: InstructionNode) -> None:
-        """Look again at every instruction from which a pattern can reach `root`."""
+        """Revisit every instruction from which a pattern can reach `root`."""
         level = [root]
         for _ in range(self._depth - 1):
             results = (result for node in level for result in node.results)
@@ -125,9 +125,9 @@ class _Driver:
             level = list(users)
 
     def _erase_or_enqueue(self, candidates: list[InstructionNode]) -> None:
-        """Erase those of `candidates` that nothing reads, and what only they read.
+        """Erase unused `candidates`, and instructions that only they read.
 
-        The others are looked at again: each has gained or lost a user, which a check may ask for.
+        Revisit the others: each has gained or lost a user, which a rewrite may check.
         """
         while candidates:
             node = candidates.pop()

@@ -4,9 +4,9 @@
 >>> reshape, transpose = calls(Reshape), calls(Transpose)
 >>> pattern = reshape(transpose(x, permutation=p))
 
-It matches any `reshape` of any `transpose`, whatever the attributes that it does not mention. In a
-match `m`, `m[x]` is the value that was transposed, `m[p]` the permutation, and `m[reshape]` the
-`Reshape` with all its attributes.
+It matches any `reshape` of any `transpose`, with any values of attributes that it does not mention.
+In a match `m`, `m[x]` is the value that was transposed, `m[p]` the permutation, and `m[reshape]`
+the `Reshape` with all its attributes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A symbol for any value; used twice, it stands for the same value in both places."""
+    """A symbol for any value; used twice, it stands for the same value both times."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """A symbol for all operands from its place on, any number of them: the last in its pattern."""
+    """A symbol for all remaining operands, any number of them: the last in its pattern."""
 
     name: str
 
@@ -75,8 +75,8 @@ class OpPattern:
 class OpSymbol(Generic[OpT_co]):
     """A symbol for an instruction of one of `ops`; it is called as if it computed.
 
-    In a match it stands for the op with its attributes; where it is called several times in one
-    pattern, for that of the outermost call.
+    In a match it stands for the op with its attributes; if it is called several times in one
+    pattern, for the op of the outermost call.
     """
 
     ops: tuple[type[OpT_co], ...]
@@ -115,7 +115,7 @@ def _require_operands(op: type[Op], count: int, first: int, rest: Operands | Non
 
 
 class Match:
-    """A place where a pattern fits: the value, attribute or op behind each symbol."""
+    """A match of a pattern: the value, attribute or op of each symbol."""
 
     def __init__(self, root: InstructionNode, rewriter: Rewriter) -> None:
         self.root = root
@@ -149,7 +149,7 @@ class Match:
         return [user for result in self.root.results for user in self._rewriter.users(result)]
 
     def is_read_once(self, value: Value) -> bool:
-        """Return whether one node alone reads `value`, once, and the region does not return it."""
+        """Return whether only one node reads `value`, once, and the region does not return it."""
         return self._rewriter.reads(value) == 1
 
     def definition(self, value: Value) -> InstructionNode | None:
@@ -215,7 +215,7 @@ def _matches_value(
 
 
 class Emitter:
-    """Adds instructions in front of the one that is being replaced; remembers what it added."""
+    """Adds instructions before the one that is being replaced, and records them."""
 
     def __init__(self, rewriter: Rewriter, before: InstructionNode) -> None:
         self._rewriter = rewriter
@@ -253,7 +253,7 @@ class Rewrite:
     """
 
     name: str
-    """The name in the journal: that of the function, `neg_of_neg`, in the form `NegOfNeg`."""
+    """The name in the journal: the name of the function, `neg_of_neg`, as `NegOfNeg`."""
     equation: str
     """The first line of the docstring, such as `neg(neg(x)) -> x`."""
     pattern: OpPattern

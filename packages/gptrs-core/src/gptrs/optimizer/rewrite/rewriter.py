@@ -34,14 +34,14 @@ class InstructionNode:
 
 
 Use = tuple[InstructionNode | None, int]
-"""A place that reads a value: operand number `int` of a node; None is the return of the region."""
+"""A use of a value: operand number `int` of a node; None is the return of the region."""
 
 
 class Rewriter:
     """A region under change. Every change takes time proportional to the uses that it touches.
 
-    Instructions stay in an order in which they can run as long as `replace` is given values that
-    are defined before all uses of the old one.
+    Instructions remain in an executable order as long as `replace` gets values that are defined
+    before all uses of the old one.
     """
 
     def __init__(self, region: Region) -> None:
@@ -161,7 +161,7 @@ class Rewriter:
             self._uses.setdefault(operand, {})[node, position] = None
 
     def _join(self, previous: InstructionNode | None, following: InstructionNode | None) -> None:
-        """Make two nodes neighbours; None is what lies before the first and after the last."""
+        """Make two nodes neighbors; None is before the first and after the last."""
         if previous is None:
             self._first = following
         else:
@@ -190,7 +190,7 @@ class Journal:
     """Counts over everything that was optimized while it was open."""
 
     steps: int = 0
-    """Instructions that a driver looked at."""
+    """Number of instructions that a driver visited."""
     fired: Counter[str] = field(default_factory=Counter[str])
     """The times that each rewrite was applied, by its name."""
     refused: Counter[Refusal] = field(default_factory=Counter[Refusal])
@@ -218,5 +218,5 @@ def recording() -> Generator[Journal]:
 
 
 def current_journal() -> Journal | None:
-    """Return the journal that is open in this thread, None where nobody asked for one."""
+    """Return the open journal of this thread, None if there is none."""
     return _open_journal.get()

@@ -46,7 +46,7 @@ class Made(Protocol):
 
 
 Definer = Callable[[Value], Made | None]
-"""Gives the instruction that defines a value, None for a parameter."""
+"""Returns the instruction that defines a value, None for a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Bound:
 
     value: Value
     permutation: Axes | None = None
-    """Axis i of the parameter is axis `permutation[i]` of the value; None where they agree."""
+    """Axis i of the parameter is axis `permutation[i]` of the value; None if they agree."""
 
     @property
     def type(self) -> TensorType:
@@ -68,7 +68,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class TemplateMatch:
-    """A place where a template fits."""
+    """A match of a template."""
 
     bound: dict[Value, Bound]
     """The value behind each parameter and behind each value that the template computes."""
@@ -87,15 +87,15 @@ class Template:
 
     @property
     def root(self) -> type[Op] | None:
-        """The op that gives the result; None if the result is a parameter."""
+        """The op that computes the result; None if the result is a parameter."""
         made = self.definitions.get(self.result)
         return None if made is None else type(made.op)
 
     def match(self, result: Value, definition: Definer, *, exact: bool) -> TemplateMatch | None:
-        """Find where the template computes `result`, None if it does not.
+        """Match the template against `result`; None if it does not match.
 
-        An `exact` match agrees in all types and attributes. One that is not agrees in the ops, and
-        in those attributes that are words, so that types can be read off it.
+        An `exact` match has equal types and attributes. One that is not agrees in the ops, and in
+        those attributes that are words, so that types can be read off it.
         """
         matching = _Matching(self, definition, exact)
         if not matching.value(self.result, result, None):
