@@ -58,8 +58,6 @@ def test_it_works_as_written(tmp_path: Path) -> None:
 
 def test_the_files_to_change_are_named() -> None:
     text = TUTORIAL.read_text(encoding="utf-8")
-    (sentence,) = re.findall(
-        r"You will change three files\.(.*?)`src/\S+plugin\.py`", text, re.S
-    )
+    (sentence,) = re.findall(r"You will change three files\.(.*?)`src/\S+plugin\.py`", text, re.S)
     named = set(re.findall(r"`(\S+/\S+\.py)`", sentence))
     assert len(named) == FILES_TO_TOUCH

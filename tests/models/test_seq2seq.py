@@ -139,7 +139,7 @@ def test_options_of_prompts_are_refused(bart):
         gptrs.generate(model, [5] * 65)
     with pytest.raises(ContextLengthError, match="1 prompt tokens and 64 new ones"):
         gptrs.generate(model, [5], max_tokens=64)
-    with pytest.raises(ModelError, match="writes texts about others"):
+    with pytest.raises(ModelError, match="translates or summarizes texts"):
         model.causal_lm()
 
 

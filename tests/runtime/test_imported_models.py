@@ -64,7 +64,7 @@ def test_an_image_is_prepared_for_the_size_that_the_model_states(picture, caplog
     assert found.arrays["pixels"].shape == (2, 3, 4, 6)
     assert found.arrays["pixels"].dtype == np.float32
     assert found.rows == (str(picture), str(picture))
-    assert "cropped to 4 x 6, and normalized as those of ImageNet" in caplog.text
+    assert "cropped to 4 x 6, and normalized as for ImageNet" in caplog.text
 
 
 def test_settings_beside_the_model_or_named_prepare_images(picture):

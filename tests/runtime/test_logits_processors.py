@@ -254,7 +254,7 @@ def test_other_results_are_refused(model, result, got):
 def test_a_text_without_a_token_ends_as_an_error(model):
     made = gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)])
     assert (made.finish_reason, made.token_ids) == ("error", ())
-    assert made.error.startswith("no token may come next: all of them are suppressed")
+    assert made.error.startswith("no next token is allowed: all of them are suppressed")
     beams = gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)], beams=3)
     assert (beams.finish_reason, beams.error) == ("error", made.error)
 

@@ -1,4 +1,4 @@
-"""A model by what it can do: each capability as its protocol, or an error with what it offers."""
+"""A model by its capabilities: each as its protocol, or an error that lists what it offers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CausalStates(Protocol):
 class CausalEmbedder:
     """A `TextEmbedder` made of a language model, as sentence-transformers makes one.
 
-    A token sees those before it alone, so that padding behind a text changes nothing in it.
+    A token sees only earlier tokens, so padding after a text does not affect it.
     """
 
     def __init__(self, model: CausalStates) -> None:
@@ -81,7 +81,7 @@ class CausalEmbedder:
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
-"""The capabilities by which a language model of sentence-transformers embeds texts."""
+"""The capabilities with which a language model of sentence-transformers embeds texts."""
 RERANKER: Final = "reranker"
 """The capability of a language model whose files say which of its logits are a score."""
 _NO_TEXT: Final = "cannot generate text"
@@ -102,7 +102,7 @@ _COMMANDS: Final = {
     "token_classifier": "tag",
     "transcriber": "transcribe",
 }
-"""The command that is for models with a capability."""
+"""The command for models with each capability."""
 
 
 class CapableModel:
@@ -119,13 +119,15 @@ class CapableModel:
         return not self.capabilities.isdisjoint(("image_classifier", *_WITH_LOGITS))
 
     def causal_lm(self) -> CausalLM:
-        """Return the model as a causal language model; ModelError when it is none."""
+        """Return the model as a causal language model; ModelError if it is not one."""
         reads = "seq2seq" in self.capabilities
-        otherwise = "writes texts about others, and continues none" if reads else _NO_TEXT
+        otherwise = (
+            "translates or summarizes texts, and does not continue them" if reads else _NO_TEXT
+        )
         return cast("CausalLM", self.offering("causal_lm", otherwise))
 
     def image_classifier(self) -> ImageClassifier:
-        """Return the model as an image classifier; ModelError when it is none."""
+        """Return the model as an image classifier; ModelError if it is not one."""
         return cast("ImageClassifier", self.offering("image_classifier", "takes no images"))
 
     @property
@@ -134,67 +136,67 @@ class CapableModel:
         return not self.capabilities.isdisjoint(_OF_IMAGES)
 
     def image_reader(self) -> ImageClassifier | ImageEmbedder:
-        """Return the model as a reader of images, whatever its outputs; ModelError if none."""
+        """Return the model as a reader of images, with any output; ModelError if it is not one."""
         name = next((name for name in _OF_IMAGES if name in self.capabilities), _OF_IMAGES[0])
         return cast("ImageClassifier", self.offering(name, "takes no images"))
 
     def image_embedder(self) -> ImageEmbedder:
-        """Return the model as an embedder of images; ModelError when it is none."""
+        """Return the model as an embedder of images; ModelError if it is not one."""
         return cast("ImageEmbedder", self.offering("image_embedder", "cannot embed images"))
 
     def image_lm(self) -> TextsWithImages:
-        """Return the model as one that reads images among texts; ModelError when it is none."""
+        """Return the model as one that reads images among texts; ModelError if it is not one."""
         return cast("TextsWithImages", self.offering("image_lm", "reads no images among texts"))
 
     def image_text(self) -> ImageTextScorer:
-        """Return the model as one that compares images and texts; ModelError when it is none."""
+        """Return the model as one that compares images and texts; ModelError if it is not one."""
         found = self.offering("image_text", "does not compare images with texts")
         return cast("ImageTextScorer", found)
 
     def text_embedder(self) -> TextEmbedder:
-        """Return the model as a text embedder; ModelError when it is none."""
+        """Return the model as a text embedder; ModelError if it is not one."""
         found = self.offering("text_embedder", "cannot embed texts")
         if self.capabilities >= AS_EMBEDDER:
             return CausalEmbedder(cast("CausalStates", found))
         return cast("TextEmbedder", found)
 
     def text_classifier(self) -> TextClassifier:
-        """Return the model as a classifier of texts; ModelError when it is none."""
+        """Return the model as a classifier of texts; ModelError if it is not one."""
         return cast("TextClassifier", self.offering("text_classifier", "has no classes of texts"))
 
     def ranker(self) -> object:
-        """Return the model as one that scores pairs of texts; ModelError when it is none."""
+        """Return the model as one that scores pairs of texts; ModelError if it is not one."""
         if RERANKER in self.capabilities:
             return self.module
         return self.offering("text_classifier", "has no score of a query and a document")
 
     def token_classifier(self) -> TokenClassifier:
-        """Return the model as a classifier of tokens; ModelError when it is none."""
+        """Return the model as a classifier of tokens; ModelError if it is not one."""
         found = self.offering("token_classifier", "has no classes of tokens")
         return cast("TokenClassifier", found)
 
     def masked_lm(self) -> MaskedLM:
-        """Return the model as one that predicts masked tokens; ModelError when it is none."""
+        """Return the model as one that predicts masked tokens; ModelError if it is not one."""
         return cast("MaskedLM", self.offering("masked_lm", "predicts no masked tokens"))
 
     def seq2seq(self) -> Seq2SeqLM:
-        """Return the model as one that writes texts about others; ModelError when it is none."""
+        """Return the model as an encoder-decoder for texts; ModelError if it is not one."""
         return cast("Seq2SeqLM", self.offering("seq2seq", "reads no text to write another"))
 
     def transcriber(self) -> Transcriber:
-        """Return the model as one that writes down what is said; ModelError when it is none."""
+        """Return the model as a transcriber of log-mel windows; ModelError if it is not one."""
         return cast("Transcriber", self.offering("transcriber", "does not hear"))
 
     def sound_transcriber(self) -> SoundTranscriber:
-        """Return the model as one that writes down sounds as they are; ModelError for others."""
+        """Return the model as a transcriber of raw audio; ModelError if it is not one."""
         return cast("SoundTranscriber", self.offering("sound_transcriber", "does not hear"))
 
     def ctc(self) -> CTCModel:
-        """Return the model as one that scores the tokens of frames; ModelError when it is none."""
+        """Return the model as one that scores tokens per frame; ModelError if it is not one."""
         return cast("CTCModel", self.offering("ctc", "does not score the frames of a sound"))
 
     def hearer(self) -> Transcriber | SoundTranscriber | CTCModel:
-        """Return the model as one that hears, whatever its outputs; ModelError when it is none."""
+        """Return the model as a reader of audio, with any output; ModelError if it is not one."""
         if "sound_transcriber" in self.capabilities:
             return self.sound_transcriber()
         return self.ctc() if "ctc" in self.capabilities else self.transcriber()
@@ -210,7 +212,7 @@ class CapableModel:
         | MaskedLM
         | ImageTextScorer
     ):
-        """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
+        """Return the model as a reader of tokens, with any output; ModelError if it is not one."""
         offers = (name for name in _READING if name in self.capabilities)
         name = next(offers, "causal_lm")
         return cast("CausalLM", self.offering(name, "takes no tokens"))
@@ -228,7 +230,7 @@ class CapableModel:
         return self.module
 
 
-# Calls of libraries that recurse as deep as a stranger's text nests: on a stack that is enough.
+# Calls of libraries that recurse as deeply as an untrusted text nests, on a sufficient stack.
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The door to the conformance kit, a package of its own, `gptrs-conformance`."""
+"""Access to the conformance kit, which is the separate package `gptrs-conformance`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
 
 
 def op_support(backend: Backend) -> dict[str, dict[str, str]]:
-    """Return which ops a backend says it runs: "all", "some" or "none", by op and element type.
+    """Return which ops a backend claims: "all", "some" or "none", by op and element type.
 
     Nothing is run. MissingLibraryError where the kit is not installed.
     """
@@ -76,7 +76,7 @@ def op_support(backend: Backend) -> dict[str, dict[str, str]]:
 
 
 def _from_kit(module: str, name: str | None = None) -> object:
-    """Import a name of the kit, by default that of its module."""
+    """Import a name of the kit, by default the one named like its module."""
     try:
         return getattr(importlib.import_module(f"{_KIT}.{module}"), name or module)
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
-"""The digest of all weights of a model, every byte of them, kept on disk for later processes.
+"""The digest of every byte of a model's weights, cached on disk for later processes.
 
 Reading and digesting takes a second for each GiB, on two cores. So the digest of a set of files is
-kept in the cache under what tells files apart without reading them, `WeightFile.digest`: inode,
-size, and the times of the last change of content and inode. No program can set the latter back.
+cached under an identity that does not require reading them, `WeightFile.digest`: inode, size, and
+the times of the last change of content and inode. No program can set the latter back.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ FOLDER: Final = "identities"
 SIZE: Final = 32
 """Bytes of a digest."""
 _VERSION: Final = b"gptrs weights 1\n"
-"""Changes with the way in which digests are made."""
+"""Version of the digest format."""
 FORMAT: Final = EntryFormat(
     "digest", "computed", 1, re.compile(r"[0-9a-f]{32}"), SIZE, logging.DEBUG
 )
 _BUDGET: Final = 1 << 20
 """Bytes of all kept digests: some 16,000 models."""
 _threads: Final = [blake3.AUTO]
-"""One in a forked child, which has none of the workers of its parent, and would wait for them."""
+"""One thread in a forked child, which lacks the workers of its parent and would wait for them."""
 os.register_at_fork(after_in_child=lambda: _threads.__setitem__(0, 1))
 
 
 def weights_digest(weights: ParamSource) -> bytes:
     """Return 32 bytes that are others for any other names, types or bytes of weights.
 
-    They are the same wherever the weights lie, and in whatever files. CheckpointError if a file
-    changed after it was opened: nobody knows then which of its bytes were used.
+    It does not depend on the location of the weights or their division into files. CheckpointError
+    if a file changed after it was opened: then it is unknown which of its bytes were used.
     """
     files = _files(weights)
     if files is None:
@@ -64,7 +64,7 @@ def weights_digest(weights: ParamSource) -> bytes:
 
 
 def kept_digests() -> DiskCache:
-    """Return the digests on disk; their names do not tell whose files were changed since."""
+    """Return the digests on disk; their names do not show whose files have changed since."""
     try:
         return DiskCache(private_folder(FOLDER), FORMAT, _BUDGET)
     except OSError:
@@ -72,7 +72,7 @@ def kept_digests() -> DiskCache:
 
 
 def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
-    """Return the files of the weights; None where one was changed a moment ago, or there is none.
+    """Return the files of the weights; None if one was just changed, or there are none.
 
     Another change could leave such a file with the same times.
     """
@@ -109,7 +109,7 @@ def _digest(weights: ParamSource) -> bytes:
 
 
 def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
-    """Yield the elements of a tensor; those of files are read, not mapped, and soon forgotten."""
+    """Yield the elements of a tensor; files are read, not mapped, so that memory is freed soon."""
     if isinstance(weights, FileSource):
         yield from weights.parts(name)
     else:
@@ -120,11 +120,11 @@ def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
 
 
 def model_path(name: str | os.PathLike[str] | None) -> Path | str:
-    """Return where the model that a user names lies, a name of the hub as it is.
+    """Return the path of the model that a user names; a name on the hub is returned unchanged.
 
     What lies at that path comes first, then the bundled model of that name. None means the first
-    bundled model by name. PluginError where that is broken, or there is none for None; UsageError
-    for an empty name, which as a path is the current folder, and for what is no path.
+    bundled model by name. PluginError if that is broken, or missing for None; UsageError for an
+    empty name, which as a path is the current folder, and for values that are not paths.
     """
     if name is None:
         return manager().demo_model_path()

@@ -22,7 +22,7 @@ from gptrs_runtime.model_inputs import Batch
 from gptrs_runtime.results import Score
 
 TOP = 5
-"""Number of best scores that are reported if nobody asks for another one."""
+"""Default number of best scores to report."""
 WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
 """The capabilities whose scores are of classes, not of tokens."""
 
@@ -31,7 +31,7 @@ WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier"
 class Forward:
     """The outcome of a run: logits f32 [B, classes] or [B, T, V], and for each row the best.
 
-    Those of tokens are of the last position.
+    Token scores are those of the last position.
     """
 
     logits: np.ndarray
@@ -42,7 +42,7 @@ class Forward:
 def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
     """Run the model and find the `top` best of each row, or all that there are.
 
-    Errors are those of `LoadedModel.forward`.
+    Raises the same errors as `LoadedModel.forward`.
     """
     started = time.perf_counter()
     logits = model.forward(batch.array)

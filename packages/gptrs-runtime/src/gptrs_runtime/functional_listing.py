@@ -25,7 +25,7 @@ from gptrs_runtime.forward import model_choices
 
 @dataclass(frozen=True)
 class ListedImplementation:
-    """An implementation by name; `plugin` is what brings it, None for one that is code of gptrs."""
+    """An implementation by name; `plugin` provides it, None for one in gptrs itself."""
 
     name: str
     plugin: PluginRecord | None
@@ -40,8 +40,8 @@ class ListedImplementation:
 class ListedFunctional:
     """A functional, the policy that holds for it, who chose that, and all its implementations.
 
-    `because` is "portable" where nobody chose, else "config", "environment", "--override" or
-    "scope". `choices` are those that `benchmark` made so far, on any backend.
+    `because` is "portable" by default, else "config", "environment", "--override" or "scope".
+    `choices` are the decisions of `benchmark` so far, on any backend.
     """
 
     name: str
@@ -62,7 +62,7 @@ def list_functionals(
     """Return all functionals by name, as a call here would compute them.
 
     With the `config` of a model, which is from `origin`, as that model would.
-    Raises as loading it does for what it overrides.
+    Raises the same errors for overrides as loading the model.
     """
     _find_misnamed()
     with entered(model_choices(config or {}, origin)):
@@ -72,7 +72,9 @@ def list_functionals(
 
 
 def _find_misnamed() -> None:
-    """Mark plugins for functionals that do not exist as broken; their descriptions cannot tell."""
+    """Mark plugins for functionals that do not exist as broken, which their descriptions do not
+    show.
+    """
     for plugin in manager().descriptions(FunctionalPlugin):
         if plugin.functional not in functional_names():
             error = PluginError(
@@ -114,22 +116,22 @@ def _plugins_of(functional: str) -> dict[str, PluginRecord]:
 
 @dataclass(frozen=True)
 class ListedVariant:
-    """One way in which calls look."""
+    """One form of calls in programs."""
 
     operands: tuple[str, ...]
     fixed: dict[str, Any]
-    """Arguments that are the same in all such calls."""
+    """Arguments that are equal in all such calls."""
     read: dict[str, str]
     """The others, and the op that they are read from."""
     ops: tuple[str, ...]
     """The ops that such a call consists of."""
     example: str
-    """One of them, as a program."""
+    """An example, as a program."""
 
 
 @dataclass(frozen=True)
 class ListedPattern:
-    """A function by name, with the ways in which its calls look."""
+    """A function by name, with the forms of its calls."""
 
     name: str
     variants: tuple[ListedVariant, ...]

@@ -160,17 +160,17 @@ def load_model(
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
     `path` is a model folder, a `GPTRSCHK` file or, where nothing has that name, a bundled model
-    (`demo`) or one of the Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library
-    `huggingface_hub` is needed.
+    (`demo`) or one on the Hugging Face hub as `ORG/NAME[@REVISION]`, which needs the library
+    `huggingface_hub`.
 
-    `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. Without it the
-    one in `GPTRS_BACKEND` or the installed one of highest priority is taken; `threads` None leaves
+    `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. By default the
+    one in `GPTRS_BACKEND` or the installed one of highest priority is used; `threads` None leaves
     their number to it. `weights` "q8" or "q4" quantizes them when they are loaded, with as many
-    threads; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that
-    of products; None is `f32`, for quantized weights what the backend prefers. UsageError where it
-    lacks that. `adapter` is the folder of a LoRA adapter: weights of f32 that stay in memory are
-    merged with it; see `LoadedModel.with_adapter` for several. Raises ModelError (no such model,
-    unknown kind or setting), CheckpointError (damaged or missing weights) or PluginError (backend).
+    threads; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` applies
+    to products; None is `f32`, or for quantized weights the backend's preference. UsageError where
+    it lacks that. `adapter` is the folder of a LoRA adapter, merged into f32 weights that are not
+    streamed; see `LoadedModel.with_adapter` for several. Raises ModelError (no such model, unknown
+    kind or setting), CheckpointError (damaged or missing weights) or PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list

@@ -63,15 +63,16 @@ _VERBS: Final = frozenset(
 
 
 class LoadedModel(CapableModel):
-    """A model ready to run, whatever its kind.
+    """A model of any kind, ready to run.
 
-    `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
-    it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
-    took. `template_variables` are JSON values for its chat template, such as `enable_thinking`.
-    Weights are read from the memory-mapped checkpoint when a run first needs them. The model
-    runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
-    their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
-    `adapter` changes the weights, those of the model `base` if it is one of several to share them.
+    `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` its
+    capabilities (`causal_lm`: generate text), `files` its source, `load_seconds` the time that
+    loading took. `template_variables` are JSON values for its chat template, such as
+    `enable_thinking`. Weights are read from the memory-mapped checkpoint when a run first needs
+    them. The model runs with the overrides of functionals in `overrides`. `streamer` keeps the
+    weights within their budget, if they have one. `weight_type` is their quantized type, if they
+    were quantized at load. `adapter` changes the weights, which are those of the model `base` if
+    several models share them.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LoadedModel(CapableModel):
         self._params = params
         self._tokenizer: TextTokenizer | None = None
         self._templates: dict[bool, ChatTemplate] = {}
-        """The chat templates by whether tools are told of, once they were read."""
+        """The chat templates that were read, by whether tools are passed."""
         self.template_variables: dict[str, object] = {}
 
     if not TYPE_CHECKING:
@@ -125,8 +126,8 @@ class LoadedModel(CapableModel):
         """Return this model as a LoRA adapter in a folder changes it, called `name`.
 
         Both, and any number of such models, share the weights; products of the adapter are added to
-        layers as they run. What is cached of prompts is each model's own. ModelError for adapters
-        that do not suit the model or are not supported, and for a model that has one already.
+        layers as they run. Each model has separate cached prompts. ModelError for adapters that do
+        not suit the model or are not supported, and for a model that has one already.
         """
         if self._params is None or self.adapter is not None:
             has = "an adapter already" if self.adapter is not None else "no weights to share"
@@ -150,7 +151,7 @@ class LoadedModel(CapableModel):
     def with_several(self, adapters: Sequence[LowRankAdapter]) -> object:
         """Return the module of this model whose linear layers have all of `adapters`.
 
-        It is for `adapted_step`, where the module has it; the errors are those of `with_adapter`.
+        It is for `adapted_step`, if the module has it; raises the errors of `with_adapter`.
         """
         assert self._params is not None, "it has given its weights to each of them"
         return self._running(self._made_of(self._params.adapted(*adapters)))
@@ -164,7 +165,7 @@ class LoadedModel(CapableModel):
 
     @property
     def precision(self) -> Precision:
-        """Return what products are computed with; `int8` is about quantized weights alone."""
+        """Return the precision of products; `int8` applies only to quantized weights."""
         return self.backend.precision
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
@@ -193,15 +194,15 @@ class LoadedModel(CapableModel):
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Run the model once and return its hidden states, by name and in the order of computation.
 
-        Inputs are those of `forward`; a text embedder takes tokens, too. Names are those of
-        transformers' `hidden_states`: `embeddings`, `layer.0`, `layer.1`, ... UsageError as in
-        `forward`, ModelError for a model that does not show what it computes.
+        Takes the inputs of `forward`; a text embedder takes tokens, too. Names follow transformers'
+        `hidden_states`: `embeddings`, `layer.0`, `layer.1`, ... UsageError as in `forward`,
+        ModelError for a model without the capability `hidden_states`.
         """
         shown = cast("HiddenStates", self.offering("hidden_states", "shows no hidden states"))
         return shown.hidden_states(self.checked_inputs(inputs))
 
     def named_modules(self) -> dict[str, Module]:
-        """Return the modules of the model by dotted name, each before those in it; maybe none."""
+        """Return the modules of the model by dotted name, parents first; may be empty."""
         walk = cast("object", getattr(self.module, "named_modules", None))
         return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
 
@@ -241,7 +242,7 @@ class LoadedModel(CapableModel):
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer beside the weights; ModelError when there is none."""
+        """The tokenizer next to the weights; ModelError if there is none."""
         if self.base is not None:
             return self.base.tokenizer
         if self._tokenizer is None:
@@ -273,10 +274,10 @@ class LoadedModel(CapableModel):
     def prompt_tokens(self, prompt: Prompt) -> Sequence[int]:
         """Return the tokens of a prompt; an empty one becomes the token that begins a text.
 
-        Messages are rendered by the chat template of the model; where that reads images, parts of
-        them may be images, see `conversation_tokens`. UsageError for what is no prompt,
-        an empty one where the model has no such token, and unknown tokens; ModelError for messages
-        where the model has no chat template, or one that refuses them.
+        The chat template of the model renders messages; if it reads images, parts may be images,
+        see `conversation_tokens`. UsageError for an invalid prompt, an empty one if the model has
+        no begin-of-text token, and unknown tokens; ModelError for messages if the model has no chat
+        template, or one that refuses them.
         """
         if isinstance(prompt, PicturedTokens):
             return prompt
@@ -295,7 +296,7 @@ class LoadedModel(CapableModel):
 
         For models with `image_lm` parts of messages may be `{"type": "image", "image": ...}` with
         the `Path` of a file, a `data:` URL or ui8 [H, W, 3]; or `image_url` as OpenAI has it, with
-        such a URL. Errors are those of `ChatTemplate.render`; ModelError for images that the model
+        such a URL. Raises the errors of `ChatTemplate.render`; ModelError for images that the model
         does not read.
         """
         given = conversation
@@ -351,9 +352,11 @@ class LoadedModel(CapableModel):
         return self.conversation_tokens(prompt) if isinstance(prompt, Conversation) else prompt
 
     def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
-        """Return the chat template with `template_variables`, that of tools if there are several.
+        """Return the chat template with `template_variables`; with `tools`, the one for tools if
+        there are several.
 
-        Its files are read once. ModelError if there is none, or if the model writes no texts.
+        Its files are read once. ModelError if there is none, or if the model does not generate
+        text.
         """
         if "seq2seq" not in self.capabilities:
             self.causal_lm()

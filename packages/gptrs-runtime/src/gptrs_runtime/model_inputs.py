@@ -26,8 +26,8 @@ _RANDOM_EDGE = 224
 class InputChoice:
     """The input that the user names: at most one of files, tokens and a text; else random input.
 
-    `key` is the name of the tensor in files that have several. Random input by `seed` has
-    `count` rows, those of tokens at most `length` long.
+    `key` is the name of the tensor in files that have several. Random input from `seed` has `count`
+    rows; rows of tokens have at most `length` tokens.
     """
 
     files: tuple[Path, ...] = ()

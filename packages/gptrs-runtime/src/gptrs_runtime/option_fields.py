@@ -1,4 +1,4 @@
-"""Options as annotated fields of Structs, from which all forms of an option follow.
+"""Options as annotated fields of Structs, from which all forms of an option are derived.
 
 A field is `Annotated[TYPE, Meta(ge=..., description=...), Option(...)]`, perhaps `| None`. `Meta`
 has its bounds and its help, `Option` its names on the command line, in requests and in
@@ -39,7 +39,7 @@ else:
     np = lazy_module("numpy")
 
 Kind = tuple[str, Callable[[object], bool]]
-"""The values of an option in words, and a check that tells them from others."""
+"""The valid values of an option in words, and a check for them."""
 
 
 class Missing(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Missing(Struct, frozen=True):
 
 
 class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """Describes a field in other places than Python.
+    """Describes the forms of a field outside of Python.
 
     On the command line it is `flag`, by default `--name`, with a `metavar` and under a `panel`,
     which only `--help-all` shows if `further`; a `flag` without a hyphen names an argument.
@@ -60,9 +60,9 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     `request` has the bounds of a field of requests that follows from this one; a text names the
     field that a protocol spells in its own way. `setting` is its name in generation_config.json,
-    where, as on the command line and in requests, `off` stands for None. One that `samples` makes
-    a greedy text a sampled one. Errors call it `called`; `also` are names that other libraries have
-    for it. `kind` tells its values where the type does not.
+    where, as on the command line and in requests, `off` means None. One that `samples` makes a
+    greedy text a sampled one. Errors call it `called`; `also` are names that other libraries have
+    for it. `kind` describes its values if the type does not.
     """
 
     kind: Kind | None = None
@@ -84,7 +84,7 @@ class Option(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
 
 class OptionField(Struct, frozen=True):
-    """A field of a Struct of options; `type` is that of its values other than None."""
+    """A field of a Struct of options; `type` is the type of its values other than None."""
 
     name: str
     type: Any
@@ -117,7 +117,7 @@ class OptionField(Struct, frozen=True):
         return not self.negated if self.option.stands is None else self.option.stands
 
     def or_off(self, value: Any) -> Any:
-        """Return a value of a file, a request or the command line; None for one that is `off`."""
+        """Return a value of a file, a request or the command line; None if it is `off`."""
         off = self.option.off
         return None if off is not None and _is_number(value) and value == off else value
 
@@ -160,7 +160,7 @@ class OptionField(Struct, frozen=True):
 class _ShortSignature(StructMeta):
     @property
     def __signature__(self) -> inspect.Signature:
-        """The signature that users see: types alone, not what is said of them."""
+        """The signature that users see: only types, without annotations."""
         hints = get_type_hints(self)
         told: inspect.Signature = StructMeta.__dict__["__signature__"].__get__(self)
         return told.replace(
@@ -196,7 +196,7 @@ def option_fields(options: type[Options]) -> Mapping[str, OptionField]:
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:
-    """Return the type in an annotation, None left out, and what is said of it."""
+    """Return the type in an annotation without None, and its metadata."""
     if get_origin(hint) is Annotated:
         return get_args(hint)
     (one,) = (each for each in get_args(hint) if each is not NoneType)
@@ -213,18 +213,18 @@ def _is_text(value: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    """Return whether a value is an integer of Python or NumPy; a bool is none."""
+    """Return whether a value is an integer of Python or NumPy; a bool is not."""
     return not isinstance(value, bool) and isinstance(value, numbers.Integral)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    # The numbers of NumPy are registered as those of Python; fractions are no numbers here.
+    # NumPy registers its numbers as Python numbers; fractions do not count here.
     is_real = isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)
     return is_real or _is_integer(value)
 
 
 def _is_flag(value: object) -> bool:
-    # A bool of Python is told first: numpy is not imported for it.
+    # Python's bool is checked first, without importing numpy.
     return value is True or value is False or isinstance(value, np.bool_)
 
 

@@ -56,9 +56,9 @@ def outgoing_program(program: Program, name: str) -> OutgoingModel:
 def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingModel:
     """Return what a model computes as exporters take it.
 
-    `sizes` are those that must be fixed, such as the height of images, where the model has them.
-    ModelError for a model that does not say what it computes; UnsupportedError where that depends
-    on the sizes of the input in other ways than a program can.
+    `sizes` are the sizes to fix, such as the height of images. ModelError for a model that does not
+    define a single function; UnsupportedError if it depends on the sizes of the input in ways that
+    a program cannot express.
     """
     computation = model.computation()
     edge = model.config.get("image_size")
@@ -68,7 +68,7 @@ def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingMode
     if unknown:
         raise UsageError(
             f"{quoted(model.name)} has no size {quoted(unknown[0])} to choose",
-            hint=f"it has {', '.join(computation.fixed) or 'none: all of them stay free'}",
+            hint=f"it has {', '.join(computation.fixed) or 'none: all of them remain free'}",
         )
     inputs = {
         name: ModelInput(name, dtype, tuple(fixed.get(str(size), size) for size in shape))
@@ -109,7 +109,7 @@ def export(
 ) -> Converted:
     """Write a model, or the program in a file, as the plugin `exporter` does.
 
-    `sizes` are those of `outgoing_model`; `force` replaces a file that is there. UsageError for a
+    `sizes` are as for `outgoing_model`; `force` replaces an existing file. UsageError for a
     destination that exists; else the errors of `load_model`, `read_program` and `outgoing_model`.
     """
     require_free(Path(destination), "tensors", force)
@@ -150,7 +150,7 @@ def _elements(weight: Parameter) -> Iterable[np.ndarray]:
 
 
 def _canonical(program: Program) -> Program:
-    """Return `@main` alone, without calls and without what others need not compute."""
+    """Return only `@main`, without calls and unnecessary instructions."""
     return Pipeline(inlining=Inlining()).before_folding(program)
 
 

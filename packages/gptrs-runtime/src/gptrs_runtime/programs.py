@@ -36,16 +36,16 @@ else:
     cleanup = lazy_module("gptrs.optimizer.passes.cleanup")  # most starts draw no inputs
 
 MAX_PROGRAM_BYTES = 100_000_000
-"""Largest file that is read; reading takes a multiple of it in memory."""
+"""Largest file that is read; reading takes a multiple of that in memory."""
 _START_BYTES = 4096
 _SUFFIXES = (".ptir", ".json")
 
 
 def read_program(path: str | os.PathLike[str]) -> Program:
-    """Return the program in a file, verified; JSON is what begins with `{`, all else is text.
+    """Return the program in a file, verified; a file that begins with `{` is JSON, others are text.
 
     ProgramError if there is no such regular file, if it is larger than MAX_PROGRAM_BYTES or not
-    UTF-8; ParseError or ProgramError, with the place, if it is no program.
+    UTF-8; ParseError or ProgramError, with the position, if it is not a program.
     """
     data = read_whole(_resolved(path), MAX_PROGRAM_BYTES, ProgramError)
     foreign = foreign_format(path, data[:FIRST_BYTES])
@@ -198,7 +198,7 @@ def random_inputs(
 
 
 def made_up_array(name: str, type_: TensorType, seed: int) -> np.ndarray:
-    """Return a made-up array for an input, as `random_inputs` does where nothing is known of it."""
+    """Return a random array for an input, as `random_inputs` does for inputs without known use."""
     return _random(type_, _generator(seed, name), None)
 
 

@@ -54,14 +54,14 @@ from gptrs_runtime.sources.quantization_config import KEY
 
 
 def weight_uses(source: ModelSource, backend: Backend) -> Mapping[str, WeightUse]:
-    """Return what the matrices of a model are for; the model is made, no weight is read."""
+    """Return the purposes of a model's matrices; constructs the model, but reads no weight."""
     return uses_and_unused(source, backend)[0]
 
 
 def uses_and_unused(
     source: ModelSource, backend: Backend
 ) -> tuple[Mapping[str, WeightUse], Sequence[str]]:
-    """Return what the matrices of a model are for, and the names of those it does not read."""
+    """Return the purposes of a model's matrices, and the names of unused tensors."""
     params = Params(source.weights, backend=backend, origin=str(source.path))
     model_factory(source.model_type)(source.config, params)
     return params.uses(), params.unused()
@@ -78,10 +78,10 @@ def quantize_at_load(
 ) -> None:
     """Let the weights of `source` be quantized when they are loaded, q8 or q4.
 
-    So many threads do it; without a number those of `GPTRS_NUM_THREADS`, else one for each
-    processor. Heads and tables of tokens get 8 bits. UsageError for another type, for weights that
-    are quantized already, and for `streamed` ones, which would be quantized in each step;
-    ModelError for a model without weights to quantize.
+    `threads` do the work; by default those of `GPTRS_NUM_THREADS`, else one for each processor.
+    Heads and tables of tokens get 8 bits. UsageError for another type, for weights that are
+    quantized already, and for `streamed` ones, which would be quantized in each step; ModelError
+    for a model without weights to quantize.
     """
     wanted = weight_type(type, LOADED_TYPES)
     if streamed:
@@ -96,7 +96,7 @@ def quantize_at_load(
         if known:
             raise UsageError(
                 f"the weights of {quoted(source.name)} are quantized already, as {known[0]}",
-                hint="leave out the type of weights, or `gptrs quantize` the model anew",
+                hint="leave out the type of weights, or `gptrs quantize` the original model",
             )
     uses = weight_uses(source, backend)
     vocab_size = vocab_size_of(source)
@@ -113,9 +113,9 @@ Target = Literal["hf", "gguf"]
 class Quantized:
     """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
 
-    `precision` is that in which the default backend will run the copy. `nbytes` are those of all
-    tensors, `bits_per_weight` an average of the quantized ones. `notes` say what readers of the
-    copy will do otherwise.
+    `precision` is the one in which the default backend will run the copy. `nbytes` is the size of
+    all tensors, `bits_per_weight` an average over the quantized ones. `notes` say what readers of
+    the copy will do otherwise.
     """
 
     form: Target
@@ -137,7 +137,7 @@ class Quantized:
 
     @property
     def product_rms(self) -> float:
-        """The error of products as a share of them, a mean over the weights of all tensors."""
+        """The relative error of products, a mean over the weights of all tensors."""
         return self._mean([each.product_rms for each in self.quantized])
 
     def _mean(self, values: Sequence[float]) -> float:
@@ -161,13 +161,13 @@ def quantize(
     """Write the model `source` to `destination` with quantized linear layers.
 
     `to` is "hf", a folder of compressed-tensors, which transformers reads, too, or "gguf", one
-    file; None takes the file for a name that ends in `.gguf`. `type` is `q8`, `q4`, `q4_asym`
+    file; None chooses "gguf" for a name that ends in `.gguf`. `type` is `q8`, `q4`, `q4_asym`
     (groups of `group` weights, 32 without it, 0: one a row), in a folder also `int8` (one scale a
-    row), in a file also `f32`, `f16` and `bf16`, which quantize nothing. Norms and biases stay as
-    they are, and so do tensors whose names match a pattern of `keep`; heads and tables of tokens
-    stay in a folder, and get 8 bits in a file. `rounding` "nearest" takes scales from the largest
-    weights, "search" those with the least error. Memory is that of the largest tensor. `force`
-    replaces a folder with a model, or a file.
+    row), in a file also `f32`, `f16` and `bf16`, which quantize nothing. Norms, biases and tensors
+    whose names match a pattern of `keep` are not quantized; heads and token embeddings are not
+    quantized in a folder, and get 8 bits in a file. `rounding` "nearest" takes scales from the
+    largest weights, "search" those with the least error. Peak memory is that of the largest tensor.
+    `force` replaces a folder with a model, or a file.
 
     UsageError for arguments that do not fit, ModelError and CheckpointError as `load_model` and
     `convert` raise them, and where the layers of a kind cannot be stored so.
@@ -258,7 +258,7 @@ def _quantized_file(
 
 
 def _require_folder(path: Path) -> None:
-    """UsageError for what is called like a file of another format: a folder would be written."""
+    """Raise UsageError for a name of another file format: a folder would be written."""
     if path.suffix.lower() in (".gptrschk", ".ptir", *ARCHIVE_SUFFIXES) or exporter_of(path):
         raise UsageError(
             f"{quoted(str(path), 200)} is called like a file of a format that quantized weights are"
@@ -301,7 +301,7 @@ def _compressed(
     type: WeightType,
     uses: Mapping[str, WeightUse],
 ) -> tuple[StoredModel, tuple[str, ...]]:
-    """Return the content of the folder, and the names of the tensors that stay as they are."""
+    """Return the content of the folder, and the names of the tensors that are not quantized."""
     by_name = {each.name: each for each in rounded}
     plain = [tensor for tensor in model.tensors if tensor.name not in by_name]
     tensors: list[OutgoingTensor] = list(plain)
@@ -309,6 +309,6 @@ def _compressed(
         tensors += compressed_tensors(each)
     kept = tuple(tensor.name for tensor in plain)
     stay = [name.removesuffix(".weight") for name in kept if uses.get(name) == "linear"]
-    ignored = list(dict.fromkeys([*stay, "lm_head"]))  # a tied head has no weight of its own
+    ignored = list(dict.fromkeys([*stay, "lm_head"]))  # a tied head has no separate weight
     config = {**(model.config or {}), KEY: compressed_config(type, ignored)}
     return replace(model, tensors=tensors, config=config), kept

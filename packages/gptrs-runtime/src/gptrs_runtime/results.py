@@ -1,9 +1,9 @@
 """Results as records: what functions return, what `--json` prints, what its schema says.
 
-A `Result` is what a command prints: its tag, the key `schema`, says what it is and in which
-version, which grows when a key is removed or gets another meaning. The other records are parts of
-results. Keys are printed in the order of the fields, those of bases first; one that is UNSET is
-left out. The texts below fields are those of docs/json.md.
+A `Result` is the output of a command: its tag, the key `schema`, has its type and version, which
+increases when a key is removed or changes its meaning. The other records are parts of results. Keys
+are printed in the order of the fields, those of bases first; UNSET ones are omitted. The strings
+below fields appear in docs/json.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Number = Annotated[
     float,
     Meta(extra_json_schema={"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}),
 ]
-"""A number that may be none of JSON, which is printed as a word then."""
+"""A number that JSON may lack, which is then printed as a word."""
 Vectors = list[list[Number]]
 Profile = dict[str, Any] | UnsetType
 Reason = Literal["eos", "stop", "length", "error", "interrupted"]
@@ -46,7 +46,7 @@ class OfModel(Struct, frozen=True, kw_only=True):
 
 
 class LabelScore(Struct, frozen=True):
-    """A class by its name, and how much a text is of it."""
+    """A class by its name, and the score of a text."""
 
     label: str
     score: float
@@ -71,7 +71,7 @@ class Entity(Struct, frozen=True):
 
 
 class Filling(Struct, frozen=True):
-    """A token for a masked position, its text alone, and its probability there."""
+    """A token for a masked position, its text in isolation, and its probability there."""
 
     token: int
     text: str
@@ -102,11 +102,11 @@ class Window(Struct, frozen=True):
     start: float
     end: float
     temperature: float
-    """The one that counted; 0 for the likeliest tokens."""
+    """The temperature used; 0 for the likeliest tokens."""
     avg_logprob: Number
     """The mean log-probability of the tokens."""
     compression_ratio: float
-    """That of the bytes of the text."""
+    """The compression ratio of the bytes of the text."""
     no_speech_prob: float | None
     """The probability of silence; null for a model without a token of it."""
     is_silent: bool
@@ -118,18 +118,18 @@ class Transcription(Struct, frozen=True):
 
     text: str
     language: str | None
-    """The code of the one that is spoken; null where the model does not tell."""
+    """The code of the spoken language; null if the model does not detect it."""
     seconds: float
     """Of the sound."""
     segments: tuple[Segment, ...]
     windows: tuple[Window, ...] = ()
-    """How the text came about; none of a model that writes frame by frame."""
+    """How each window was decoded; empty for a model that decodes frame by frame."""
 
 
 class Score(Struct, frozen=True):
     """A class or token: its number, name, logit, and share in the softmax of all logits.
 
-    The name of a class is its label, that of a token its text; both may be empty.
+    The name of a class is its label, the name of a token its text; both may be empty.
     """
 
     index: int
@@ -146,7 +146,7 @@ class TopToken(Struct, frozen=True):
 
 
 class TokenLogprob(Struct, frozen=True):
-    """The natural logarithm of a token's probability, and those of the likeliest ones."""
+    """The natural logarithm of a token's probability, and of those of the likeliest ones."""
 
     token_id: int
     logprob: Number
@@ -234,16 +234,16 @@ class Fill(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.fill/1"):
 class Transcribe(OfModel, Result, frozen=True, kw_only=True, tag="gptrs.transcribe/1"):
     """`gptrs transcribe`."""
 
-    # A Struct has fields of one base only: those of Transcription are written again.
+    # A Struct inherits fields from only one base, so those of Transcription are repeated.
     file: str
     text: str
     language: str | None
-    """The code of the one that is spoken; null where the model does not tell."""
+    """The code of the spoken language; null if the model does not detect it."""
     seconds: float
     """Of the sound."""
     segments: tuple[Segment, ...]
     windows: tuple[Window, ...]
-    """How the text came about; none of a model that writes frame by frame."""
+    """How each window was decoded; empty for a model that decodes frame by frame."""
     timings: RunTimings
     profile: Profile = UNSET
 
@@ -310,7 +310,7 @@ class Forward(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.forward/1"):
     output: str | UnsetType = UNSET
     """Of an imported model: the output that has the scores."""
     shape: list[int]
-    """That of the logits: [B, T, V] or [B, classes]."""
+    """The shape of the logits: [B, T, V] or [B, classes]."""
     dtype: Literal["f32"] = "f32"
     top: list[tuple[Score, ...]]
     """For each row the best `--top` N, of tokens those after the last position."""
@@ -319,7 +319,7 @@ class Forward(Inputs, Result, frozen=True, kw_only=True, tag="gptrs.forward/1"):
 
 
 class Guesses(Struct, frozen=True):
-    """Tokens that were guessed ahead, and how many of them came true."""
+    """Numbers of guessed tokens and of accepted ones."""
 
     proposed: int
     accepted: int
@@ -365,7 +365,7 @@ class Generate(GeneratedText, Result, frozen=True, kw_only=True, tag="gptrs.gene
     adapter: str | UnsetType = UNSET
     """With `--adapter`: its folder."""
     generations: list[GeneratedText] | UnsetType = UNSET
-    """With `--num-return`: all texts; the first is that of the other keys."""
+    """With `--num-return`: all texts; the other keys describe the first."""
     profile: Profile = UNSET
     """With `--profile`: see `docs/profiles.md`."""
 
@@ -376,7 +376,7 @@ class GenerateEvent(Result, frozen=True, kw_only=True, tag="gptrs.generate.event
     event: Literal["text", "reasoning"]
     """Whether it is text, or thoughts of an answer in a conversation."""
     text: str
-    """Follows the texts of earlier lines of this `event`: whole characters, perhaps none."""
+    """Continues the texts of earlier lines of this `event`: whole characters, possibly none."""
     token_ids: tuple[int, ...]
     """The tokens since the line before."""
 
@@ -420,7 +420,7 @@ class Convert(Result, frozen=True, kw_only=True, tag="gptrs.convert/1", rename={
 
 
 class TensorError(Struct, frozen=True):
-    """How far a quantized weight is from what it was: of `type`, with all `bits` of an element.
+    """The error of a quantized weight of `type`, with `bits` per element in total.
 
     `relative_rms` is the root of the mean square of the errors over that of the weights, and
     `max_error` the largest one. `product_rms` is the same for products with normal inputs, as the
@@ -450,7 +450,9 @@ class Quantize(
     type: str
     rounding: str
     precision: Literal["f32", "bf16", "int8"]
-    """In which the default backend will run the copy; `int8` rounds inputs of products, too."""
+    """The precision in which the default backend will run the copy; `int8` also rounds inputs of
+    products.
+    """
     product_rms: float
     """The mean over the weights of all quantized tensors."""
     files: tuple[str, ...]
@@ -458,7 +460,7 @@ class Quantize(
     bits_per_weight: float
     quantized: tuple[TensorError, ...]
     kept: tuple[str, ...]
-    """Tensors that stayed as they were."""
+    """Tensors that were not quantized."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
     """Of what other readers of the copy will do otherwise."""

@@ -33,11 +33,11 @@ _COMPUTING = {"adapted_step"} | {
     if isinstance(getattr(protocol, name), FunctionType) and name not in _ABOUT
 }
 _IDLE_S = 0.01
-"""After so long without a call the files are looked at before the next one, too."""
+"""After this time without a call, the files are also checked before the next one."""
 
 
 def model_factory(kind: str) -> ModelFactory:
-    """Return what makes models of a kind; what it raises names the plugin.
+    """Return the factory for models of a kind; its errors name the plugin.
 
     ModelError for an unknown kind, PluginError for a plugin that is not usable.
     """
@@ -106,12 +106,12 @@ class RunningModel:
     def _watched(self, method: _Method, name: str) -> _Method:
         @functools.wraps(method)
         def call(*args: object, **kwargs: object) -> object:
-            # To read what is gone ends the process, unless the backend handles the signal.
+            # Reading a truncated mapping ends the process, unless the backend handles the signal.
             if time.monotonic() - self._looked > _IDLE_S:
                 self._weights.require_unchanged()
             with span("model", name):
                 result = method(*args, **kwargs)
-            self._weights.require_unchanged()  # what it has read is what was opened
+            self._weights.require_unchanged()  # the data that it read is that of the opened file
             self._looked = time.monotonic()
             return result
 
@@ -139,7 +139,7 @@ def _blaming(method: _Method, record: PluginRecord, name: str) -> _Method:
 
 
 def _stranger(kind: str) -> PluginRecord | None:
-    """Return the plugin of a kind, None for one of gptrs itself, or of no plugin."""
+    """Return the third-party plugin of a kind, None for gptrs's own or if there is none."""
     records = manager().installed(ModelPlugin)
     if all(is_own(record.distribution) for record in records if record.name == kind):
         return None

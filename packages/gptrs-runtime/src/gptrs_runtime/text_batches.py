@@ -1,4 +1,4 @@
-"""Texts of tokens that run together: the longest first, those of a batch nearly equally long."""
+"""Batches of tokenized texts: the longest first, with nearly equal lengths in a batch."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _UNITS = {"": 1, "b": 1} | {
 
 
 def parsed_bytes(stated: object, total: int | None) -> int | None:
-    """Return a number of bytes >= 1, None for anything else; a share is one of `total`."""
+    """Return a number of bytes >= 1, None for anything else; a share refers to `total`."""
     if is_integer(stated):
         found = stated
     else:
@@ -167,7 +167,8 @@ def shown_bytes(nbytes: int) -> str:
 
 Prompt = str | Sequence[int] | Sequence[Message] | Conversation
 """Text, tokens (NumPy's too), messages such as `{"role": "user", "content": "Hello"}`, or these
-with what else the chat template is told."""
+with further inputs of the chat template.
+"""
 
 
 def checked_prompt(prompt: object) -> str | list[int] | Conversation:
@@ -207,13 +208,13 @@ def _refused(found: str, several: Sequence[object] = ()) -> UsageError:
 
 
 _LONGEST_PROMPT: Final = 10_000
-"""In characters: a prompt is read anew with every text."""
+"""In characters: a prompt is read again with every text."""
 
 
 def read_prompts(files: ModelSource, model_type: str) -> tuple[dict[str, str], str]:
-    """Return the prompts of a model by name, and the one that precedes a text by default.
+    """Return the prompts of a model by name, and the default prompt.
 
-    ModelError for malformed files, and those of another class of sentence-transformers.
+    ModelError for malformed files, and for another class of sentence-transformers.
     """
     fields = Fields(files.read_json(MODEL_CONFIG) or {}, f"in {quoted(MODEL_CONFIG)}")
     fields.require("model_type", model_type)
@@ -229,7 +230,7 @@ def read_prompts(files: ModelSource, model_type: str) -> tuple[dict[str, str], s
 def chosen_prompt(
     prompts: Mapping[str, str], default: str, name: str | None, prompt: str | None
 ) -> str:
-    """Return `prompt`, else the one called `name`, else the default; UsageError if none is."""
+    """Return `prompt`, else the one called `name`, else the default; UsageError if none."""
     if prompt is not None:
         return prompt
     if name is None:

@@ -33,7 +33,7 @@ _TIED: Final = re.compile(
 )
 """Heads and tables of words, which files may have twice."""
 _AHEAD: Final = re.compile(r"^(model\.)?mtp(_block|_head)?\.")
-"""Layers that guess further tokens, where they have a name of their own."""
+"""Layers for multi-token prediction, if they have a separate name."""
 
 _HARMLESS: Final = re.compile(
     # Training, and how weights begin.
@@ -42,7 +42,7 @@ _HARMLESS: Final = re.compile(
     r"|init_.*"
     r"|mask_(time|feature)_.*|apply_spec_augment|aux_.*|seq_aux|ep_size|gradient_checkpointing"
     r"|pretraining_tp|tensor_parallel_degree|use_mask_token|num_nextn_predict_layers"
-    # What transformers says of any model, and its way of computing.
+    # Settings of transformers for any model, and about its implementation.
     r"|architectures|auto_map|model_type|transformers_version|(torch_)?dtype|torchscript|_.*"
     r"|name_or_path|tf_legacy_loss|use_bfloat16|pruned_heads|chunk_size_feed_forward"
     r"|is_(encoder_)?decoder|add_cross_attention|cross_attention_hidden_size|tie_.*"
@@ -50,13 +50,13 @@ _HARMLESS: Final = re.compile(
     r"|(scale_)?attention_softmax_in_fp32|reorder_and_upcast_attn|slow_but_exact|fused_.*"
     r"|quantization(_config)?|compression_config|tokenizer_class|processor_class|language"
     r"|chunk_size"
-    # Classes, tasks, and texts: the runtime reads what it follows.
+    # Classes, tasks, and texts: the runtime reads those that it follows.
     r"|id2label|label2id|num_labels|label_.*|problem_type|finetuning_task|task_specific_params"
     r"|.*_token_ids?|.*_token_index|summary_.*|prefix|runtime|sentence_transformers"
     r"|max_length|min_length|do_sample|num_beams|num_beam_groups|num_return_sequences"
     r"|temperature|top_[kp]|typical_p|.*_penalty|(encoder_)?no_repeat_ngram_size|early_stopping"
     r"|bad_words_ids|(begin_)?suppress_tokens|remove_invalid_values"
-    # Pictures and sounds of models whose language model is loaded alone; parts that are not used.
+    # Image and audio settings, if only the language model is loaded; unused parts.
     r"|(vision|visual|image|video|audio|mm|projector|multimodal|pooler|stage)_.*|out_features"
     r"|out_indices|encoder_stride|reshape_hidden_states|apply_layernorm|projection_dim"
     r"|(use_)?auxiliary_.*|pool_scales|tdnn_.*|xvector_.*|adapter_(kernel_size|stride)"
@@ -76,7 +76,9 @@ _HARMLESS: Final = re.compile(
 
 @dataclass(frozen=True)
 class Unread:
-    """Names of what nothing reads: `weights`, those of layers that guess `ahead`, `settings`."""
+    """Names of unread parts: `weights`, those of multi-token prediction layers (`ahead`),
+    `settings`.
+    """
 
     weights: Sequence[str]
     ahead: Sequence[str]
@@ -109,7 +111,7 @@ class Unread:
 def unread_in(source: ModelSource) -> Unread | None:
     """Return what the model of `source` leaves; it is made, and no weight is read.
 
-    None where no installed plugin makes it.
+    None if no installed plugin has the kind.
     """
     try:
         factory = model_factory(source.model_type)
@@ -122,7 +124,9 @@ def unread_in(source: ModelSource) -> Unread | None:
 
 
 def unread_of(settings: ReadSettings, config: Mapping[str, object], params: Params) -> Unread:
-    """Return what a model that was made of `settings`, those of `config`, and `params` left."""
+    """Return the parts of `settings`, from `config`, and `params` that a constructed model left
+    unread.
+    """
     weights = [name for name in params.unread() if not _is_known(name)]
     ahead = [name for name in weights if _is_ahead(name, config)]
     guessing = frozenset(ahead)
@@ -153,6 +157,6 @@ def _has_effect(name: str, config: Mapping[str, object]) -> bool:
         value = table.get(part)
     text = config.get("text_config")
     if isinstance(text, Mapping) and name in text:
-        return False  # files of several models repeat settings of the one for texts
+        return False  # files of several models repeat settings of the text model
     is_off = value is None or value is False or value in ("", [], {})
     return not (is_off or any(_HARMLESS.fullmatch(part) for part in name.split(".")))

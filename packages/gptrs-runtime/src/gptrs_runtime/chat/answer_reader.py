@@ -1,7 +1,7 @@
 """Reads the text of an answer as it grows: thoughts, text for the user, and calls of tools.
 
-What looked like a call and is none stays text as it is written, and what follows is read as before.
-Nothing in thoughts is a call. The events are the same however the text is cut into pieces.
+Text that only looks like a call is kept verbatim, and the rest is read as before. Nothing in
+thoughts is a call. The events are the same however the text is cut into pieces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class CallStart:
-    """A call begins: the how-manieth it is, and what it calls."""
+    """A call begins: its index, and the tool that it calls."""
 
     index: int
     name: str
@@ -53,7 +53,7 @@ AnswerEvent = ThoughtsDelta | TextDelta | CallStart | CallArguments
 class AnswerForm:
     """How the answers of a model are to be read.
 
-    `tools` has by name whether a tool needs arguments; without `calls` none are read. Without
+    `tools` maps names to whether a tool needs arguments; without `calls` no calls are read. Without
     `several` all calls but the first are left out. `certain` calls are kept to their form by a
     grammar: their arguments come as they grow, where others come once they are whole. `shown` are
     the special tokens that the text must have.
@@ -75,9 +75,8 @@ class AnswerForm:
 class AnswerReader:
     """Reads one answer; it begins within thoughts where the prompt has `opened` them.
 
-    Thoughts begin where a line does, else their mark is text. Those of several places are apart by
-    an empty line. Calls that have no place in the text leave the blanks around them where text
-    follows.
+    Thoughts begin where a line does, else their mark is text. Several thoughts are separated by an
+    empty line. Blanks around removed calls are kept if text follows.
     """
 
     def __init__(self, form: AnswerForm, *, opened: bool = False) -> None:
@@ -99,7 +98,7 @@ class AnswerReader:
         self._in_line = False
         """Whether there is text in the line so far."""
         self._cut = False
-        """Whether a mark, or what it marks, was taken out after the last text."""
+        """Whether a mark, or the marked part, was removed after the last text."""
         self._is_marked = False
         """Whether the answer has marks of `ThoughtMarks`."""
         self._thought = False
@@ -108,7 +107,7 @@ class AnswerReader:
         """Whether there was something in the thoughts that are read."""
         self._call = CallText(CallFamily(()), {}, 0, in_list=False)
         self._told: int | None = None
-        """How many characters of the arguments of a call that grows were told."""
+        """How many characters of a growing call's arguments were reported."""
         self._was_call = False
         """Whether the object that ended is a call."""
         self._steps = {
@@ -128,7 +127,7 @@ class AnswerReader:
         return self._events(final=False)
 
     def finish(self) -> list[AnswerEvent]:
-        """Return what was held back, once the answer has ended."""
+        """Return the text held back, once the answer has ended."""
         found = self._events(final=True)
         if self._state == "thoughts":
             self._close_thoughts()
@@ -150,7 +149,7 @@ class AnswerReader:
         return thoughts if form.calls is None else (*thoughts, form.calls.marks[0])
 
     def _take(self, count: int) -> str:
-        """Return as many of the characters that are held, which are read by that."""
+        """Consume and return this many of the held characters."""
         taken, self._held = self._held[:count], self._held[count:]
         self._read += count
         return taken
@@ -197,7 +196,7 @@ class AnswerReader:
             self._said, self._cut = True, False
 
     def _leave_out(self) -> None:
-        """Take note that a mark, or what it marks, is not in the text."""
+        """Record that a mark, or the marked part, is not in the text."""
         self._cut, self._in_line = True, False
         if not self._said:
             self._blanks = ""
@@ -262,13 +261,13 @@ class AnswerReader:
         if made is not None:
             self._tell(*made, found)
             self._end_call(call.end)
-        elif self._told is not None:  # its beginning was told
+        elif self._told is not None:  # its beginning was reported
             self._tell_begun(found)
             self._end_call(len(self._held) if call.state == "open" else call.end)
         elif call.state == "whole":
             self._say(self._take(call.end), found)
             self._state, self._was_call = "after", False
-        else:  # the mark is text, and what follows it is read as text
+        else:  # the mark is text, and the following characters are read as text
             self._state = "text"
             self._say(self._take(max(1, call.begin)), found)
         return True
@@ -279,7 +278,7 @@ class AnswerReader:
             self._tell(*made, found)
 
     def _tell(self, name: str, arguments: str, found: list[AnswerEvent]) -> None:
-        """Tell of a call what was not told yet."""
+        """Report the new part of a call."""
         if self._told is None:
             found.append(CallStart(self.calls, name))
             self._told = 0
@@ -294,7 +293,7 @@ class AnswerReader:
         self._state, self._was_call = "after", True
 
     def _in_after(self, found: list[AnswerEvent], final: bool) -> bool:
-        """Read what stands after a call and belongs to it, or what goes on with a list of them."""
+        """Read the tail after a call, or the continuation of a list of calls."""
         calls = self.form.calls
         assert calls is not None
         rest = self._held.lstrip()

@@ -1,4 +1,4 @@
-"""One call of a tool as a model writes it, read while its text grows: whole, or none after all."""
+"""A tool call as a model writes it, parsed while its text grows: complete, or not a call."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BEGIN_OF_VALUE: Final = re.compile(
 
 
 class ObjectScanner:
-    """Finds the end of a JSON object at `begin` of a text that grows, or that it is none.
+    """Finds the end of a JSON object at `begin` of a growing text, or that it is not one.
 
-    Each character is looked at once. `fields` has where the values of its keys begin and end, that
-    of the first of two equal keys; `key` and `value_begin` belong to the one that is not whole yet.
+    Each character is read once. `fields` has the ranges of its values by key, of the first of two
+    equal keys; `key` and `value_begin` belong to the incomplete one.
     """
 
     def __init__(self, begin: int) -> None:
@@ -43,15 +43,15 @@ class ObjectScanner:
         self._next = "{"
         """The kind of the next piece: a key, a value, or one of the marks `:,}]`."""
         self._string_begin = -1
-        """Where the string begins in which the text ends, -1 outside of one."""
+        """Start of the string in which the text ends, -1 outside of one."""
 
     def read(self, text: str) -> None:
-        """Go on, where `text` begins with that of earlier calls."""
+        """Continue; `text` begins with the text of earlier calls."""
         while self.state == "open" and self.at < len(text) and self._goes_on(text):
             pass
 
     def _goes_on(self, text: str) -> bool:
-        """Read a token; return False, having read none, if it may end in text to come."""
+        """Read a token; return False, having read none, if it may continue in later text."""
         if self._string_begin >= 0:
             return self._string(text)
         self.at = _end_of(_BLANKS, text, self.at)
@@ -154,7 +154,7 @@ class CallText:
         return self.begin if self._scanner is None else self._scanner.at
 
     def read(self, text: str) -> None:
-        """Go on, where `text` begins with that of earlier calls."""
+        """Continue; `text` begins with the text of earlier calls."""
         if self._scanner is None:
             at = self._head(text)
             if at == len(text):
@@ -183,7 +183,7 @@ class CallText:
         return len(text) if may_come else found.end()
 
     def call(self, text: str) -> tuple[str, str] | None:
-        """Return the tool and its arguments, JSON of an object; None if the object is no call."""
+        """Return the tool and its arguments, JSON of an object; None if it is not a call."""
         name = self._known_name(text)
         assert self._scanner is not None
         if name is None:
@@ -196,7 +196,7 @@ class CallText:
         return None if arguments is None else (name, arguments)
 
     def begun(self, text: str) -> tuple[str, str] | None:
-        """Return the tool, and as much of its arguments as there is; None before they begin."""
+        """Return the tool and its arguments so far; None before they begin."""
         name, scanner = self._known_name(text), self._scanner
         if name is None or scanner is None:
             return None
@@ -218,7 +218,7 @@ class CallText:
 
 
 def _arguments(text: str, *, needed: bool) -> str | None:
-    """Return JSON of an object that `text`, JSON of any value, stands for; None if for none.
+    """Return `text`, JSON of any value, as JSON of an object; None if that is impossible.
 
     Some models write a string of JSON, or null for no arguments.
     """

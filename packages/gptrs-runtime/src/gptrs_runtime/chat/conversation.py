@@ -1,4 +1,4 @@
-"""A conversation with all that its chat template is told: what HTTP, files and Python ask by."""
+"""A conversation with all inputs of its chat template, shared by HTTP, files and Python."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _MARK: Final = "CONTINUE_THE_FINAL_MESSAGE "
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, and what a chat template is told besides: a prompt for all who generate.
+    """Messages and the other inputs of a chat template: a prompt for all generating functions.
 
-    Messages are those of OpenAI's API: `content` is a text or a list of parts, `arguments` of calls
+    Messages are as in OpenAI's API: `content` is a text or a list of parts, `arguments` of calls
     are objects or JSON as text. `tools` are functions that the model may call. `variables` are
-    more names for the template, JSON values: `documents`, `enable_thinking` and whatever else it
-    reads. With `continue_final_message` the text goes on with the last message; without it the
+    further names for the template, with JSON values: `documents`, `enable_thinking` and others that
+    it reads. With `continue_final_message` the text goes on with the last message; without it the
     answer begins as the template says, unless `add_generation_prompt` is False. UsageError for
     malformed messages and tools, and for variables that would hide what the template is given.
     """
@@ -83,7 +83,7 @@ class Conversation:
         return _marked(self.messages) if self.continue_final_message else self.messages
 
     def end_of(self, text: str) -> str | None:
-        """Return what of a rendered text comes before the answer; None if it lost its message.
+        """Return the part of a rendered text before the answer's end; None if it lost its message.
 
         As `apply_chat_template` of transformers does it, which leaves marks in it of a template
         that writes the message twice.
@@ -149,7 +149,7 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
     return [*messages[:-1], {**last, "content": text + _MARK}]
 
 
-# Render chat templates in a process of its own, for templates come from strangers.
+# Render chat templates in a separate process, because templates are untrusted.
 #
 # The sandbox of Jinja keeps a template from reaching Python. It does not keep it from computing for
 # hours or filling the memory with one expression, which limits of the operating system do. This
@@ -181,7 +181,7 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
         problem = "it needs too much memory"
     except RecursionError:
         problem = "it is nested too deeply"
-    except Exception as error:  # whatever a template provokes is the template's problem
+    except Exception as error:  # any exception that a template provokes is reported as its problem
         problem = f"{type(error).__name__}: {str(error)[:300]}"
     else:
         return {"texts": texts}
@@ -189,7 +189,7 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
-    """Allow so much more processor time, so much memory in all, no file and no core dump.
+    """Limit processor time and total memory, and forbid files and core dumps.
 
     Soft limits, so that the next request can be given time again; at the soft limit of processor
     time the system ends the process. No template can raise them: it does not reach `resource`.
@@ -237,7 +237,7 @@ def environment() -> jinja2.Environment:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}`, which marks what a model said: the text alone matters here."""
+    """`{% generation %}`, which marks the model's output; only its text matters here."""
 
     tags = {"generation"}  # noqa: RUF012 - so Jinja declares it
 

@@ -38,14 +38,14 @@ def checked_messages(value: object) -> list[Message]:
 def read_messages(value: object) -> list[Message]:
     """Return the messages of OpenAI's API as templates read them; UsageError for malformed ones.
 
-    Parts that are texts alone become one text, arguments of calls that are JSON as text become
-    objects. Nulls and what only advises others are left out.
+    Parts that are all texts become one text; arguments of calls given as JSON text become objects.
+    Nulls and what only advises others are left out.
     """
     return [_read(number, message) for number, message in enumerate(checked_messages(value))]
 
 
 def _object(value: object) -> Message:
-    """Return an object, empty for what is none."""
+    """Return an object, empty for other values."""
     return cast("Message", value) if isinstance(value, Mapping) else dict[str, object]()
 
 
@@ -69,13 +69,13 @@ def _read(number: int, message: Message) -> Message:
 
 
 def _joined(parts: list[Message]) -> object:
-    """Return parts as one text, or as they are where one is an image."""
+    """Return parts as one text, or unchanged if one is an image."""
     texts = [part["text"] for part in parts if part["type"] == "text"]
     return "".join(cast("list[str]", texts)) if len(texts) == len(parts) else parts
 
 
 def _part(number: int, part: object) -> Message:
-    """Return a part without what asks for nothing."""
+    """Return a part without keys that have no effect."""
     stated = _object(part)
     kind = stated.get("type")
     known = {key: each for key, each in stated.items() if each is not None and key not in _ADVICE}
@@ -97,7 +97,7 @@ def _part(number: int, part: object) -> Message:
 
 
 def _shown(part: object) -> str:
-    """Return a part in an error by its keys alone: an image is long."""
+    """Return only the keys of a part, for errors: an image is long."""
     if not isinstance(part, Mapping):
         return f"got {shown_value(part)}"
     found = cast("Message", part)
@@ -143,7 +143,7 @@ def as_templates_read(message: Message) -> dict[str, object]:
 
 
 def read_tools(value: object) -> list[Message] | None:
-    """Return tools as templates read them, None for none; UsageError for what is no function."""
+    """Return tools as templates read them, None if empty; UsageError for other than functions."""
     if value is None:
         return None
     if not isinstance(value, list | tuple):
@@ -165,7 +165,7 @@ def _tool(number: int, tool: object) -> Message:
             ' {"type": "function", "function": {"name": ..., "description": ...,'
             ' "parameters": {...}}}'
         )
-    # In this order, whatever the one is in which they come: templates write objects as they are.
+    # Always in this order, because templates print objects in their order.
     told: dict[str, object] = {"name": name}
     if text is not None:
         told["description"] = text
@@ -177,7 +177,7 @@ def _tool(number: int, tool: object) -> Message:
 
 
 def require_free_names(variables: Mapping[str, object], taken: Sequence[str]) -> None:
-    """UsageError for variables of a template that are no names, or have a name of its own."""
+    """Raise UsageError for variables whose names are invalid or reserved by the template."""
     for name in variables:
         if not name.isidentifier():
             raise UsageError(f"a variable of a template has a name, got {quoted(name)}")
@@ -195,7 +195,7 @@ _OWN: Final = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message"}
     | {"raise_exception", "strftime_now", "dict", "namespace", "range"}
 )
-"""Names that chat templates get besides their variables."""
+"""Names that chat templates get in addition to their variables."""
 
 
 # How models mark thoughts and calls of tools in their answers: a row a family.
@@ -251,14 +251,14 @@ class Vocabulary(Protocol):
     """The entries of a tokenizer."""
 
     def number(self, piece: str) -> int | None:
-        """Return the token that is an entry of the vocabulary, None for an unknown one."""
+        """Return the token of a vocabulary entry, None for an unknown one."""
         ...
 
 
 def thought_marks(template: str, vocabulary: Vocabulary) -> ThoughtMarks | None:
     """Return the marks that a chat template has, else the tokens of the vocabulary.
 
-    None for a model that knows none: what looks like thoughts is text then.
+    None for a model without such marks: then apparent thoughts are text.
     """
     for marks in THOUGHTS:
         first = marks.around[:1] or (marks.end,)
@@ -275,9 +275,9 @@ class CallFamily:
     """The text of calls: `begin`, calls with `between` in between, and `end`.
 
     A call is `opening`, a head that names the tool, its arguments as JSON, a tail and `closing`.
-    With an `arguments_key` head and tail make a JSON object of it, else the name stands by itself
-    before `name_end`. `marks` may be special tokens. The first of them is where calls begin, and
-    with `bare` it may be missing: then an answer that begins with an object is a call.
+    With an `arguments_key`, head and tail complete a JSON object, else the name ends at `name_end`.
+    `marks` may be special tokens. Calls begin with the first of them; with `bare` it may be
+    missing: then an answer that begins with an object is a call.
     """
 
     marks: tuple[str, ...]
@@ -346,7 +346,7 @@ _BY_MARK: Final = (
     ("<|python_tag|>", BARE),
     ('"parameters": dictionary', BARE),
 )
-"""Words of templates, the first found decides; None for a family that is not known."""
+"""Words of templates, the first match decides; None for an unknown family."""
 
 
 def call_family(template: str, model: str) -> CallFamily:
@@ -366,6 +366,6 @@ def call_family(template: str, model: str) -> CallFamily:
 def shown_marks(
     special: Collection[str], thoughts: ThoughtMarks | None, calls: CallFamily | None
 ) -> frozenset[str]:
-    """Return those of the `special` tokens that marks are made of: texts must show them."""
+    """Return the `special` tokens in marks, which texts must show."""
     marks = (thoughts.all if thoughts else ()) + (calls.marks if calls else ())
     return frozenset(piece for piece in special if piece and any(piece in mark for mark in marks))

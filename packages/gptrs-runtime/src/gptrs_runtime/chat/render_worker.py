@@ -27,10 +27,10 @@ class RenderWorker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: dict[str, object], timeout: float) -> dict[str, object]:
-        """Return the answer of `render.py` to `request`; WorkerError if there is none.
+        """Return the answer of the worker to `request`; WorkerError if there is none.
 
-        After `timeout` seconds, or when it tells of a problem, the process is replaced: what a
-        hostile template left behind, such as fragmented memory, must not meet the next one.
+        After `timeout` seconds, or when it reports a problem, the process is replaced, so that
+        leftovers of a hostile template, such as fragmented memory, do not affect the next one.
         """
         line = json.dumps(request).encode("ascii") + b"\n"
         with self._lock:
@@ -50,7 +50,7 @@ class RenderWorker:
             self._stop()
 
     def forget(self) -> None:
-        """Let go of a process that belongs to the parent of this one, after a fork."""
+        """Drop a process that belongs to this process's parent, after a fork."""
         process, self._process = self._process, None
         self._lock = threading.Lock()
         if process is not None:
@@ -66,7 +66,7 @@ class RenderWorker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,  # no buffer whose lock a fork could copy while it is held
-                start_new_session=True,  # Ctrl-C is for us, who then end it
+                start_new_session=True,  # Ctrl-C goes to this process, which then ends it
             )
         return self._process
 

@@ -77,7 +77,7 @@ class ChatTemplate:
         return self.render_all([conversation])[0]
 
     def render_all(self, conversations: Sequence[Conversation | Sequence[Message]]) -> list[str]:
-        """Return the texts of several conversations; the limits are for all of them together."""
+        """Return the texts of several conversations; the limits apply to all of them together."""
         checked = [
             each if isinstance(each, Conversation) else Conversation(each) for each in conversations
         ]
@@ -106,7 +106,7 @@ class ChatTemplate:
         return [_ended(number, each, texts[number]) for number, each in enumerate(checked)]
 
     def _told(self, conversation: Conversation, messages: Sequence[Message]) -> dict[str, object]:
-        """Return the names that the template is told of a conversation."""
+        """Return the variables that the template gets for a conversation."""
         for name in conversation.needs:
             if re.search(rf"\b{name}\b", self.source) is None:
                 raise UsageError(f"the chat template of this model reads no `{name}`")
@@ -132,7 +132,7 @@ def _ended(number: int, conversation: Conversation, text: str) -> str:
 def _loses_the_user(text: str, messages: Sequence[Message]) -> bool:
     """Return whether the last text of the user is not in what a template made of a conversation.
 
-    Templates of some models of images read contents as lists of parts only, and text has none.
+    Templates of some image models read contents only as lists of parts, and text has none.
     """
     contents = [message.get("content") for message in messages if message.get("role") == "user"]
     last = contents[-1] if contents else ""
@@ -160,8 +160,8 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
 
     Models of images may have it in chat_template.json instead.
 
-    Of several named ones it is the one called `tool_use`, if there is one, `with_tools`, else
-    `default`. ModelError if there is none or it is malformed.
+    Of several named templates, `tool_use` is used `with_tools`, if it exists, else `default`.
+    ModelError if it is missing or malformed.
     """
     settings = files.read_json(_CONFIG) or {}
     data = files.read_bytes(_FILE, limit=_MAX_SOURCE_BYTES)
@@ -204,7 +204,7 @@ def _named_of(stated: object, names: Sequence[str]) -> object:
 
 
 def _answer(request: dict[str, object], timeout: float) -> list[str]:
-    """Return the rendered texts; ChatTemplateError says why there are none."""
+    """Return the rendered texts; ChatTemplateError gives the reason for a failure."""
     _require_jinja()
     try:
         answer = worker.ask(request, timeout)

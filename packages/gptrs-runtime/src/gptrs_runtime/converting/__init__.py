@@ -1,1 +1,1 @@
-"""Write a model anew: `convert` reads its `model_content`, rounds weights and cuts `shards`."""
+"""Rewrite a model: `convert` reads its `model_content`, rounds weights and cuts `shards`."""

@@ -1,7 +1,7 @@
 """Writing a folder of files whole or not at all, as `atomic_write` does for one file.
 
-The files go to a temporary folder beside it, which gets its name by `rename`, or, where a folder of
-that name is to be replaced, by exchanging the two; then the old one is removed.
+The files go to a temporary folder next to it, which gets its name by `rename` or, to replace a
+folder of that name, by exchanging the two; then the old one is removed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _EXCHANGE = 2
 def atomic_folder(
     path: str | os.PathLike[str], *, replace: bool, error: type[GptrsError] = CheckpointError
 ) -> Generator[StagedFolder]:
-    """Scope in which a folder is filled with new files; it appears at `path` at the end, at once.
+    """Scope in which a folder is filled with new files; it appears atomically at `path` at the end.
 
-    An exception in the scope, a full disk or a killed process leave what was there before. With
-    `replace`, a folder that is not empty is replaced as a whole, without it that is an error.
-    `error` says why the folder cannot be written.
+    An exception in the scope, a full disk or a killed process leaves the old state. With `replace`,
+    a folder that is not empty is replaced as a whole, without it that is an error. `error` says why
+    the folder cannot be written.
     """
     shown = quoted(str(path), 200)
     try:
@@ -84,7 +84,7 @@ class StagedFolder:
             os.fsync(descriptor)
 
     def publish(self, *, replace: bool) -> None:
-        """Give the folder its name; OSError if there is one that is not to be replaced."""
+        """Give the folder its name; OSError if one exists that must not be replaced."""
         self._sync_folders()
         if replace and _has_entries(self._parent, self._name):
             exchange(self._parent, self._temporary, self._name)
@@ -103,10 +103,10 @@ class StagedFolder:
 
 
 def exchange(folder: int, one: str, other: str) -> None:
-    """Exchange two names in the open `folder` at once; OSError where the system cannot.
+    """Exchange two names in the open `folder` atomically; OSError if the system cannot.
 
-    Two renames would leave an instant in which a killed writer leaves neither folder in place, and
-    Python has no function for this system call.
+    Between two renames, a killed writer would leave neither folder in place, and Python has no
+    function for this system call.
     """
     library = ctypes.CDLL(None, use_errno=True)
     # Of Linux and of macOS, with the same arguments and the same number for the flag.

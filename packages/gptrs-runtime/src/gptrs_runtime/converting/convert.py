@@ -1,4 +1,4 @@
-"""Writing a model, or tensors, anew: in another format, another type, other files."""
+"""Rewriting a model, or tensors: in another format, another type, other files."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from gptrs_runtime.converting.model_content import (
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS
 from gptrs_runtime.sources.model_source import CONFIG, settings_of
 
-# Where a model is written anew: a folder, one file, or tensors alone; whole or not at all.
+# Destinations of a rewritten model: a folder, one file, or only tensors; written atomically.
 
 
 Form = Literal["hf", "gptrschk", "tensors"]
-"""A folder as Hugging Face libraries save it, one file for all, or tensors alone."""
+"""A folder as Hugging Face libraries save it, one file for everything, or only tensors."""
 
 
 _OF_MODELS: Final = re.compile(r"\d+_\w+|additional_chat_templates")
-"""Folders in those of models: of the modules of sentence-transformers, and of chat templates."""
+"""Subfolders of models: those of the modules of sentence-transformers, and of chat templates."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _write_weights(folder: StagedFolder, weights: Mapping[str, Sequence[Outgoing
 
 
 def _of_subfolders(tensors: Sequence[OutgoingTensor]) -> dict[str, list[OutgoingTensor]]:
-    """Return the tensors called `FOLDER/NAME`, by the file in which they are called `NAME`."""
+    """Return the tensors called `FOLDER/NAME`, by the file that has them as `NAME`."""
     found: dict[str, list[OutgoingTensor]] = {}
     for tensor in tensors:
         subfolder, slash, name = tensor.name.rpartition("/")
@@ -205,7 +205,7 @@ class Converted:
     """A report: `files` in a folder, else those written; `rounded` tensors changed type.
 
     `form` is `hf`, `gptrschk` or `tensors`, or the name of an exporter.
-    `left_out` names files beside the weights that were not carried over.
+    `left_out` names files next to the weights that were not copied.
     """
 
     form: str
@@ -232,10 +232,10 @@ def convert(
 ) -> Converted:
     """Write the model or file of tensors `source` to `destination`, whole or not at all.
 
-    Without `to`, the suffix of the destination says what it becomes: `.gptrschk` one file for all,
-    that of a format of tensors only these, any other a folder. Weights are rounded to `dtype`,
-    f32, f16 or bf16, and those of a folder split into files of `shard_size` bytes. `force` replaces
-    what is there: a file, or a folder that holds a model.
+    Without `to`, the suffix of the destination decides: `.gptrschk` writes one file for everything,
+    that of a tensor format only tensors, any other a folder. Weights are rounded to `dtype`, f32,
+    f16 or bf16, and those of a folder split into files of `shard_size` bytes. `force` replaces an
+    existing file, or a folder that contains a model.
 
     UsageError for arguments that do not fit together, and for a destination that exists; ModelError
     and CheckpointError for sources that cannot be read and destinations that cannot be written.

@@ -1,4 +1,4 @@
-"""All that is stored of a model or a file of tensors, on its way into another format."""
+"""The stored content of a model or a file of tensors, for conversion to another format."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gptrs_runtime.sources.hf_directory import WEIGHTS
 from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, ModelSource
 
 CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
-"""Suffixes of the files that belong to a model beside its weights: settings, texts, tokenizers."""
+"""Suffixes of the files that belong to a model besides its weights: settings, texts, tokenizers."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The tensors (`FOLDER/NAME` for those of a subfolder) and files by name that are carried over.
+    """The tensors (`FOLDER/NAME` for those of a subfolder) and files by name that are copied.
 
     `config` is None for a file of tensors without a model. `left_out` names files that are not of
     a kind that belongs to a model. `path` is where it lies.
@@ -46,7 +46,7 @@ class StoredModel:
 def open_stored(name: str | os.PathLike[str]) -> StoredModel:
     """Return the model, or the file of tensors, that `name` means: a path or a hub id.
 
-    Tensors are read when they are written. ModelError or CheckpointError says what is wrong.
+    Tensors are read when they are written. ModelError or CheckpointError describes any fault.
     """
     if os.path.isfile(name) and not is_checkpoint(name):
         archive = open_archive(name)
@@ -97,7 +97,7 @@ def _carried(source: ModelSource, name: str) -> bytes | None:
 
 
 CONVERTIBLE = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
-"""The types that weights are converted from; floats of 8 bits come with scales of their own."""
+"""The types that weights are converted from; 8-bit floats have separate scales."""
 
 
 def in_dtype(tensor: OutgoingTensor, dtype: DType) -> OutgoingTensor:
@@ -127,8 +127,8 @@ def rounded(array: np.ndarray, dtype: DType) -> np.ndarray:
 def _to_odd_f32(array: np.ndarray) -> np.ndarray:
     """f64 in f32, truncated, with the last bit set where that loses anything.
 
-    Rounded on to a narrower type, this gives what rounding at once does (Boldo and Melquiond,
-    Emulation of FMA and correctly rounded sums, IEEE Transactions on Computers 57, 2008).
+    Rounding the result to a narrower type equals rounding directly (Boldo and Melquiond, Emulation
+    of FMA and correctly rounded sums, IEEE Transactions on Computers 57, 2008).
     """
     nearest = array.astype(np.float32)
     bits = nearest.view(np.uint32)
@@ -138,7 +138,7 @@ def _to_odd_f32(array: np.ndarray) -> np.ndarray:
 
 
 def _checked(name: str, before: np.ndarray, after: np.ndarray, dtype: DType) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # a signaling NaN is none of both
+    with np.errstate(invalid="ignore"):  # a signaling NaN is neither
         lost = np.isinf(after) & np.isfinite(before)
     if lost.any():
         largest = np.abs(before[lost].astype(np.float64)).max()
@@ -171,7 +171,7 @@ def parse_size(text: str) -> int:
 def split(
     tensors: Sequence[OutgoingTensor], most: int | None
 ) -> Mapping[str, Sequence[OutgoingTensor]]:
-    """File name to the tensors in it, none with more than `most` bytes of them unless of one."""
+    """Map file names to their tensors, at most `most` bytes each unless it is a single tensor."""
     groups: list[list[OutgoingTensor]] = [[]]
     size = 0
     for tensor in tensors:

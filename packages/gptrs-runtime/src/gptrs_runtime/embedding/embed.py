@@ -47,8 +47,8 @@ def embed_images(
 ) -> np.ndarray:
     """Return the vector of each image, f32 [N, E], in the order of `images`.
 
-    What it is depends on the kind, see docs/images.md. `normalize` divides each by its length.
-    UsageError if there is no image, or an array that is none; ModelError for a model without the
+    The vector depends on the kind, see docs/images.md. `normalize` divides each by its length.
+    UsageError if there is no image, or an array is not an image; ModelError for a model without the
     capability `image_embedder`, or a file that cannot be read.
     """
     embedder = model.image_embedder()
@@ -98,8 +98,8 @@ def _of_one_size(images: Sequence[np.ndarray]) -> list[np.ndarray]:
 class Matches:
     """Scores of images and texts, each [images, texts].
 
-    `logits` f32 are what the model gives, scaled cosines. `probabilities` f64 of an image sum to 1
-    over the texts, or stand each for themselves, as `independent_scores` of the model says.
+    `logits` f32 are the outputs of the model, scaled cosines. `probabilities` f64 of an image sum
+    to 1 over the texts, or stand each for themselves, as `independent_scores` of the model says.
     """
 
     logits: np.ndarray
@@ -186,7 +186,7 @@ def embed(
     the model's files; see `embedding_recipe`. `normalize`: None follows the files, True
     L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the
     vectors of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the
-    prompts in the files; a `prompt` of the caller's own replaces it, and an empty one is none.
+    prompts in the files; a `prompt` overrides it, and an empty one means none.
 
     A text of more tokens than the model reads is cut, and a note says so; `truncate=True` cuts it
     without one, `truncate=False` refuses it with ContextLengthError. `lengths` is called with how
@@ -239,7 +239,7 @@ def similarities(vectors: np.ndarray, function: Similarity = "cosine") -> np.nda
     """Return how alike each two of the vectors [N, D] are, f32 [N, N]: more is more alike.
 
     The `function` is one of sentence-transformers': the cosine, the product, or a distance less
-    than 0. `EmbeddingRecipe.similarity` is that of a model.
+    than 0. `EmbeddingRecipe.similarity` names the function of a model.
     """
     match function:
         case "cosine":
@@ -328,7 +328,7 @@ def _tokens(
 def _prompt_tokens(model: LoadedModel, recipe: EmbeddingRecipe, prompt: str) -> int:
     if not prompt:
         return 0
-    # What ends a text stays where the prompt alone is too long.
+    # The end tokens of a text are kept even if the prompt alone is too long.
     length = model.tokenizer.prefix_length(_cased(recipe, prompt))
     return min(length, _longest(model, recipe) - 1)
 
@@ -349,7 +349,7 @@ def _pooled(
         if progress is not None:
             progress(len(pooled), len(tokens))
         vectors = embedder.encode(batch.tokens, batch.mask)
-        # Each by itself: sums over padding may round in another way.
+        # Each text separately: sums over padding may round differently.
         for own, row in zip(vectors, batch.rows, strict=False):
             length = len(tokens[row])
             seen = np.ones((1, length), bool)

@@ -103,7 +103,7 @@ MODES: Final[dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
     "weightedmean": _weighted(_by_position),
     "lasttoken": _weighted(_last),
 }
-"""By the name that sentence-transformers gives it, in the order in which it concatenates them.
+"""By their names in sentence-transformers, in the order in which it concatenates them.
 
 Each takes vectors f64 [B, T, D] and the mask i1 [B, T], and gives f64 [B, D].
 """
@@ -124,7 +124,7 @@ VectorStep = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Normalize:
-    """Divides each vector by its Euclidean length; zeros stay zeros."""
+    """Divides each vector by its Euclidean length; zeros remain zeros."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, D] -> [N, D]."""
@@ -157,7 +157,8 @@ class Dense:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, D] -> [N, E]."""
         weight = self.weight.astype(np.float64)
-        # Row by row: BLAS may sum those of a matrix in another order.
+        # Row by row: BLAS may sum the rows of a matrix in another order, so that a text's bits
+        # would depend on its batch.
         product = np.stack([weight @ row for row in x.astype(np.float64)])
         if self.bias is not None:
             product = product + self.bias
@@ -192,7 +193,7 @@ ACTIVATIONS: Final[dict[str, VectorStep]] = {
     "torch.nn.modules.activation.ReLU": _relu,
     "torch.nn.modules.linear.Identity": _identity,
 }
-"""By the name under which sentence-transformers saves them."""
+"""By the names under which sentence-transformers saves them."""
 
 
 _WEIGHTS: Final = "model.safetensors"
@@ -350,7 +351,7 @@ def _shapes(weights: Mapping[str, np.ndarray]) -> str:
     return listed(f"{name} {list(array.shape)}" for name, array in weights.items()) or "none"
 
 
-# The files of sentence-transformers beside a model: what makes a vector of a text.
+# The files of sentence-transformers next to a model: how to compute the vector of a text.
 
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
@@ -367,9 +368,9 @@ _logger = logging.getLogger("gptrs")
 class EmbeddingRecipe:
     """The steps on a text before the model, and on the vectors of its tokens after it.
 
-    `max_length` is the most tokens of a text, None for as many as the model takes. `steps` follow
-    the pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one that
-    does unless another is asked for. `similarity` is how vectors are compared.
+    `max_length` limits the tokens of a text, None for the limit of the model. `steps` follow the
+    pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one used by
+    default. `similarity` is how vectors are compared.
     """
 
     pooling: Pooling

@@ -1,1 +1,1 @@
-"""How text is generated: what is asked, what shapes the logits, one text, and many at once."""
+"""Text generation: options, logits processors, single texts, and many texts at once."""

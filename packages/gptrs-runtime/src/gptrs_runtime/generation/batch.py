@@ -24,7 +24,7 @@ DEFAULT_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt, and how many tokens may follow it; None leaves that to the options.
+    """A prompt, and how many tokens may follow it; None for the limit of the options.
 
     Errors call the prompt `name`.
     """
@@ -37,7 +37,7 @@ class Task:
 class Batches:
     """An iterator over (number of a task, its outcome) as texts end, `size` of them at a time.
 
-    Each text is the one that its task gives alone. All checks happen when it is made, before any
+    Each text is the same as if its task ran alone. All checks happen when it is made, before any
     work; an error names the task. The next task begins when a text ends, if the cache has room for
     it, and waits otherwise. `unfinished` has the texts that are being generated.
     """
@@ -48,7 +48,7 @@ class Batches:
         if size < 1:
             raise UsageError(f"the batch size must be at least 1, got {size}")
         if options.prompt_cache is not None:
-            raise UsageError("a prompt cache is that of one prompt, a batch has several")
+            raise UsageError("a prompt cache is for one prompt, a batch has several")
         self._setup = GenerationSetup(model, options)
         self._model = model
         self._tasks = tasks
@@ -128,9 +128,9 @@ def generate_batch(
     batch_size: int = DEFAULT_BATCH_SIZE,
     **fields: Unpack[OptionFields],
 ) -> list[Generation]:
-    """Return the outcome for each prompt, as it is alone, `batch_size` of them at a time.
+    """Return the outcome for each prompt, the same as alone; run `batch_size` of them at a time.
 
-    Prompts are of any length. Options and errors as those of `stream`, before any work.
+    Prompts are of any length. Options and errors as for `stream`, checked before any work.
     """
     if isinstance(prompts, str):
         raise UsageError("`generate_batch` takes a list of prompts, got one text")
@@ -149,8 +149,8 @@ def generate_several(
 ) -> list[Generation]:
     """Return `count` texts for one prompt, which is read once; options and errors as of `stream`.
 
-    Each draws from a random stream of its own; the first text is the one that `generate` gives.
-    With beams they are the best texts of one search, as many as there are beams at most.
+    Each has its own random stream; the first text equals that of `generate`. With beams they are
+    the best texts of one search, as many as there are beams at most.
     """
     return list(Several(model, prompt, count, generation_options(model, options, fields)).run())
 

@@ -30,7 +30,7 @@ class Beams:
 
     The score of a text is the sum of the log-probabilities of its tokens, divided by
     `tokens ** length_penalty`. With `early_stopping` the search ends once `count` texts have ended;
-    without it, once no text that grows can be better at its length; "never" asks that of the
+    without it, once no text that grows can be better at its length; "never" tests that for the
     greatest length.
     """
 
@@ -71,10 +71,10 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamTask:
-    """The text that a search begins with, and what it asks for.
+    """The start of a beam search, and its limits.
 
-    `begin` are its tokens, `source` those of the text that it is about. `processors` returns those
-    of a text by its tokens. A text ends with a token of `ends`, and after `max_tokens`.
+    `begin` has its tokens, `source` those of the source text. `processors` returns the logits
+    processors of a text by its tokens. A text ends with a token of `ends`, and after `max_tokens`.
     """
 
     begin: Sequence[int]
@@ -89,10 +89,10 @@ class BeamTask:
 def asked_beams(
     settings: Mapping[str, object], options: GenerationOptions, sampling: Sampling
 ) -> Beams | None:
-    """Return the beams of the options, else those of generation_config.json; None without.
+    """Return the beams of the options, else of generation_config.json, or None.
 
-    A model that samples has none of its own. UsageError for beams beside sampling or another option
-    that they do not go with; ModelError for a malformed setting.
+    The settings of a model that samples are ignored. UsageError for beams with sampling or another
+    incompatible option; ModelError for a malformed setting.
     """
     fields = Fields(settings, _FILE)
     count = options.beams
@@ -149,7 +149,7 @@ def _require_plain(options: GenerationOptions, sampling: Sampling) -> None:
 class BeamSearch:
     """The search for the likeliest texts, as transformers has it.
 
-    Texts share the pages of what they have in common. Other threads wait while it runs.
+    Texts share the pages of their common prefix. Other threads wait while it runs.
     """
 
     def __init__(self, beams: Beams, cache: TextCache, task: BeamTask) -> None:
@@ -158,7 +158,7 @@ class BeamSearch:
         self._task = task
         self._held: list[TextPages] = []
         self.prompt_read = 0.0
-        """The `time.perf_counter` at which the prompt had been read."""
+        """The `time.perf_counter` when the prompt had been read."""
 
     def run(self) -> list[Found]:
         """Return the texts that were found, the best first; CacheBudgetError without room."""
@@ -214,7 +214,7 @@ class BeamSearch:
         """Return the likeliest next tokens of all beams, the best first."""
         rows = [self._scores(beam, row) for beam, row in zip(growing, logits, strict=True)]
         flat, vocabulary = np.concatenate(rows), rows[0].size
-        # So many that `count` of them go on, whichever end their text.
+        # Enough that `count` of them continue, even if the others end their text.
         most = min(flat.size, self._beams.count * max(2, 1 + len(self._task.ends)))
         likeliest = np.argpartition(-flat, most - 1)[:most]
         ordered: list[int] = likeliest[np.lexsort((likeliest, -flat[likeliest]))].tolist()
@@ -239,7 +239,7 @@ class BeamSearch:
             return float(score / np.float32(np.float64(length) ** self._beams.length_penalty))
 
     def _may_improve(self, found: Sequence[Found], best: np.float32, length: int) -> bool:
-        """Return whether a text that grows, `best` of them by its score, may yet be taken."""
+        """Return whether a growing text, with the score `best`, may still win."""
         beams = self._beams
         if len(found) < beams.count:
             return True

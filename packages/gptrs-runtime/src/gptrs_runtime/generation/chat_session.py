@@ -1,4 +1,4 @@
-"""A conversation with a model: its messages. Each answer finds what was read in the cache."""
+"""A conversation with a model: its messages. Each answer reuses the cache of the previous turns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: its text without thoughts and calls; `reasoning` is None where it has none."""
+    """An answer: its text without thoughts and calls; `reasoning` is None without thoughts."""
 
     text: str
     reasoning: str | None
@@ -67,9 +67,9 @@ def answer_form(
 ) -> AnswerForm:
     """Return how answers of a model are read, by the marks of its chat template.
 
-    `tools` are those that the template is told of; `several` and `certain` are those of
-    `AnswerForm`. Without a template all of an answer is text. UsageError for malformed tools,
-    ModelError for a model whose calls cannot be read.
+    `tools` are those passed to the template; `several` and `certain` are as in `AnswerForm`.
+    Without a template all of an answer is text. UsageError for malformed tools, ModelError for a
+    model whose calls cannot be read.
     """
     needs = dict(map(_tool, tools))
     try:
@@ -111,7 +111,7 @@ def answer_reader(
     """Return a reader of the answer to the tokens of a prompt, which takes its pieces.
 
     The pieces must show the special tokens in `form.shown` of the reader:
-    `stream(model, prompt, special=reader.form.shown)`. Errors are those of `answer_form`.
+    `stream(model, prompt, special=reader.form.shown)`. Raises the same errors as `answer_form`.
     """
     form = answer_form(model, tools)
     return AnswerReader(form, opened=opens_thoughts(model, form, prompt))
@@ -124,11 +124,11 @@ def read_answer(
     *,
     opened: bool | None = None,
 ) -> Answer:
-    """Return thoughts, text and calls of an answer, whatever special tokens its text shows.
+    """Return thoughts, text and calls of an answer, whether or not its text shows special tokens.
 
-    `tools` are those that the template was told of. `opened` says whether it begins within
-    thoughts, None that it does where the prompt opens some: False for a text of a form, which has
-    none. Errors are those of `answer_form`.
+    `tools` are those passed to the template. `opened` says whether it begins within thoughts, None:
+    if the prompt opens some; pass False for a constrained text, which has none. Raises the same
+    errors as `answer_form`.
     """
     form = answer_form(model, tools)
     if opened is None:
@@ -171,7 +171,7 @@ def joined(events: Sequence[AnswerEvent]) -> Answer:
 def _with_marks(model: LoadedModel, generation: Generation, shown: frozenset[str]) -> str:
     """Return the text of a generation with special tokens that it did not show.
 
-    A stop string, and what follows it, is no part of it.
+    A stop string and the rest after it are not part of it.
     """
     whole = model.tokenizer.decode(generation.token_ids, special=shown)
     if generation.finish_reason != "stop":
@@ -191,7 +191,7 @@ def _with_marks(model: LoadedModel, generation: Generation, shown: frozenset[str
 class ChatSession:
     """A conversation with `model`, which may begin with a `system` message.
 
-    Options are those of `stream`, for each answer; special tokens that mark thoughts are shown.
+    Options are as for `stream`, for each answer; special tokens that mark thoughts are shown.
     ModelError for a model without tokenizer or chat template.
     """
 
@@ -225,7 +225,7 @@ class ChatSession:
         return answer
 
     def remember(self, answer: TextStream) -> None:
-        """Add `answer`, or what there is of it, and end it.
+        """Add `answer`, or its part so far, and end it.
 
         Its thoughts become `reasoning_content` of the message, which templates leave out or not.
         """
@@ -236,6 +236,6 @@ class ChatSession:
 
 
 def conversation(system: str | None, *texts: str) -> list[Message]:
-    """Return messages: `system`, if there is one, then those of a user."""
+    """Return messages: `system`, if given, then the user's."""
     told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     return [*told, *({"role": "user", "content": text} for text in texts)]

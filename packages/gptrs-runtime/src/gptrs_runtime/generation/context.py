@@ -1,4 +1,4 @@
-"""The tokens of one text that a model sees: all of them, or those that its context holds."""
+"""The tokens of one text that a model sees: all of them, or those in its context."""
 
 from __future__ import annotations
 

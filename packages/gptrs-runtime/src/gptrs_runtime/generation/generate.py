@@ -42,7 +42,7 @@ def stream(
 
     `prompt` is text, tokens, or the messages of a conversation. Fields of `GenerationOptions`, and
     of `Sampling`, may be given by name: `stream(model, "Once", max_tokens=20, temperature=0.7)`;
-    they come before those of `options`. UsageError for an empty prompt, unknown tokens or options,
+    they override those of `options`. UsageError for an empty prompt, unknown tokens or options,
     ContextLengthError when it does not fit, ModelError for a model that cannot generate.
     """
     return TextStream(model, prompt, generation_options(model, options, fields).for_stream())
@@ -54,7 +54,7 @@ def generate(
     options: GenerationOptions | None = None,
     **fields: Unpack[OptionFields],
 ) -> Generation:
-    """Generate to the end and return the outcome; parameters and errors as those of `stream`."""
+    """Generate to the end and return the outcome; parameters and errors as for `stream`."""
     text = TextStream(model, prompt, generation_options(model, options, fields))
     for _ in text:
         pass

@@ -22,11 +22,12 @@ class GeneratedText:
     """Chooses a token for each logits, and decodes the tokens to pieces of text.
 
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
-    that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
-    scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
-    `source` are the tokens of the text that an encoder-decoder reads. `pictures` are those that
-    tokens of the context stand for. `steps_at_once` is how many tokens may be chosen before anybody
-    sees one, None for any number. `form` is asked whether a text that a stop string cuts is whole.
+    that end the text, and part of it if `shows_end`. `logprobs` is how many likeliest tokens to
+    score at each position, None to disable scores. `guesses` configures speculative decoding, None
+    to disable it. `source` are the tokens of the text that an encoder-decoder reads. `pictures` are
+    the images represented by tokens of the context. `steps_at_once` is how many tokens may be
+    chosen before one is visible, None for any number. `form` decides whether a text cut by a stop
+    string is complete.
     """
 
     def __init__(
@@ -87,16 +88,15 @@ class GeneratedText:
 
     @property
     def room(self) -> int:
-        """How many tokens may follow the next one, in the context as it is."""
+        """How many tokens may follow the next one in the current context."""
         return min(
             self.most_positions - len(self.context.tokens), self._max_tokens - len(self.tokens) - 1
         )
 
     @property
     def steps_ahead(self) -> int:
-        """How many tokens may be chosen at once, each the one of the largest logit; see `room`.
-
-        1 where logits are looked at: by processors, for scores, a draw, or guesses.
+        """How many greedy tokens may be chosen at once; see `room`. 1 if logits are needed: for
+        processors, scores, sampling, or guesses.
         """
         looks = self._processors.changes_logits or self._logprobs is not None
         if looks or self.guesses is not None or not self._sampler.takes_largest:
@@ -112,7 +112,7 @@ class GeneratedText:
     def append(self, logits: np.ndarray) -> str:
         """Choose the next token by logits f32 [V]; return the text it completes, maybe empty.
 
-        Where none may come, the text ends with the reason "error".
+        If none is allowed, the text ends with the reason "error".
         """
         try:
             changed = self._processors(logits)
@@ -141,7 +141,7 @@ class GeneratedText:
         return piece
 
     def replay(self, tokens: Sequence[int], first: float) -> str:
-        """Append tokens that a search has found, the first of them known at the time `first`.
+        """Append tokens that a search found, the first of them at the time `first`.
 
         The text ends with the last one, as an error where a search found no end.
         """
@@ -151,7 +151,7 @@ class GeneratedText:
 
     @property
     def scores(self) -> Sequence[TokenScores]:
-        """The scores of each token so far; none where they were not asked for."""
+        """The scores of each token so far; empty if not requested."""
         return self._scores
 
     def generation(self) -> Generation:
@@ -195,7 +195,7 @@ class GeneratedText:
             self.error = "a stop string came before the text had its form"
 
     def _give_up(self, error: NoTokenError) -> str:
-        """End the text where it is; return what was held back of it."""
+        """End the text here; return the part that was held back."""
         rest = self._rest("error")
         self.reason, self.error = "error", str(error)
         self._text.append(rest)
@@ -215,13 +215,13 @@ class GeneratedText:
 
 
 def _require_token(changed: np.ndarray, logits: np.ndarray) -> None:
-    """NoTokenError if processors left none of the tokens that the logits allow."""
+    """Raise NoTokenError if processors left none of the tokens that the logits allow."""
     if changed is not logits and changed.max() == -np.inf and logits.max() > -np.inf:
         raise _none_left()
 
 
 def _none_left() -> NoTokenError:
     return NoTokenError(
-        "no token may come next: all of them are suppressed",
+        "no next token is allowed: all of them are suppressed",
         hint="check the logits processors, the biases, and the settings of generation_config.json",
     )

@@ -52,7 +52,7 @@ def _library() -> ModuleType:
 def _vocabulary(model: LoadedModel) -> LLTokenizer:
     """Return the tokens of a model as llguidance reads them, which takes it a while at first.
 
-    Models that differ by their adapters alone share them.
+    Models that differ only in their adapters share them.
     """
     with _vocabularies_lock:
         known = _vocabularies.get(model.files)
@@ -100,12 +100,12 @@ def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
 def _problem(matcher: LLMatcher) -> str:
     """Return in words why a matcher is in error."""
     told = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
-    # What llguidance calls a dead end: it masks all tokens but the one that ends a text.
+    # llguidance marks a dead end by masking all tokens except the one that ends a text.
     return "the model has no token that may come next" if told == _DEAD_END else clipped(told, 300)
 
 
 class Grammar:
-    """A form that texts of `model` are to have; it may serve any number of texts at once.
+    """A form that texts of `model` must have; it may serve any number of texts at once.
 
     `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed, has
     more than `MAX_FORM_BYTES`, uses what llguidance does not know, or has no beginning that the
@@ -166,14 +166,14 @@ class GrammarProcessor:
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of all other tokens to -inf.
 
-        NoTokenError where that leaves none, or where llguidance gives up: a form may take more work
-        than it does, which shows only as the text grows.
+        NoTokenError if that leaves none, or if llguidance gives up: a form may take too much work,
+        which shows only as the text grows.
         """
         new = tokens[self._read :]
         self._read = tokens.size
         self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        # Asked after the mask, which may fail, and which then allows a text to end.
+        # Checked after the mask, which may fail and then allows a text to end.
         if self._matcher.is_error():
             raise self._kept_no_longer(_problem(self._matcher))
         bits = np.unpackbits(packed, bitorder="little")
@@ -192,7 +192,7 @@ class GrammarProcessor:
 
     def is_whole(self, text: str) -> bool:
         """Return whether a text is of the form."""
-        # Any tokens of the text will do; those of a form that names special tokens are such.
+        # Any tokens of the text will do, including special ones that a form names.
         plain = self._tokenizer.greedy_tokenize(text)
         for tokens in (plain, self._tokenizer.tokenize_str(text, parse_special=True)):
             matcher = self._fresh.deep_copy()

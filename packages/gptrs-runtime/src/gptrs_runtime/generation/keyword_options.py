@@ -19,11 +19,10 @@ from gptrs_runtime.option_fields import option_fields
 def generation_options(
     model: LoadedModel, options: GenerationOptions | None, fields: OptionFields
 ) -> GenerationOptions:
-    """Return `options` with `fields` in place of its own.
+    """Return `options` with `fields` replaced.
 
-    Fields of `Sampling` replace single ones of what the model's generation_config.json asks for;
-    with `sampling` they exclude each other. UsageError for unknown names, values of a wrong type,
-    and what is no model.
+    Fields of `Sampling` replace single settings of the model's generation_config.json; they exclude
+    `sampling`. UsageError for unknown names, values of a wrong type, and a `model` that is not one.
     """
     if not hasattr(model, "capabilities"):
         raise UsageError(

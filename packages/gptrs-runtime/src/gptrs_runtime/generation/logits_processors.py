@@ -21,19 +21,19 @@ _F32 = np.finfo(np.float32)
 
 
 class ProcessorMaker(Protocol):
-    """Makes a logits processor for each text, where a text has a state of its own."""
+    """Makes a logits processor for each text, for processors with state."""
 
     def new_processor(self, prompt_length: int) -> LogitsProcessor:
         """Return the processor of a text with a prompt of that many tokens.
 
-        One that is a `FormJudge`, too, is asked about a text that a stop string cuts.
+        If it is also a `FormJudge`, it decides about a text cut by a stop string.
         """
         ...
 
 
 @runtime_checkable
 class FormJudge(Protocol):
-    """Tells whether a text has a form."""
+    """Decides whether a text has a form."""
 
     def is_whole(self, text: str) -> bool:
         """Return whether a text is of the form as it stands."""
@@ -44,10 +44,11 @@ class FormJudge(Protocol):
 class Suppression:
     """Tokens that must not come next, as generation_config.json names them.
 
-    `suppress` never may, `begin_suppress` not as the first new token, tokens that end the text not
-    before `min_new_tokens` others - without that limit not before `min_length` with the prompt -
-    and none that would repeat a sequence of `no_repeat_ngram_size` tokens, the prompt included; 0
-    for no such limit. Of each of `bad_words` the last token never follows the others.
+    It always suppresses `suppress`, `begin_suppress` as the first new token, and end-of-text tokens
+    before `min_new_tokens` others (without that limit, before `min_length` including the prompt).
+    It also suppresses tokens that would repeat a sequence of `no_repeat_ngram_size` tokens,
+    including the prompt; 0 disables a limit. Of each of `bad_words` the last token never follows
+    the others.
     """
 
     suppress: tuple[int, ...] = ()
@@ -61,7 +62,7 @@ class Suppression:
 def built_in_processors(
     sampling: Sampling, suppression: Suppression, ends: Iterable[int], prompt_length: int
 ) -> list[LogitsProcessor]:
-    """Return new processors for one text, in the order of transformers; none that do nothing."""
+    """Return new processors for one text, in transformers' order, without ineffective ones."""
     processors: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         processors.append(RepetitionPenalty(sampling.repetition_penalty))
@@ -107,7 +108,7 @@ class ProcessorChain:
         self._length += 1
 
     def __call__(self, logits: np.ndarray) -> np.ndarray:
-        """Return the processed logits f32 [V]; the given ones stay as they are.
+        """Return the processed logits f32 [V] without changing the input.
 
         UsageError if a processor returns anything but an array f32 [V].
         """
@@ -198,7 +199,7 @@ class OccurrencePenalty:
         self._generated = TokenCounts()
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Change the logits of generated tokens; those of the prompt alone stay."""
+        """Change the logits of generated tokens; those that occur only in the prompt are kept."""
         self._generated.update(tokens[self._prompt_length :])
         before = logits[self._generated.tokens]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -230,7 +231,7 @@ class NoRepeatNgrams:
 
 
 def _in_range(changed: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Return changed logits, infinite ones as the largest of f32; what was not finite stays."""
+    """Return changed logits, overflow clamped to the largest f32; non-finite inputs are kept."""
     held = np.clip(changed, _F32.min, _F32.max)
     return np.where(np.isfinite(before), held, before)
 
@@ -247,7 +248,7 @@ class SuppressTokens:
 
 
 class SuppressSequences:
-    """Suppresses the last token of each sequence after the others; those of `ends` alone never."""
+    """Suppresses the last token of each sequence after the others, but never end tokens alone."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]], ends: Iterable[int]) -> None:
         alone = {(end,) for end in ends}

@@ -52,7 +52,7 @@ _FOLLOWED: Final = re.compile(
     r"do_sample|.*repetition_penalty|.*no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens"
     r"|(min|max)_(new_tokens|length)|.*_token_ids?|.*_token_index"
 )
-"""Settings that are followed besides those of options, and tokens by their names."""
+"""Settings that are followed in addition to those of options, and tokens by their names."""
 _HARMLESS: Final = re.compile(
     r"_.*|transformers_version|use_cache|cache_.*|.*cache_config|return_.*|output_.*|compile_config"
     r"|disable_compile|remove_invalid_values|renormalize_logits|low_memory|prefill_chunk_size"
@@ -63,17 +63,17 @@ _HARMLESS: Final = re.compile(
     r"|(compression_ratio|logprob)_threshold|condition_on_prev_tokens|chat_format"
     r"|max_cache_len|speculation_type|use_mtp|max_window_size|generation_kwargs|model_type|dtype|torch_dtype"
 )
-"""Settings that change no text, or have their own place where sounds become texts."""
+"""Settings that do not affect the text, or that transcription handles itself."""
 
 
 def configured_sampling(
     settings: Mapping[str, object], **given: Unpack[SamplingFields]
 ) -> Sampling:
-    """Return the sampling of generation_config.json, with the given fields in place of its own.
+    """Return the sampling of generation_config.json, overridden by the given fields.
 
-    Greedy unless `settings` say `do_sample`, or the temperature or a truncation of the distribution
-    is given; a `top_k` of 0 is no limit, and so is what turns another truncation off. UsageError
-    for a given value out of range, ModelError for one in `settings`.
+    Greedy unless `settings` have `do_sample`, or the temperature or a truncation of the
+    distribution is given; `top_k` 0 is no limit, and neither are values that disable another
+    truncation. UsageError for a given value out of range, ModelError for one in `settings`.
     """
     known = option_fields(Sampling)
     fields = asdict(_sampling_of(settings))
@@ -109,10 +109,10 @@ def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) -> int | None:
-    """Return how many new tokens the model generates by default, None where it does not say.
+    """Return how many new tokens the model generates by default, None if unspecified.
 
-    `max_new_tokens` counts them alone, `max_length` the prompt, too. ModelError for a malformed
-    setting, UsageError where such a prompt leaves no room.
+    `max_new_tokens` counts only new tokens, `max_length` also the prompt. ModelError for a
+    malformed setting, UsageError where such a prompt leaves no room.
     """
     count = _integer(settings, "max_new_tokens")
     if count:
@@ -133,7 +133,7 @@ def note_unsupported(
 ) -> None:
     """Warn once for a model about ignored settings that would change the text.
 
-    Those of `supported` have their effect this time.
+    Settings in `supported` take effect this time.
     """
     ignored = tuple(key for key in ignored_settings(settings) if key not in supported)
     if ignored:

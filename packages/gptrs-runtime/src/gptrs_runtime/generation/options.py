@@ -1,6 +1,6 @@
 """The options of a generation: each field is all that is known of one option.
 
-Checks, keywords, the options of `gptrs generate`, fields of requests, what is read of
+Checks, keywords, the options of `gptrs generate`, fields of requests, the settings read from
 generation_config.json and the table in docs/generation.md follow from the fields.
 """
 
@@ -68,20 +68,20 @@ _Guesses = partial(
 
 
 class GenerationOptions(Options, frozen=True):
-    """Everything that shapes a generation besides the model and the prompt.
+    """All settings of a generation except the model and the prompt.
 
-    `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
-    holds; a number that is given must fit. `sampling` None takes that of generation_config.json;
-    `stop` adds to its stop strings. `use_cache=False` recomputes the whole sequence for each token.
-    `prefill_chunk` is how many tokens of prompts one step takes.
+    `max_tokens` None follows generation_config.json, else is 128, limited to the context; an
+    explicit number must fit. `sampling` None follows generation_config.json; `stop` adds to its
+    stop strings. `use_cache=False` recomputes the whole sequence for each token. `prefill_chunk` is
+    how many tokens of prompts one step takes.
 
-    `logprobs` asks for the log-probability of each token and of that many likeliest ones. `special`
-    shows special tokens in the text, a frozenset of them shows these. `context` is how many tokens
-    the model sees at most. With `context_shift` a context that would overflow keeps its first
-    `keep` tokens and the last half of the others, and is read anew.
+    `logprobs` requests the log-probability of each token and of that many likeliest ones. `special`
+    shows special tokens in the text; a frozenset shows only those. `context` is how many tokens the
+    model sees at most. With `context_shift` a context that would overflow keeps its first `keep`
+    tokens and the last half of the others, and is read again.
 
-    All generations of a model share a key/value cache while they ask for the same `cache_dtype`
-    (f32, bf16, f16, q8) and `cache_budget` (bytes, or a text: `2GB`); None takes the variables
+    All generations of a model with the same settings share a key/value cache: `cache_dtype` (f32,
+    bf16, f16, q8) and `cache_budget` (bytes, or a text: `2GB`); None uses the variables
     `GPTRS_CACHE_DTYPE` and `GPTRS_CACHE_BUDGET`, else f32 and half of the memory, but no more than
     8 whole contexts. `prompt_cache` names a file that keeps the pages of the prompt for prompts of
     other processes that begin like it.
@@ -90,17 +90,18 @@ class GenerationOptions(Options, frozen=True):
     called for every token of every text. `form`, a `Grammar` for example, makes one for each text,
     which comes last.
 
-    `prompt_lookup` guesses tokens ahead where the text repeats what it had before, `draft` has a
-    smaller model of the same tokenizer guess them. What comes true saves steps; each token is
-    chosen as it is without guesses.
+    `prompt_lookup` guesses the next tokens where the text repeats itself, `draft` lets a smaller
+    model with the same tokenizer guess them. Accepted guesses save steps; tokens are the same as
+    without guesses.
 
     With `beams` above 1 that many texts grow side by side, and the likeliest whole one is taken, as
     beam search of transformers does; `length_penalty` and `early_stopping` are its own, see
-    `Beams`. None follows `num_beams` and its like in generation_config.json, 1 does not.
+    `Beams`. None follows `num_beams` and related settings in generation_config.json, 1 ignores
+    them.
 
-    `steps_at_once` is how many tokens may be chosen before anybody sees one, where the backend can
-    run as many steps in one program and takes the likeliest tokens; it takes the smaller number of
-    its own. None leaves it to the backend, but for streams: each of their tokens comes at once.
+    `steps_at_once` is how many greedy tokens may be chosen before one is visible, limited by the
+    number of steps that the backend can run in one program. None uses the backend's limit, except
+    for streams, which yield each token immediately.
     """
 
     max_tokens: (
@@ -127,9 +128,9 @@ class GenerationOptions(Options, frozen=True):
             Meta(description="The fields of `Sampling`, all at once."),
             Option(
                 kind=_SAMPLING,
-                flag=Missing("its fields are options of their own"),
-                request=Missing("its fields are fields of their own"),
-                setting=Missing("its fields are settings of their own"),
+                flag=Missing("its fields are separate options"),
+                request=Missing("its fields are separate fields"),
+                setting=Missing("its fields are separate settings"),
             ),
         ]
         | None
@@ -153,7 +154,7 @@ class GenerationOptions(Options, frozen=True):
     ] = False
     use_cache: Annotated[
         bool,
-        Meta(description="Compute the whole text anew for each token: slow."),
+        Meta(description="Recompute the whole text for each token: slow."),
         _Memory(
             flag="--no-cache",
         ),
@@ -286,8 +287,8 @@ class GenerationOptions(Options, frozen=True):
     prompt_lookup: Annotated[
         bool,
         Meta(
-            description="Guess that the text goes on as it did before where its last words stood"
-            " already.",
+            description="Guess that the text continues as after an earlier occurrence of its last"
+            " tokens.",
         ),
         _Guesses(also=("prompt_lookup_num_tokens",)),
     ] = False

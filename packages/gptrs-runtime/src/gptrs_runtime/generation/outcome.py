@@ -29,8 +29,8 @@ class Generation:
     is "error" where a text cannot go on, and `error` says why: its form and its logits processors
     leave no token, or a stop string cut it before it had its form. With a form, "eos" and "stop"
     say that the text has it.
-    `logprobs` are there where they were asked for, one for each of `token_ids`; `guesses` where
-    tokens were to be guessed ahead.
+    `logprobs` has one entry for each of `token_ids`, if requested; `guesses` is set with
+    speculative decoding.
     """
 
     text: str

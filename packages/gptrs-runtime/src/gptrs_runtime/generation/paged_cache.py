@@ -32,15 +32,15 @@ LONG: Final = 1 << 32
 
 
 class PagedCache:
-    """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
+    """The pages of all texts of `lm`, which share common prefixes; a `TextCache`.
 
-    `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many steps
-    of texts that grow greedily are one run, for models that can. Texts are lost when an
-    interrupt leaves pages in an unknown state, as does a fork while another thread changes them:
-    `TextPages.lost`, admit them again. Threads wait for each other.
+    `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many
+    greedy steps form one run, for models that support it. Texts are lost when an interrupt leaves
+    pages in an unknown state, as does a fork while another thread changes them: `TextPages.lost`,
+    admit them again. Threads wait for each other.
 
-    Where the model has a `short_context`, a text that comes past it is read anew in one step, and
-    shares pages with others past it only.
+    If the model has a `short_context`, a text that exceeds it is read again in one step, and shares
+    pages only with others that exceed it.
     """
 
     chunked = True
@@ -83,7 +83,7 @@ class PagedCache:
         return self._lock
 
     def require(self, positions: int, step: int) -> None:
-        """CacheBudgetError if such a text would not even fit alone."""
+        """Raise CacheBudgetError if such a text would not even fit alone."""
         self.pool.limits(positions, self._longest(positions, step))
 
     def admit(
@@ -94,7 +94,7 @@ class PagedCache:
         source: Sequence[int] = (),
         family: int = 0,
     ) -> TextPages | None:
-        """Admit a text, which is about no source; what pages of others have of it is known."""
+        """Admit a text without a source; pages of other texts with its prefix are reused."""
         with self._consistent():
             if self._is_long(len(tokens)):
                 family |= LONG
@@ -142,7 +142,7 @@ class PagedCache:
                 self.pool.commit(text, tokens)
 
     def _is_long(self, length: int) -> bool:
-        """Return whether a text of so many tokens has the keys and values of long ones."""
+        """Return whether a text of so many tokens has the keys and values of a long text."""
         return self.short_context is not None and length > self.short_context
 
     def _longest(self, positions: int, step: int) -> int:
@@ -253,7 +253,7 @@ class PagedCache:
 
     @contextmanager
     def _consistent(self) -> Generator[None]:
-        """Keep other threads out; begin anew if an interrupt falls between changes."""
+        """Exclude other threads; start over if an interrupt falls between changes."""
         with self._lock:
             try:
                 yield
@@ -265,7 +265,7 @@ class PagedCache:
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """Run the model; begin anew if it fails and has changed what it cannot compute again."""
+        """Run the model; start over if it fails after changing state that cannot be recomputed."""
         try:
             self._resize()
             yield
@@ -276,7 +276,7 @@ class PagedCache:
             raise
 
     def after_fork(self) -> None:
-        """Begin anew in a child if the fork fell into what another thread was changing."""
+        """Start over in a child if another thread was changing the cache during the fork."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return
@@ -317,7 +317,7 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
     with _caches_lock:
         known = _caches.get(model)
         if known is None or known[0] != asked:
-            # In a loop all weights would be needed at once.
+            # In a loop, all weights would be needed at the same time.
             steps = 1 if model.streamer is not None else steps_at_once(model.backend)
             cache = PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
             known = (asked, cache)
@@ -326,10 +326,10 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
 
 
 def _step(rows: Sequence[Row]) -> RaggedStep:
-    """Return the step of some rows: each guessed token is a text of its own on the same pages.
+    """Return the step of some rows: each guessed token is a separate text on the same pages.
 
-    A step writes all keys and values of a layer before it reads any, so that the token sees those
-    before it; and its logits are those of a step that has it alone, whatever is guessed.
+    A step writes all keys and values of a layer before it reads any, so a token sees earlier ones,
+    and its logits are those of a step with only this token, independent of the guesses.
     """
     parts: list[tuple[TextPages, Sequence[int], int]] = []
     for text, tokens, guess, after in rows:

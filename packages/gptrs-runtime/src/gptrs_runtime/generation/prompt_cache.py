@@ -175,7 +175,7 @@ def _refused(shown: str, problem: str) -> CheckpointError:
 
 
 class PromptFile:
-    """The file that `options` name, if they do; what it holds goes into `cache` at once.
+    """The file that `options` name, if any; its pages are loaded into `cache` immediately.
 
     CheckpointError if it is unusable.
     """

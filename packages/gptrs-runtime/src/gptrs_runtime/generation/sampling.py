@@ -14,7 +14,7 @@ from gptrs.errors import ExecutionError
 from gptrs_runtime.generation.sampling_options import Sampling
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
-"""f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
+"""The smallest divisor in f32; all logits except the largest have lost their weight long before."""
 _LARGEST_TEMPERATURE: Final = 1e30
 """All tokens are equally likely long before."""
 
@@ -26,9 +26,9 @@ _BLOCK: Final = 512
 
 
 class Sampler:
-    """Draws tokens by one `Sampling`, with a random state of its own.
+    """Draws tokens by one `Sampling`, with its own random state.
 
-    Several texts of one seed have a `stream` each; 0 is that of a text alone.
+    Several texts with one seed have a `stream` each; 0 is for a single text.
     """
 
     def __init__(self, sampling: Sampling, stream: int = 0) -> None:
@@ -37,7 +37,7 @@ class Sampler:
 
     @cached_property
     def _random(self) -> np.random.Generator:
-        """The random state; greedy texts need none, nor what it imports."""
+        """The random state; greedy texts need neither it nor its imports."""
         key = (self._stream,) if self._stream else ()
         seed = self._sampling.seed
         if seed is not None and seed < 0:
@@ -52,7 +52,7 @@ class Sampler:
         return sampling.greedy or sampling.top_k == 1 or sampling.top_p == 0
 
     def ahead(self) -> Sampler:
-        """Return a sampler that draws what this one will draw, and leaves it as it is."""
+        """Return a sampler that draws the same as this one will, without changing it."""
         made = Sampler(self._sampling, self._stream)
         if not self._sampling.greedy:
             made.__dict__["_random"] = copy.deepcopy(self._random)
@@ -181,7 +181,7 @@ def _count_reaching(falling: np.ndarray, share: float) -> int:
 
 
 def _drawn(weights: np.ndarray, share: float) -> int:
-    """Return the index at which the running sum of weights passes `share`; never one of weight 0.
+    """Return the index at which the cumulative weight passes `share`; never one of weight 0.
 
     Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
     """
@@ -205,9 +205,10 @@ def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def _reached_by(logits: np.ndarray, count: int) -> float | None:
-    """Return a value that `count` logits reach, and few others; None where nearly all would.
+    """Return a threshold that `count` logits reach, and few others; None if nearly all would.
 
-    Of as many groups each has a largest logit, and `count` of these reach the count-th of them.
+    Each of many groups has a maximum, and the count-th largest of these maxima is reached by at
+    least `count` logits.
     """
     groups = logits.size // _GROUPS_OF
     if groups <= count:

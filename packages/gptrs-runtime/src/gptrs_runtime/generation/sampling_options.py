@@ -31,12 +31,11 @@ class Sampling(Options, frozen=True):
     were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
     (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
     `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019);
-    0 is the likeliest alone;
-    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). `typical_p`
-    keeps those whose surprise is nearest to the entropy, until they reach p (Meister et al. 2022),
-    `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those of at least
-    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed`, any integer, the same
-    logits give the same tokens. UsageError for values out of range.
+    0 is only the likeliest; `min_p` those at least p times as likely as the likeliest (Nguyen et
+    al. 2024). `typical_p` keeps those whose surprise is nearest to the entropy, until they reach p
+    (Meister et al. 2022), `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those
+    of at least `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed`, any integer,
+    the same logits give the same tokens. UsageError for values out of range.
     """
 
     temperature: Annotated[
@@ -141,7 +140,7 @@ class Sampling(Options, frozen=True):
             Meta(
                 gt=0,
                 le=1,
-                description="Sample among those of nearly average surprise, P together; 1: all.",
+                description="Sample among tokens of nearly average surprise, P together; 1: all.",
             ),
             _Cut(
                 request=Meta(gt=0, le=1),
@@ -154,7 +153,7 @@ class Sampling(Options, frozen=True):
     epsilon_cutoff: (
         Annotated[
             float,
-            Meta(gt=0, le=1, description="Keep those of at least the probability P; 0: all."),
+            Meta(gt=0, le=1, description="Keep tokens with at least the probability P; 0: all."),
             _Cut(
                 request=Meta(ge=0, le=1),
                 setting="epsilon_cutoff",

@@ -26,7 +26,7 @@ from gptrs_runtime.generation.text_cache import GreedyRow, RepeatingCache, Row, 
 WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
 WhenFailed = Callable[[GeneratedText, Exception], None]
-"""Called with a text that is taken out, since no token of it could be chosen."""
+"""Called with a text that was removed because no token could be chosen."""
 
 _ANY: Final = 1 << 62
 
@@ -35,7 +35,7 @@ _ANY: Final = 1 << 62
 class _Work:
     """A text, the texts that continue the same prompt, and its pages once it runs.
 
-    Of works that wait, the one of the smallest `place` begins first.
+    Of waiting works, the one with the smallest `priority_key` begins first.
     """
 
     text: GeneratedText
@@ -61,7 +61,7 @@ class _Read:
 
     @property
     def grows(self) -> bool:
-        """Whether it is the one token that the text chose last."""
+        """Whether it is only the token that the text chose last."""
         return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
 
     @property
@@ -76,17 +76,16 @@ class Scheduler:
     A step appends one token, or more where they were guessed, to each text whose prompt has been
     read, and reads up to `chunk` tokens of prompts. Together they are no more than `chunk`, while
     fewer texts than that run. At most `most_texts` run at once, as long as `cache` has room for
-    them; the others wait, those of higher priority and then those that were added first before the
-    others. Of prompts the first one gets
-    half of the room at least, and the shortest of the others what is left: a short one need not
-    wait until a long one has been read. The outcome of a text does not depend on others.
+    them; the others wait, ordered by priority, then by arrival. The first prompt gets at least half
+    of the room, and the shortest of the others the rest, so that a short one need not wait until a
+    long one has been read. The outcome of a text does not depend on others.
 
-    Where the cache runs several steps at once, texts that all take the likeliest tokens do so; new
-    texts and `cancel` wait for as many steps then, and a text that ends before the others, too.
+    If the cache runs several steps at once, greedy texts use that; then new texts, `cancel`, and
+    texts that end early wait for the end of the run.
 
     No thread is started. While one runs a step, others may add texts, and run schedulers of the
-    same cache; they wait for each other, as does `cancel`. An error of one text, which a logits
-    processor may raise, is told to `when_failed`, and the others go on; without it `step` raises.
+    same cache; they wait for each other, as does `cancel`. An error of one text, for example from a
+    logits processor, is passed to `when_failed`, and the others continue; without it `step` raises.
     """
 
     def __init__(
@@ -161,8 +160,8 @@ class Scheduler:
     def step(self) -> list[tuple[GeneratedText, str]]:
         """Run the model once; return the texts that grew, each with its new piece.
 
-        CacheBudgetError if texts of other schedulers leave no room to begin. After any error, an
-        interrupt included, the scheduler can go on: what was not finished is done again.
+        CacheBudgetError if texts of other schedulers leave no room to begin. After any error,
+        including an interrupt, the scheduler can continue: unfinished work is repeated.
         """
         with self._cache.exclusive():
             with span("step"):
@@ -195,7 +194,7 @@ class Scheduler:
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
     def _run_several(self, reads: Sequence[_Read], most: int) -> None:
-        """Run the model up to `most` times at once; each text takes the tokens it has room for."""
+        """Run up to `most` steps at once; each text takes the tokens that it has room for."""
         assert self._repeats is not None
         rows = [
             GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
@@ -238,7 +237,7 @@ class Scheduler:
                     self._guesser.told(guesses, read.guess, accepted, rows)
 
     def _guess(self, reads: Sequence[_Read]) -> None:
-        """Guess what comes after the next tokens of texts, where they are to be guessed."""
+        """Guess the tokens after the next ones of texts with speculative decoding."""
         growing: list[_Read] = []
         asked: list[Candidate] = []
         for read in reads:
@@ -315,7 +314,7 @@ class Scheduler:
         return rows
 
     def _before_border(self, work: _Work) -> int:
-        """Return how many tokens a text can take before it is read anew, 1 if it will be at once.
+        """Return how many tokens a text can take before it must be read again, at least 1.
 
         That is any number where it never will be.
         """
@@ -332,7 +331,7 @@ class Scheduler:
     def _continue(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
         """Choose the next token of a text, and of its copies after the prompt.
 
-        Return how many tokens of the guess came true: there are logits after each of them.
+        Return how many tokens of the guess were accepted: there are logits after each of them.
         """
         if work.when_read is not None:
             work.when_read(work.pages)
@@ -352,14 +351,14 @@ class Scheduler:
         return accepted
 
     def _grow(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
-        """Choose tokens as long as they are those of the guess, and one more; return how many."""
+        """Choose tokens as long as they match the guess, and one more; return how many."""
         pieces: list[str] = []
         accepted = 0
         text = work.text
         known = len(text.tokens)
         with self._growing(work, pieces), span("choose token"):
             pieces.append(text.append(logits[0]))
-            # A text may end without another token: then the last one is not that of the guess.
+            # A text may end without another token: then the last one does not match the guess.
             while accepted < len(guess) and text.tokens[known + accepted :] == [guess[accepted]]:
                 accepted += 1
                 if text.ended:
@@ -369,7 +368,7 @@ class Scheduler:
 
     @contextmanager
     def _growing(self, work: _Work, pieces: list[str]) -> Generator[None]:
-        """Append tokens to a text; tell of `pieces`, else of what kept it from growing."""
+        """Append tokens to a text; report `pieces`, or the error that stopped it."""
         try:
             yield
         except Exception as error:
@@ -384,7 +383,7 @@ class Scheduler:
             self._grown.append((work.text, "".join(pieces)))
 
     def _settle(self) -> None:
-        """Let go of texts that ended, and bring back those whose pages are not as they should be.
+        """Release texts that ended, and restore those whose pages are not in the expected state.
 
         That is the case after a context has shifted, and after an interrupt.
         """
@@ -397,7 +396,7 @@ class Scheduler:
                 self._rewind(work)
 
     def _rewind(self, work: _Work) -> None:
-        """Keep what the pages have of the context, but for its last token."""
+        """Keep the part of the context that is in the pages, except its last token."""
         tokens = work.text.context.tokens
         kept = shared_tokens(work.pages.tokens, tokens[: len(tokens) - 1])
         try:
@@ -423,7 +422,7 @@ def _place(work: _Work) -> tuple[int, int]:
 
 
 def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
-    """Return how many of their unread tokens texts read next, `room` at most in all.
+    """Return how many unread tokens each text reads next, at most `room` in total.
 
     The first text gets half of the room and what the others, the shortest first, leave of the rest.
     """

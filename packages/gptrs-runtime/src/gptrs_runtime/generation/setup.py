@@ -52,7 +52,7 @@ class GenerationSetup:
         self._model = model
         self._settings = _followed(model.generation_config) if reads else model.generation_config
         self._limit = _context_limit(self.lm.context_length, options)
-        # Beams that a caller asks for choose the likeliest texts, of a model that samples, too.
+        # Explicit beams choose the likeliest texts, also for a model that samples by default.
         temperature = 0.0 if (options.beams or 1) > 1 else None
         self._sampling = options.sampling or configured_sampling(
             self._settings, temperature=temperature
@@ -70,7 +70,7 @@ class GenerationSetup:
 
     @cached_property
     def cache(self) -> PagedCache | None:
-        """The cache that generations of the model share, None for those that use none."""
+        """The cache that generations of the model share, None without a cache."""
         options = self.options
         if not options.use_cache or self._sources is not None:
             return None
@@ -80,10 +80,10 @@ class GenerationSetup:
     def new_text(
         self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
     ) -> GeneratedText:
-        """Return a text that begins with `prompt`; `max_tokens` None takes that of the options.
+        """Return a text that begins with `prompt`; `max_tokens` defaults to the options.
 
         A model that reads a text and writes another one reads the prompt. ContextLengthError when
-        it does not fit. `stream` is that of the `Sampler`.
+        it does not fit. `stream` is passed to the `Sampler`.
         """
         count = self.token_budget(len(prompt), max_tokens)
         pictures = self._pictures(prompt)
@@ -118,7 +118,8 @@ class GenerationSetup:
         built_in = built_in_processors(self._sampling, self._suppression, self._ends, begin)
         if self._sources is not None:
             built_in += self._sources.processors(count)
-        # The user's come last: they see what is suppressed, and have the last word.
+        # The user's processors come last: they see which tokens are suppressed, and have the last
+        # word.
         processors = [*built_in, *self.options.logits_processors]
         if self.options.form is not None:
             processors.append(self.options.form.new_processor(begin))
@@ -183,7 +184,7 @@ class GenerationSetup:
 
     @cached_property
     def _draft(self) -> PagedCache | None:
-        """The cache of the draft; UsageError if its tokens are not those of the model."""
+        """Return the cache of the draft; UsageError if its tokens differ from the model's."""
         if self.options.draft is None:
             return None
         dtype = cache_dtype(self.options.cache_dtype)
@@ -192,7 +193,7 @@ class GenerationSetup:
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:
         """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.
 
-        `max_tokens` None takes that of the options. UsageError if either is below 1.
+        `max_tokens` defaults to the options. UsageError if either is below 1.
         """
         asked = self.options.max_tokens if max_tokens is None else max_tokens
         if prompt < 1 or (asked is not None and asked < 1):

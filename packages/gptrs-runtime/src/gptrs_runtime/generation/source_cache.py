@@ -68,7 +68,7 @@ class Lot:
 
 
 class SourceCache:
-    """Reads the sources of texts that begin together, and keeps what each lot needs.
+    """Reads the sources of texts that begin together, and keeps the state of each batch.
 
     Texts are admitted until the first step; others wait until these have ended.
     """
@@ -124,7 +124,7 @@ class SourceCache:
         return copy
 
     def rewind(self, text: TextPages, length: int) -> None:
-        """CacheBudgetError: a text of a lot cannot go back alone, it begins anew."""
+        """Raise CacheBudgetError: a text of a batch cannot go back alone; it must start over."""
         raise CacheBudgetError("a text that is written in step with others cannot go back")
 
     def release(self, text: TextPages) -> None:
@@ -158,8 +158,8 @@ FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 class SourceSettings:
     """The first tokens of texts, and those that the settings of the model force.
 
-    ModelError for a model that does not say with which token texts begin, and malformed settings;
-    UsageError for options that make no sense here.
+    ModelError for a model without a start token, and malformed settings; UsageError for options
+    that do not apply.
     """
 
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
@@ -214,7 +214,7 @@ class ForcedToken:
 
 
 def first_token(model: LoadedModel) -> int:
-    """Return the token that each text about a source begins with; ModelError if none is named."""
+    """Return the first token of each text about a source; ModelError if none is named."""
     for name in ("decoder_start_token_id", "bos_token_id"):
         found = _token(model.generation_config, model.config, name)
         if found is not None:
@@ -250,9 +250,10 @@ class AdaptedSteps(Protocol):
 
 
 def adapted_steps(models: Sequence[LoadedModel]) -> AdaptedSteps:
-    """Return the base of `models` with the adapters of all of them, for steps that they share.
+    """Return the base of `models` with the adapters of all of them, for shared steps.
 
-    ModelError if layers of the model cannot tell rows apart: a step of two texts is tried.
+    ModelError if layers of the model do not support an adapter for each row, tested with a step of
+    two texts.
     """
     base = models[0].base
     adapters = [model.adapter for model in models if model.adapter is not None]
@@ -272,9 +273,8 @@ def adapted_steps(models: Sequence[LoadedModel]) -> AdaptedSteps:
 class FamilyCache(PagedCache):
     """The pages of all texts of `models`, which differ by their adapters: families 1, 2, ...
 
-    A step of one family runs its model; one of several runs `together`, where each row gets the
-    product of its own adapter and is the same to the bit. Texts share pages with those of their
-    own family only.
+    A step of one family runs its model; a step of several runs `together`, where each row gets the
+    product of its own adapter, with the same bits. Texts share pages only within their family.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ class FamilyCache(PagedCache):
 
 
 def _padded(families: Sequence[int], rows: int) -> np.ndarray:
-    """Return the family of each row, si32; those that are added are of none, 0."""
+    """Return the family of each row, si32; padding rows have none, 0."""
     made = np.zeros(rows, np.int32)
     made[: len(families)] = families
     return made

@@ -28,7 +28,7 @@ _KEPT: Final = 8
 _TRUSTED: Final = 2
 """Samples that a number of rows needs: the first step of a kind may have compiled something."""
 _LIFETIME: Final = 512
-"""Steps after which a sample counts no more: the machine may have other things to do by now."""
+"""Age in steps after which a sample is ignored: the load of the machine may have changed."""
 _UNKNOWN_ROW: Final = 0.04
 """Cost of one more row before it is measured, in steps of one row."""
 
@@ -52,10 +52,10 @@ class StepTimes:
             self._known[rows] = min(seconds for _, seconds in samples)
 
     def estimate(self, rows: int) -> float | None:
-        """Return the seconds of a step of `rows` rows; None while nothing has been measured.
+        """Return the seconds of a step of `rows` rows; None before the first measurement.
 
-        No step takes longer than one of more rows: what was measured while the machine was busy
-        with other things counts no more then.
+        No step takes longer than one with more rows, which discards samples taken while the machine
+        was busy.
         """
         sizes = sorted(self._known)
         if not sizes:
@@ -79,7 +79,7 @@ class StepTimes:
                 self._known.pop(rows, None)
 
 
-# The sizes of steps: as they are for backends that take any, else few of them.
+# The sizes of steps: exact for backends that support any size, else a few classes.
 
 
 _FIRST_WIDTH = 4
@@ -121,7 +121,7 @@ def _padded(array: np.ndarray, *shape: int, fill: int = 0) -> np.ndarray:
     return made
 
 
-# The memory of the key/value cache: how much, in which element type, split among its groups.
+# The memory of the key/value cache: its size, element type, and division among groups.
 
 
 BUDGET: Final = "GPTRS_CACHE_BUDGET"
@@ -154,7 +154,7 @@ def cache_dtype(name: str | None) -> DType:
 
 
 def cache_budget(budget: int | str | None) -> int | None:
-    """Return the bytes of `budget`, else of `GPTRS_CACHE_BUDGET`; None where neither says.
+    """Return the bytes of `budget`, else of `GPTRS_CACHE_BUDGET`; None if neither is set.
 
     A number of bytes, or a text: `2GB`, `512MiB`, `25%` of the memory. UsageError for others.
     """
@@ -176,8 +176,9 @@ def group_layouts(
 ) -> list[GroupLayout]:
     """Return the cache groups of `lm` with the pages that each may have within `budget` bytes.
 
-    Groups get the shares that a text of the whole context has of them. `budget` None stands for
-    half of the memory, and 8 contexts at most. UsageError for a budget below a page for each group.
+    Groups get shares in proportion to their pages in a text of the whole context. `budget` None
+    means half of the memory, but at most 8 contexts. UsageError for a budget below a page for each
+    group.
     """
     context = lm.context_length
     whole = [
@@ -189,7 +190,7 @@ def group_layouts(
         memory = memory_bytes()
         budget = _CONTEXTS * of_context + sum(page_bytes)
         budget = budget if memory is None else min(budget, memory // _SHARE_OF_MEMORY)
-    texts = (budget - sum(page_bytes)) / of_context  # each group has a page 0 besides
+    texts = (budget - sum(page_bytes)) / of_context  # each group also has a page 0
     most = [int(texts * count) for count in whole]
     if min(most) < 1:
         raise UsageError(

@@ -73,7 +73,7 @@ class TextStream:
             self._scheduler.close()
 
 
-# Text as it is generated, for programs with an event loop: steps run in threads beside it.
+# Text as it is generated, for programs with an event loop: steps run in other threads.
 
 
 class AsyncTextStream:
@@ -120,7 +120,7 @@ def astream(
     options: GenerationOptions | None = None,
     **fields: Unpack[OptionFields],
 ) -> AsyncTextStream:
-    """Generate piece by piece for `async for`; parameters and errors as those of `stream`.
+    """Generate piece by piece for `async for`; parameters and errors as for `stream`.
 
     All checks happen when it is called, before any work.
     """

@@ -23,8 +23,8 @@ from gptrs_runtime.loaded_model import LoadedModel
 class Row(NamedTuple):
     """A text of a step, its new tokens, and tokens that may follow them.
 
-    The text keeps `tokens`. What is computed of `guess` is there until its next step, see `keep`:
-    it begins `after` tokens that were guessed before. One of both is not empty.
+    The text keeps `tokens`. Its keys and values remain until its next step, see `keep`: the row
+    begins after `after` earlier guessed tokens. One of both is not empty.
     """
 
     text: TextPages
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 class GreedyRow(NamedTuple):
     """A text of several steps: its new token, the steps that it has room for, and its ends.
 
-    The text keeps `token`. What is computed of the tokens after it is there until its next step,
+    The text keeps `token`. The keys and values of the tokens after it remain until its next step,
     see `keep`.
     """
 
@@ -47,19 +47,19 @@ class GreedyRow(NamedTuple):
 
 
 class TextCache(Protocol):
-    """Runs a model on texts and keeps what later steps need of them."""
+    """Runs a model on texts and keeps the state for later steps."""
 
     chunked: bool
     """Whether a text may be read in several steps."""
     short_context: int | None
-    """Tokens after which a text is read anew, in one step; see `CausalLMModule.short_context`."""
+    """Length from which a text is read again, in one step; see `CausalLMModule.short_context`."""
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread uses the cache; one may enter it again."""
+        """Scope in which no other thread uses the cache; reentrant."""
         ...
 
     def require(self, positions: int, step: int) -> None:
-        """CacheBudgetError if such a text would not even fit alone; see `admit`."""
+        """Raise CacheBudgetError if such a text would not even fit alone; see `admit`."""
         ...
 
     def admit(
@@ -70,18 +70,18 @@ class TextCache(Protocol):
         source: Sequence[int] = (),
         family: int = 0,
     ) -> TextPages | None:
-        """Return a text of up to `positions` that begins like `tokens`; None if it must wait.
+        """Return a text of up to `positions` with the prefix `tokens`; None if it must wait.
 
         `source` are the tokens of the text that it is about, for models that read one. `family` is
-        which of the models of a `FamilyCache` it is of. Up to
-        `step` tokens of it come at once. Its `length` says how many tokens are known, all but
-        the last one at most. CacheBudgetError if it would not even fit alone.
+        which of the models of a `FamilyCache` it is of. Up to `step` of its tokens are read per
+        step. Its `length` says how many tokens are known, all but the last one at most.
+        CacheBudgetError if it would not even fit alone.
         """
         ...
 
     @property
     def times(self) -> StepTimes:
-        """How long steps take, as whoever runs them has measured."""
+        """The times of steps, as measured by the caller."""
         ...
 
     def run(self, rows: Sequence[Row]) -> np.ndarray:
@@ -125,7 +125,7 @@ class RepeatingCache(Protocol):
         ...
 
 
-# Generation without a key/value cache: each step reads every text anew.
+# Generation without a key/value cache: each step reads every text again.
 
 
 class NoCache:
@@ -158,7 +158,7 @@ class NoCache:
         return TextPages((), [], [])
 
     def run(self, rows: Sequence[Row]) -> np.ndarray:
-        """Run the model on each text by itself."""
+        """Run the model on each text separately."""
         return np.concatenate([self._logits(row) for row in rows])
 
     def _logits(self, row: Row) -> np.ndarray:
@@ -166,17 +166,17 @@ class NoCache:
         return self._lm.forward(tokens)[0, -1 - len(row.guess) :]
 
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Nothing is kept: the next step reads them anew."""
+        """Do nothing: the next step reads the texts again."""
 
     def fork(self, text: TextPages) -> TextPages:
         """Return a text without pages."""
         return TextPages((), [], [])
 
     def rewind(self, text: TextPages, length: int) -> None:
-        """Nothing is there to forget."""
+        """Do nothing: there is no state."""
 
     def release(self, text: TextPages) -> None:
-        """Nothing is there to give back."""
+        """Do nothing: there are no pages."""
 
 
 # The identity of a model: its settings, its overrides, and every byte of its weights.

@@ -15,7 +15,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 _WINDOW = 4
-"""Tokens that are decoded together, at most, before those of earlier pieces are left out."""
+"""Most tokens that are decoded together before those of earlier pieces are dropped."""
 
 
 Decode = Callable[[Sequence[int]], str]
@@ -34,7 +34,7 @@ class IncrementalDecoder:
     """Turns tokens into pieces of text whose concatenation is the text of all tokens.
 
     A piece is held back while it ends in an incomplete UTF-8 sequence. Each piece is decoded
-    together with the one before it, since tokenizers may treat the start of a text differently.
+    together with the previous one, because tokenizers may treat the start of a text differently.
     """
 
     def __init__(self, decode: Decode) -> None:
@@ -42,7 +42,7 @@ class IncrementalDecoder:
         self._tokens: list[int] = []
         """The last tokens, from the beginning of a piece on."""
         self._told = 0
-        """How many of them are in the pieces so far."""
+        """How many characters are in the pieces so far."""
         self._told_text = ""
         self.held = 0
         """How many characters are held back before those that are not whole."""
@@ -70,11 +70,11 @@ class IncrementalDecoder:
 
 
 class TokenOffsets:
-    """The places of tokens in their text, in characters, as they come.
+    """The offsets of tokens in their text, in characters, as tokens are added.
 
-    A token that goes on with a character is at the place of that character; one that adds nothing
-    to the text, such as a special token, is where the next one will be. `bytes_of` gives what a
-    token adds. Within bytes that are no UTF-8 places are those of some U+FFFD that stands for them.
+    A token that continues a character has the offset of that character; one that adds no text, such
+    as a special token, has the offset of the next. `bytes_of` gives what a token adds. In bytes
+    that are not UTF-8, offsets are those of a U+FFFD that represents them.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TokenOffsets:
         """Bytes of tokens that the decoder holds back."""
 
     def push(self, token: int) -> int:
-        """Return the place of a token."""
+        """Return the offset of a token."""
         own, held, characters = self._bytes_of(token), self._held, self._decoder.held
         start = self._told + min(_whole_characters(held), characters)
         piece = self._decoder.push(token)
@@ -120,7 +120,8 @@ class StopFilter:
         if self.stopped:
             return ""
         text = self._held + piece
-        # The one that is complete first counts, so that the cut depends on no piece's length.
+        # The one that is complete first counts, so that the cut does not depend on the lengths of
+        # pieces.
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self.stopped = True
@@ -151,7 +152,8 @@ class StopFilter:
 class TokenScores:
     """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors.
 
-    `top` are the likeliest tokens with theirs, falling, without those of probability 0.
+    `top` has the likeliest tokens with their log-probabilities, descending, without those of
+    probability 0.
     """
 
     token: int
@@ -172,5 +174,5 @@ class TokenScores:
         return cls(token, float(exact[token]), top)
 
     def told(self) -> TokenLogprob:
-        """Return the scores as results tell them."""
+        """Return the scores in the form of results."""
         return TokenLogprob(self.token, self.logprob, [TopToken(*each) for each in self.top])

@@ -1,5 +1,6 @@
-"""The tensors of a model as a GGUF file has them: other names, rows in another order, matrices
-turned, and blocks."""
+"""The tensors of a model in the form of a GGUF file: renamed, with reordered rows, transposed
+matrices, and blocks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from gptrs.quoting import quoted
 from gptrs_runtime.converting.model_content import CONVERTIBLE, in_dtype
 from gptrs_runtime.sources.gguf_metadata import GgufSettingsOf, Metadata, Rotary
 
-# The matrices of experts as a GGUF file has them: those of a layer as one tensor.
+# The matrices of experts in the form of a GGUF file: one tensor for each layer.
 
 
 _EXPERT = re.compile(r"(blk\.[0-9]+\.ffn_[a-z]+)\.([0-9]+)\.(weight|bias)")
@@ -37,7 +38,7 @@ _GATE = "ffn_gate_inp_shexp.weight"
 
 
 def stacked(tensors: Sequence[GgufOutgoing]) -> list[GgufOutgoing]:
-    """Return the tensors with those of experts `blk.N.ffn_up.E.weight` as stacks of all E.
+    """Return the tensors with the experts `blk.N.ffn_up.E.weight` stacked over E.
 
     The gate of one output is a vector there. ModelError for experts of several types.
     """
@@ -59,7 +60,7 @@ def _joined(name: str, experts: Sequence[tuple[int, GgufOutgoing]]) -> GgufOutgo
     if len(alike) > 1 or [number for number, _ in experts] != list(range(len(experts))):
         raise ModelError(
             f"the experts of {quoted(name)} are not of one type and shape, or some are missing",
-            hint="a pattern of `--keep` names all experts of a layer or none",
+            hint="a pattern of `--keep` must match all experts of a layer or none",
         )
 
     def parts() -> Iterator[np.ndarray]:
@@ -99,7 +100,7 @@ class GgufNames:
         )
 
     def ordered(self, name: str, load: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
-        """Return what loads a tensor of that name in the file with its rows as they are there."""
+        """Return a loader of a tensor by its name in the file, with rows in the file's order."""
         stem = _stem_of(name)
         order = self.settings.own.order_of(stem)
         if order is None:
@@ -181,7 +182,7 @@ def _layer_of(stem: str, layers: str) -> tuple[str | None, str]:
 
 
 def _stem_of(name: str) -> str:
-    """Return the name of a tensor in the file without that of its layer and its suffix."""
+    """Return the name of a tensor in the file without its layer and suffix."""
     stem = name.rpartition(".")[0]
     return stem.split(".", 2)[2] if stem.startswith("blk.") else stem
 
@@ -204,7 +205,9 @@ def _whole(load: Callable[[], np.ndarray], turned: bool) -> Iterator[np.ndarray]
 
 
 _BY_DIVISORS = (1.0, 4.0, 8192)
-"""The low and high factors, and the positions, of the scaling that is told by divisors only."""
+"""The low and high factors, and the positions, of the scaling, which files express only by
+divisors.
+"""
 
 
 def read_rotary(

@@ -46,11 +46,11 @@ from gptrs_runtime.sources.model_source import CONFIG, GENERATION_CONFIG, TOKENI
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
-# The tokenizer of a model as the metadata of a GGUF file, tried beside the one that it was.
+# The tokenizer of a model as the metadata of a GGUF file, compared with the original.
 #
 # The format says how a text is cut by a name (`tokenizer.ggml.pre`) only. The name is found by
-# trying each that `gguf_tokenizer` reads on a text with a bit of everything. Where none gives the
-# same tokens, the file has the whole `tokenizer.json`, too, and whoever wrote it is told.
+# trying each that `gguf_tokenizer` reads on a text with a bit of everything. If none gives the same
+# tokens, the file also contains the whole `tokenizer.json`, with a note.
 
 
 PROBE = (
@@ -77,8 +77,8 @@ class Vocabulary:
 def vocabulary_of(source: ModelSource, size: int) -> Vocabulary:
     """Return the metadata of the tokenizer and the chat template of a model of `size` tokens.
 
-    A model without a tokenizer has none in the file, either. ModelError for a malformed one, or
-    one with tokens that the model does not have.
+    A model without a tokenizer gives a file without one. ModelError for a malformed one, or one
+    with tokens that the model does not have.
     """
     if not source.has_file(TOKENIZER):
         return Vocabulary({"tokenizer.ggml.model": NO_TOKENIZER}, "there is no tokenizer to write")
@@ -159,7 +159,7 @@ def _joined(merge: str | Sequence[str]) -> str:
 
 
 def _scores(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
-    """Return scores by which the tokens are merged in the order of `merges`."""
+    """Return scores by which tokens are merged in the order of `merges`."""
     place: dict[str, int] = {}
     for number, merge in enumerate(merges):
         place.setdefault(merge.replace(" ", ""), number)
@@ -278,11 +278,11 @@ def write_model(
     rounding: Rounding,
     progress: StepProgress | None,
 ) -> WrittenGguf:
-    """Write the file whole or not at all; memory is that of the largest tensor.
+    """Write the file atomically; peak memory is that of the largest tensor.
 
-    Heads and tables of tokens get 8 bits. `unused` tensors are those that the model does not read:
-    they are left out. Errors of products are those of `backend`. ModelError for what the format has
-    no word for, CheckpointError for weights that cannot be read or rounded.
+    Heads and tables of tokens get 8 bits. `unused` tensors, which the model does not read, are
+    omitted. `backend` computes the errors of products. ModelError for what the format has no word
+    for, CheckpointError for weights that cannot be read or rounded.
     """
     settings = settings_of(source.config, source.model_type, read_rotary)
     stored, names = source.weights, GgufNames(settings)

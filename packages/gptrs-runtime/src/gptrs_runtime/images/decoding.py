@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-"""Formats that are decoded: pixels only, none that runs a program or opens other files.
+"""Supported formats: only pixels, none that runs a program or opens other files.
 
 AVIF is the last one: Pillow has it from 11.3 on, in most builds.
 """
@@ -39,7 +39,7 @@ MAX_DRAFT = 2**27
 """Most pixels of a JPEG: beyond MAX_PIXELS it is decoded at a half, a fourth or an eighth."""
 _HALVED = ("PNG", "BMP", "PPM")
 _STRIP = 256
-"""Rows that are converted at once."""
+"""Rows that are converted at a time."""
 _ORIENTATION = 0x0112
 _MARKER, _SCAN, _SEQUENTIAL_FRAMES = 0xFF, 0xDA, (0xC0, 0xC1)
 """Of JPEG, Table B.1 of ITU-T T.81."""
@@ -58,12 +58,12 @@ def read_image(path: str | os.PathLike[str], *, on_white: bool = False) -> np.nd
     """Return the image in a file, ui8 [H, W, 3], upright as its EXIF data says.
 
     Of several frames the first is taken; grey, palette and CMYK become RGB, and transparency is
-    dropped, as transformers' `load_image` does. With `on_white` the one color that stands for
-    transparency in a GIF or PNG becomes white, as where a processor has `do_convert_rgb`. An
-    image of more than MAX_PIXELS is made smaller while it is decoded, a JPEG of up to MAX_DRAFT
-    and a PNG, BMP or PPM of up to MAX_HALVED pixels; a WEBP or AVIF has at most MAX_WEBP.
-    Reading takes less than 300 MB of memory. ModelError for a file that is none of FORMATS, is
-    damaged or cut short, or is larger; MissingLibraryError where Pillow is not installed.
+    dropped, as transformers' `load_image` does. With `on_white` the transparent color of a GIF or
+    PNG becomes white, as with `do_convert_rgb` of a processor. An image of more than MAX_PIXELS is
+    made smaller while it is decoded, a JPEG of up to MAX_DRAFT and a PNG, BMP or PPM of up to
+    MAX_HALVED pixels; a WEBP or AVIF has at most MAX_WEBP. Reading takes less than 300 MB of
+    memory. ModelError for a file that is not in FORMATS, is damaged, truncated or too large;
+    MissingLibraryError if Pillow is not installed.
     """
     shown = quoted(os.fspath(path), 200)
     try:
@@ -105,7 +105,7 @@ def pillow(module: str) -> ModuleType:
 
 def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
     """Return the image before its pixels are decoded."""
-    # To ask for AVIF loads a library, or is an error of Pillow where it has none.
+    # Checking for AVIF loads a library, or raises in a Pillow without it.
     known = data[4:8] == b"ftyp" and pillow("features").check("avif")
     formats = FORMATS if known else FORMATS[:-1]
     try:
@@ -117,7 +117,7 @@ def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
         ) from None
     except library.DecompressionBombError:
         raise _too_large(shown) from None
-    except Exception as problem:  # a decoder of Pillow may raise whatever it trips over
+    except Exception as problem:  # decoders of Pillow may raise any exception
         raise _damaged(shown, problem) from problem
 
 
@@ -173,7 +173,7 @@ def _rgb(image: Image, shown: str, on_white: bool) -> tuple[np.ndarray, object]:
 
 
 def _without_transparent(image: Image) -> Image:
-    """Return an image in which the color that stands for transparency, if any does, is white."""
+    """Return an image in which the transparent color, if any, is white."""
     color = image.info.get("transparency")
     if color is None:
         return image

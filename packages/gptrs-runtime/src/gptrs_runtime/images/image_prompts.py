@@ -27,16 +27,15 @@ from gptrs_runtime.images.decoding import MAX_BYTES, MAX_PIXELS, decoded_image, 
 from gptrs_runtime.images.tiling import TilingProcessor
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer
 
-# Pictures in texts: tokens of their own, which say to a cache what was seen where.
+# Images in texts: special tokens, by which a cache recognizes an image at a position.
 #
 # A language model reads a picture as a row of vectors. In the tokens of a text each of these
-# vectors has a number beyond any vocabulary. It belongs to this picture alone, as long as the
-# process lives: texts find each other's keys and values by their tokens, and never those of another
-# picture.
+# vectors has a number beyond any vocabulary. A token belongs to one picture, for the life of the
+# process: texts find shared keys and values by their tokens, but never those of another picture.
 
 
 FIRST_PICTURE: Final = 1 << 40
-"""The smallest of these tokens: those of vocabularies are below."""
+"""The smallest of these tokens; vocabulary tokens are smaller."""
 _MOST_VECTORS: Final = 1 << 16
 """How many token numbers are set aside for each picture."""
 _KEPT: Final = 64
@@ -44,7 +43,8 @@ _KEPT: Final = 64
 
 
 class Picture:
-    """The levels of a picture, ui8 [H, W, C], and `values` that make of them what a model takes.
+    """The pixels of a picture, ui8 [H, W, C], and the function `values` that turns them into model
+    input.
 
     `first` is the token of its first vector.
     """
@@ -101,9 +101,9 @@ class PicturedTokens(Sequence[int]):
     """
 
     def __init__(self, tokens: Sequence[int], pictures: Sequence[Picture], count: int) -> None:
-        """Put the `count` vectors of each picture in place of the tokens below 0, in their order.
+        """Substitute the `count` vectors of each picture for the tokens below 0, in order.
 
-        UsageError unless there are as many of them.
+        UsageError unless their number matches.
         """
         places = [place for place, token in enumerate(tokens) if token < 0]
         if len(places) != len(pictures) * count or count > _MOST_VECTORS:
@@ -137,12 +137,12 @@ def shown_tokens(tokens: Sequence[int]) -> Sequence[int]:
 
 
 def has_pictures(tokens: np.ndarray) -> bool:
-    """Return whether any of the tokens of a step, si64 [N], is that of a picture."""
+    """Return whether any of the tokens of a step, si64 [N], belongs to a picture."""
     return bool(tokens.max() >= FIRST_PICTURE)
 
 
 def seen(lm: ImageLM, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tokens of a step without those of pictures, si64 [N], vectors, and which rows.
+    """Return the tokens of a step without pictures, si64 [N], the vectors, and their rows.
 
     Vectors are f32 [N, E], and zeros where the third, i1 [N], is false.
     """
@@ -179,14 +179,14 @@ def require_no_images(messages: Sequence[Message], name: str) -> None:
 
 
 def image_part(image: object) -> dict[str, object]:
-    """Return the part of a message that is an image: a file as it is now, or ui8 [H, W, 3].
+    """Return the image part of a message: the current content of a file, or ui8 [H, W, 3].
 
-    Errors are those of `read_image` and `levels_of`.
+    Raises the errors of `read_image` and `levels_of`.
     """
     if not isinstance(image, str | os.PathLike):
         return {"type": "image", "image": levels_of(image)}
     path = Path(os.fspath(cast("str | os.PathLike[str]", image)))
-    read_image(path)  # what is none is refused before it is part of a conversation
+    read_image(path)  # other values are refused before they are part of a conversation
     media = mimetypes.guess_type(path.name)[0] or "image/unknown"
     data = base64.b64encode(read_whole(path.resolve(), MAX_BYTES)).decode()
     return {"type": "image_url", "image_url": {"url": f"data:{media};base64,{data}"}}
@@ -195,7 +195,7 @@ def image_part(image: object) -> dict[str, object]:
 def about_images(text: str, images: Sequence[object]) -> object:
     """Return the content of a message: the text, behind images where there are some.
 
-    Errors are those of `image_part`.
+    Raises the errors of `image_part`.
     """
     if not images:
         return text
@@ -246,8 +246,8 @@ def pictured_prompt(
 def levels_of(image: object, *, on_white: bool = False) -> np.ndarray:
     """Return an image as ui8 [H, W, 3]: a file, a `data:` URL, or an array that is one already.
 
-    A text is never the name of a file: messages may come from strangers. UsageError for anything
-    else; errors as of `read_image`.
+    A text is never taken for a file name, because messages may be untrusted. UsageError for
+    anything else; errors as of `read_image`.
     """
     if isinstance(image, os.PathLike):
         return read_image(cast("os.PathLike[str]", image), on_white=on_white)
@@ -286,7 +286,7 @@ def _of_data_url(url: str, on_white: bool) -> np.ndarray:
 
 
 def _plain(message: Message, images: list[object]) -> Message:
-    """Return a message of parts, with its images moved to `images`: templates mark their places."""
+    """Return a message of parts, its images moved to `images`: templates mark their positions."""
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": [{"type": "text", "text": content}]}

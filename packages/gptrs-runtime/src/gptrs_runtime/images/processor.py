@@ -14,9 +14,9 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.images.decoding import MAX_PIXELS, resized
 
 _PRECISION = 1e-5
-"""How exactly the scale is found at which an image fills a number of patches."""
+"""Tolerance of the search for the scale at which an image fills a number of patches."""
 SQUASHED_FROM = 384
-"""The shortest edge from which a crop fraction no longer crops: images become squares."""
+"""The shortest edge from which on a crop fraction does not crop: images become squares."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Size:
 
 
 def _whole_patches(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
-    """Return the largest size of at most so many patches, found by halving as transformers does."""
+    """Return the largest size with at most so many patches, by bisection as in transformers."""
 
     def scaled(scale: float) -> tuple[int, int]:
         rows, columns = (
@@ -80,8 +80,8 @@ class ImageProcessor:
     shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
     `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
     to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
-    scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` is how
-    torchvision places a crop, see `center_crop`. Images are read `on_white` where that is set, see
+    scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` positions a
+    crop as torchvision does, see `center_crop`. Images are read `on_white` where that is set, see
     `read_image`.
     """
 
@@ -117,7 +117,7 @@ class ImageProcessor:
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """Height and width of what comes out, None where they depend on the image."""
+        """Height and width of the output, None if they depend on the image."""
         if self.crop is not None:
             return self.crop
         size = self.resize
@@ -249,7 +249,7 @@ class ImageFields(Fields):
     def channels(
         self, name: str, default: tuple[float, ...], positive: bool = False
     ) -> tuple[float, ...]:
-        """Return one number for each of 3 channels; the file may give one for all of them."""
+        """Return one number for each of 3 channels; the file may have one for all of them."""
         value = self.get(name, default)
         entries = (
             list(cast("list[object]", value)) if isinstance(value, list | tuple) else [value] * 3

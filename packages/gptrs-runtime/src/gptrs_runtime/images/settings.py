@@ -65,10 +65,10 @@ _logger = logging.getLogger("gptrs")
 class _Recipe:
     """The defaults of a processor of transformers, where its file is silent.
 
-    A `size` that is one number is that of a `square`, else of the shortest edge. With `twice` files
-    may ask for a second division by the deviation (`include_top`), and for `rescale_offset`. With
-    `scales_first` images are resized behind `rescale_factor`; with `in_patches` they fill a number
-    of patches. `on_white` is `do_convert_rgb`.
+    A `size` that is one number is that of a `square`, if set, else the shortest edge. With `twice`
+    files may ask for a second division by the deviation (`include_top`), and for `rescale_offset`.
+    With `scales_first` images are resized behind `rescale_factor`; with `in_patches` they fill a
+    number of patches. `on_white` is `do_convert_rgb`.
     """
 
     resample: int
@@ -131,19 +131,19 @@ class JsonFiles(Protocol):
 def image_processor_of(
     files: JsonFiles, default: str, edges: tuple[int, int] = (224, 224)
 ) -> ImageProcessor:
-    """Return the processor that the files describe; `default` is its name where they have none.
+    """Return the processor that the files describe; `default` is its name if they have none.
 
     It stands in preprocessor_config.json or, where processor_config.json has `image_processor`,
     there. Without either, images are prepared as for torchvision's ImageNet models, to this height
-    and width, and a note says so. ModelError names what is unsupported.
+    and width, and a note says so. ModelError names unsupported settings.
     """
     settings = _settings_of(files)
     if settings is None:
         height, width = edges
         shortest = max(edges) * 256 // 224
         _logger.info(
-            "there is no %s: images are resized to %d, cropped to %s, and normalized as those"
-            " of ImageNet", PREPROCESSOR_CONFIG, shortest,
+            "there is no %s: images are resized to %d, cropped to %s, and normalized as for"
+            " ImageNet", PREPROCESSOR_CONFIG, shortest,
             height if height == width else f"{height} x {width}",
         )  # fmt: skip
         sizes = {"size": {"shortest_edge": shortest}}

@@ -25,7 +25,7 @@ _LANCZOS: Final = 1
 class Tiles:
     """The pictures of an image, ui8 [S, S, 3], row by row; the last one is the whole image.
 
-    One picture alone has 0 rows and columns.
+    A single picture has 0 rows and columns.
     """
 
     rows: int
@@ -112,7 +112,7 @@ def _whole_squares(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def tiling_processor(settings: Mapping[str, object]) -> TilingProcessor:
-    """Read preprocessor_config.json; ModelError names what is unsupported."""
+    """Read preprocessor_config.json; ModelError names unsupported settings."""
     fields = ImageFields(settings)
     side = _longest(fields, "max_image_size", 364)
     if side is None:
@@ -144,7 +144,7 @@ def _first_resize(fields: ImageFields) -> int | tuple[int, int]:
 
 
 def _longest(fields: ImageFields, name: str, default: int) -> int | None:
-    """Return the only edge of a size; None where it has height and width."""
+    """Return the only edge of a size; None if it has height and width."""
     value = fields.get(name, {"longest_edge": default})
     edges: Mapping[str, object] = {}
     if isinstance(value, Mapping):

@@ -31,7 +31,7 @@ from gptrs_runtime.imported.scores import (
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_runtime.programs import made_up_array
 
-# The sizes that a file leaves free: as they are given, else as the kind of input suggests.
+# The free sizes of a file: as given, else as the kind of input suggests.
 
 
 _SIZE = re.compile(r"([^=]{1,200})=([0-9]{1,9})")
@@ -70,7 +70,7 @@ def sizes_of(
 ) -> dict[str, int]:
     """Return the sizes that are `given`, and those that arrays for the inputs have.
 
-    UsageError for one that is given and no model's, or another one than that of an array.
+    UsageError for a given size that the model does not have, or that differs from an array's.
     """
     require_free_sizes(inputs, given)
     known = dict(given)
@@ -91,8 +91,8 @@ def usual_sizes(
 ) -> dict[str, int]:
     """Return `known` and the sizes that the kind of input suggests for others.
 
-    A first axis that is free is that of a batch, the second one of an input of tokens has `length`,
-    edges of an image have IMAGE_EDGE.
+    A free first axis is the batch, the second one of a token input has `length`, edges of an image
+    have IMAGE_EDGE.
     """
     sizes = dict(known)
     for each in inputs.values():
@@ -110,7 +110,7 @@ def usual_sizes(
 
 
 def type_with(wanted: ModelInput, sizes: Mapping[str, int]) -> TensorType:
-    """Return the type of an input; UsageError for an open rank or a size that nobody says."""
+    """Return the type of an input; UsageError for an open rank or an unknown size."""
     shape = wanted.shape
     if shape is None:
         raise UsageError(f"the rank of `{wanted}` is not stated", hint="give it by --input")
@@ -153,10 +153,10 @@ class ImportedBatch:
 def imported_batch(
     model: ImportedModel, choice: InputChoice, sizes: Mapping[str, int], images: ImageFiles
 ) -> ImportedBatch:
-    """Return the inputs for `choice`; `sizes` are those of names in shapes that it leaves open.
+    """Return the inputs for `choice`; `sizes` maps names in shapes to sizes that it leaves open.
 
-    UsageError for an input that is unknown, missing or of another kind, and for sizes that nobody
-    says; ModelError for files that cannot be read.
+    UsageError for an input that is unknown, missing or of another kind, and for unknown sizes;
+    ModelError for files that cannot be read.
     """
     if choice.prompt is not None:
         raise UsageError(
@@ -184,7 +184,7 @@ def imported_batch(
 def random_batch(
     model: ImportedModel, seed: int, sizes: Mapping[str, int], batch: int = 1, length: int = 8
 ) -> dict[str, np.ndarray]:
-    """Return made-up inputs; texts are without padding. UsageError for sizes that nobody says."""
+    """Return made-up inputs; texts are without padding. UsageError for unknown sizes."""
     require_free_sizes(model.inputs, sizes)
     known = usual_sizes(model.inputs, sizes, batch, length)
     needed = {name: each for name, each in model.inputs.items() if not each.optional}
@@ -264,7 +264,7 @@ _EXAMPLE: Final = 8
 
 @dataclass(frozen=True)
 class Converted:
-    """The program of a model; `sizes` are those that it was made for, where it has no symbols."""
+    """The program of a model; `sizes` are those that it was made for, if it has no symbols."""
 
     program: Program
     sizes: Mapping[str, int]

@@ -31,7 +31,7 @@ from gptrs_runtime.results import Score
 from gptrs_runtime.sources.model_folder import ModelFolder
 from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES
 
-# A model out of a file of another format, on a backend, with what it raises under control.
+# A model from a file of another format, on a backend, with controlled errors.
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class LoadedImport:
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs by name.
 
-        Errors of gptrs pass through; any other one, and what is no table of arrays, is a
-        PluginError that names the importer.
+        Errors of gptrs pass through; any other error, or a result that is not a table of arrays,
+        becomes a PluginError that names the importer.
         """
         try:
             with use_backend(self.backend):
@@ -98,7 +98,7 @@ def load_import(
 ) -> LoadedImport:
     """Return the model in a file; `backend`, `threads` and `precision` as in `load_model`.
 
-    Errors as those of `import_model`.
+    Raises the errors of `import_model`.
     """
     started = time.perf_counter()
     with span("load model"):
@@ -119,7 +119,7 @@ def _arrays(found: object) -> dict[str, np.ndarray]:
 
 # The inputs of an imported model by their use: images, tokens, and what goes with tokens.
 #
-# Told by type and shape, and by the names that exporters of models of text agree on.
+# Recognized by type and shape, and by the names that exporters of text models agree on.
 
 
 IMAGE_EDGE: Final = 224
@@ -148,7 +148,7 @@ COMPANIONS: Final[Mapping[str, Callable[[tuple[int, ...]], np.ndarray]]] = {
 
 
 def image_axes(each: ModelInput) -> ImageAxes | None:
-    """Return the axes of an input of images of 3 channels, floats or bytes; None for any other."""
+    """Return the axes of an input for images of 3 channels, floats or bytes; None for others."""
     shape = each.shape or ()
     if len(shape) != 4 or not (each.dtype.is_float or each.dtype.name == "ui8"):
         return None
@@ -174,7 +174,7 @@ def token_inputs(inputs: Mapping[str, ModelInput]) -> list[ModelInput]:
     ]
 
 
-# Image files as an input of an imported model, prepared as the files beside it say.
+# Image files as an input of an imported model, preprocessed as the files next to it say.
 
 
 class FilesBeside:
@@ -196,13 +196,13 @@ class FilesBeside:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Reads images for the model in a file, as `preprocessor` or the files beside it say."""
+    """Reads images for the model in a file, as `preprocessor` or the files next to it say."""
 
     path: Path
     preprocessor: Path | None = None
 
     def slot(self, inputs: Mapping[str, ModelInput]) -> ModelInput:
-        """Return the one input of images; UsageError where there is none, or several."""
+        """Return the only image input; UsageError if there is none, or several."""
         slots = image_inputs(inputs)
         if len(slots) != 1:
             shown = ", ".join(f"`{each}`" for each in inputs.values())
@@ -216,7 +216,7 @@ class ImageFiles:
     def read(self, slot: ModelInput, paths: Sequence[Path]) -> np.ndarray:
         """Return the images as the input takes them, [B, C, H, W] or [B, H, W, C].
 
-        UsageError where they do not fit together or the model takes another number of them.
+        UsageError if they do not fit together or the model takes another number of them.
         """
         axes = image_axes(slot)
         assert axes is not None
@@ -262,7 +262,7 @@ _CLOSE: Final = 1e-3
 class ImportedScores:
     """The outcome of a run: the output with scores, [B, classes] or [B, T, V], and the best ones.
 
-    Those of tokens are of the last position. `are_probabilities`: the model ends with a softmax.
+    Token scores are those of the last position. `are_probabilities`: the model ends with a softmax.
     """
 
     output: str
@@ -279,7 +279,7 @@ def run_scores(
     """Run a model and find the `top` best of each row, or all that there are.
 
     They are looked for in the output called `logits`, else in the first one of the right shape.
-    UsageError where no output has one; other errors are those of `LoadedImport.run`.
+    UsageError if no output has scores; otherwise raises the errors of `LoadedImport.run`.
     """
     started = time.perf_counter()
     outputs = loaded.run(arrays)
@@ -305,8 +305,8 @@ def _scores(outputs: Mapping[str, np.ndarray], reads_tokens: bool) -> tuple[str,
             return name, array.astype(np.float32)
     shown = ", ".join(f"{quoted(each)} {list(outputs[each].shape)}" for each in outputs)
     raise UsageError(
-        f"the model gives no scores of classes [batch, classes], but {shown}",
-        hint="`gptrs run` prints the outputs as they are",
+        f"the model returns no scores of classes [batch, classes], but {shown}",
+        hint="`gptrs run` prints the raw outputs",
     )
 
 
@@ -320,7 +320,7 @@ def _is_float(array: np.ndarray) -> bool:
 
 
 def _labels(loaded: LoadedImport, classes: int) -> Callable[[int], str]:
-    """Return the names of classes by the config.json beside the file, where it has as many."""
+    """Return the names of classes in the config.json next to the file, if their number matches."""
     config = FilesBeside(loaded.path).read_json(_CONFIG) or {}
     labels = config.get("id2label")
     if isinstance(labels, Mapping) and len(cast("Mapping[object, object]", labels)) == classes:

@@ -1,1 +1,1 @@
-"""Weights made quantized: groups are rounded, and written or computed with as they are."""
+"""Quantization of weights: groups are rounded, then written or used directly."""

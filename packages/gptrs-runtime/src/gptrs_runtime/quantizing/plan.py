@@ -60,7 +60,7 @@ WEIGHT_TYPES: Mapping[str, WeightType] = {
 LOADED_TYPES = ("q8", "q4")
 """Those that weights may get when they are loaded."""
 HEAD_TYPE = WEIGHT_TYPES["q8"]
-"""The type of heads and tables of tokens, whose errors reach the output at once."""
+"""The type of heads and token embeddings, whose errors reach the output directly."""
 
 
 def weight_type(name: str, known: tuple[str, ...] = tuple(WEIGHT_TYPES)) -> WeightType:
@@ -74,10 +74,10 @@ def weight_type(name: str, known: tuple[str, ...] = tuple(WEIGHT_TYPES)) -> Weig
 
 
 SMALLEST = 16
-"""Matrices with fewer rows or columns stay: routers, heads of few classes."""
+"""Matrices with fewer rows or columns are kept: routers, heads of few classes."""
 
 Heads = Literal["keep", "q8"]
-"""Heads and tables of tokens stay, or get 8 bits."""
+"""Heads and token embeddings are kept, or get 8 bits."""
 
 _HEADS = frozenset(
     {"lm_head", "embed_out", "output_projection", "score", "classifier", "fc", "decoder", "pooler"}
@@ -97,11 +97,11 @@ def planned(
 ) -> dict[str, WeightType]:
     """Return the type of each weight that is quantized, by its name.
 
-    These are the matrices of linear layers, but for those that a pattern of `keep` names, too small
-    ones, those whose rows do not divide into groups, and heads: the layer with a row for each of
-    the vocabulary, and those that are called so. With `heads` "q8" these and the tables of tokens
-    get 8 bits. Matrices of experts are quantized only with `experts`. UsageError for a pattern that
-    names no tensor.
+    These are the matrices of linear layers, except those that a pattern of `keep` matches, those
+    that are too small, those whose rows do not divide into groups, and heads: the layer with a row
+    for each token, and layers with the name of a head. With `heads` "q8" these and the tables of
+    tokens get 8 bits. Matrices of experts are quantized only with `experts`. UsageError for a
+    pattern that names no tensor.
     """
     names = source.names()
     for pattern in keep:
@@ -142,7 +142,7 @@ def _matrix(shape: Sequence[int], use: WeightUse) -> tuple[int, int]:
 
 
 def _is_head(name: str, gives_tokens: bool) -> bool:
-    """Return whether a layer computes outputs; `gives_tokens` has a row for each of them."""
+    """Return whether a layer computes outputs; `gives_tokens`: it has a row for each token."""
     parts = name.removesuffix(".weight").split(".")
     if any(part.isdigit() for part in parts):
         return False  # it is in a layer of many
@@ -161,9 +161,9 @@ Result = TypeVar("Result")
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Generator[Result, None, None]:
-    """Yield `work` of each item, made by so many threads; no more results than those wait.
+    """Yield `work` of each item, computed by so many threads; no more results than that wait.
 
-    The first error of `work` is raised in the place of its result. Nothing runs any more when the
+    The first error of `work` is raised instead of its result. Nothing runs any more when the
     iterator has ended or was closed.
     """
     if threads < 2:

@@ -99,7 +99,7 @@ def rounded_tensor(
     rounding: Rounding,
     threads: int | None = None,
 ) -> RoundedTensor:
-    """Return a weight of `stored` on its way to `type`, rounded by so many threads."""
+    """Return a weight of `stored`, to be rounded to `type` by so many threads."""
     rows, columns = stored.type_of(name).shape
     turned = use == "turned"
     shape = (columns, rows) if turned else (rows, columns)
@@ -132,7 +132,7 @@ _PACKED, _PLAIN = "pack-quantized", "int-quantized"
 
 
 def compressed_config(type: WeightType, ignored: Sequence[str]) -> dict[str, object]:
-    """Return the `quantization_config` of weights of `type` in all linear layers but `ignored`."""
+    """Return the `quantization_config` for weights of `type` in linear layers except `ignored`."""
     weights: dict[str, object] = {
         "num_bits": type.bits,
         "type": "int",
@@ -219,7 +219,7 @@ class _Once:
         if self._kept is None:  # the codes have not been written yet
             for _ in self.codes():
                 pass
-        assert self._kept is not None, "it is there after the codes"
+        assert self._kept is not None, "it is available only after the codes"
         yield self._kept[part]
 
     def zero_words(self) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""A weight on its way to codes and scales, some rows at a time, and how far these are from it."""
+"""Rounding of a weight to codes and scales, some rows at a time, and the errors."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from gptrs_runtime.results import TensorError
 
 # Rounding of weights by groups: the codes and the scale that come closest, found without data.
 #
-# `nearest` takes the scale from the extremes of a group. `search` tries several, rounds by each,
-# and fits the scale to the codes by least squares: the sum of squared errors of a group gets
-# smaller, or stays. Scales are f16, as all formats store them, and errors count those of their
-# rounding.
+# `nearest` takes the scale from the extremes of a group. `search` tries several scales, rounds with
+# each, and fits the scale to the codes by least squares, which never increases the sum of squared
+# errors of a group. Scales are f16, as all formats store them, and errors include their rounding.
 
 
 Rounding = Literal["nearest", "search"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "search")
 
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-"""Shares of the range of a group that its codes may span; what is beyond them is clipped."""
+"""Shares of the range of a group that its codes may span; values beyond are clipped."""
 _SHRINKS_OF_8_BITS = (1.0, 0.985, 0.97)
 
 
@@ -62,9 +61,9 @@ def round_symmetric(groups: np.ndarray, bits: int, rounding: Rounding) -> Rounde
 def _searched(
     groups: np.ndarray, bits: int, extreme: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return of each group the scale by which codes are best rounded, f32, and that they get, f16.
+    """Return for each group the scale for rounding, f32, and the stored scale, f16.
 
-    Codes themselves are made again of these, which is faster than choosing among those of all.
+    Codes are recomputed from these, which is faster than choosing among the codes of all.
     """
     top = np.float32(2 ** (bits - 1) - 1)
     span = scale.astype(np.float32)
@@ -124,7 +123,7 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def _half(array: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # whoever asks for the error sees an infinite one
+    with np.errstate(over="ignore"):  # the reported error is then infinite
         return array.astype(np.float16)
 
 
@@ -193,7 +192,7 @@ def _error(groups: np.ndarray, found: Rounded) -> np.ndarray:
 def _better(
     groups: np.ndarray, best: Rounded, error: np.ndarray, found: Rounded
 ) -> tuple[Rounded, np.ndarray]:
-    """Return of each group the one with the smaller error, and that."""
+    """Return for each group the candidate with the smaller error, and that error."""
     other = _error(groups, found)
     wins = other < error
     parts: dict[Part, np.ndarray] = {
@@ -203,7 +202,7 @@ def _better(
 
 
 _ELEMENTS = 2**18
-"""About how many weights a thread rounds at a time: what NumPy makes of them stays in caches."""
+"""About how many weights a thread rounds at a time: NumPy's intermediates then remain in caches."""
 
 _INPUTS = 16
 """Vectors that errors of products are measured with: 2 % of the time that the search takes."""
@@ -212,9 +211,9 @@ _INPUT_GROUP = 32
 
 
 class RoundedTensor:
-    """A matrix [O, I] that `load` gives, quantized to `type`; [I, O] there if it is `turned`.
+    """A matrix [O, I] returned by `load`, quantized to `type`; `load` returns [I, O] if `turned`.
 
-    `threads` round it; None stands for `GPTRS_NUM_THREADS`, else for one on each processor.
+    `threads` round it; None means `GPTRS_NUM_THREADS`, else one for each processor.
     """
 
     def __init__(
@@ -292,7 +291,7 @@ class RoundedTensor:
             )
 
     def _round(self, rows: np.ndarray) -> tuple[np.ndarray, Rounded]:
-        """Return some rows as f32, and what they are rounded to."""
+        """Return some rows as f32, and their rounded values."""
         block = np.ascontiguousarray(rows, np.float32)
         groups = block.reshape(-1, self.type.group_of(self.shape[1]))
         with np.errstate(all="ignore"):
@@ -320,7 +319,7 @@ class RoundedTensor:
             raise CheckpointError(
                 f"tensor {quoted(self.name)} cannot be quantized: it has values that are not"
                 " finite, or beyond the range of scales in f16",
-                hint="`--keep` leaves a tensor as it is",
+                hint="`--keep` excludes a tensor",
             )
         self._largest = max(self._largest, largest)
         self._errors += float(np.square(difference).sum())

@@ -1,1 +1,1 @@
-"""Many requests at once: an engine with a thread of its own, and the answers as they grow."""
+"""Concurrent requests: an engine with its own thread, and the answers as they grow."""

@@ -25,15 +25,15 @@ from gptrs_runtime.generation.text_stream import TokenScores
 from gptrs_runtime.loaded_model import LoadedModel
 
 TakeNow = Callable[[Sequence["Piece"]], bool]
-"""Takes pieces in the callback that tells of them; False leaves them to the task that waits."""
+"""Handles pieces in the notifying callback; False leaves them to the waiting task."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """Tokens that one step added to answer `index`, and the text they complete, maybe empty.
 
-    `finish_reason` is None until the last piece of the answer; `error` says why where that is
-    "error". `scores` are there where `logprobs` were asked for, one for each token.
+    `finish_reason` is None until the last piece of the answer; if it is "error", `error` has the
+    reason. `scores` has one entry for each token, if `logprobs` were requested.
     """
 
     index: int
@@ -48,7 +48,7 @@ class AnswerStream:
     """An iterator over the `Piece`s of the answers to a request, for `for` and for `async for`.
 
     It ends when all answers have ended, or once it was cancelled; an error that ended the request
-    is raised then. One thread, or one task, reads it. `cancel` takes it out of the engine within
+    is raised then. One thread, or one task, reads it. `cancel` removes it from the engine within
     one step; so does leaving a `with` or `async with` block.
     """
 
@@ -69,7 +69,7 @@ class AnswerStream:
         """The event loop of the task that reads."""
         self._waiter: asyncio.Future[None] | None = None
         self._take: TakeNow | None = None
-        """Asked before the task that waits is woken."""
+        """Called before the waiting task is woken."""
 
     def __repr__(self) -> str:
         tokens = sum(len(text.tokens) for text in self.texts)
@@ -87,7 +87,7 @@ class AnswerStream:
 
     @property
     def cached_tokens(self) -> int:
-        """How many of them the cache had, so that they were not read again."""
+        """How many of them were cached, and not read again."""
         return self.texts[0].found
 
     @property
@@ -137,10 +137,10 @@ class AnswerStream:
         return piece
 
     async def grown(self, take: TakeNow | None = None) -> list[Piece]:
-        """Wait for a piece, and return all that have come; none after the last one.
+        """Wait for a piece, and return all that have arrived; empty after the last one.
 
-        In an event loop that is busy, a task reads so what several steps added at once. While it
-        waits, `take` may take pieces before the last ones, which is cheaper than to wake the task.
+        So in a busy event loop, a task reads the pieces of several steps at a time. While it waits,
+        `take` may take pieces before the last ones, which is cheaper than to wake the task.
         """
         self._take = take
         await self._wait()
@@ -171,14 +171,14 @@ class AnswerStream:
             await self._waiter
 
     def _next_known(self) -> Piece | None:
-        """Return the next piece, None after the last one; the error that ended the request."""
+        """Return the next piece, None after the last one; raise the error of the request."""
         if self._pieces:
             return self._pieces.popleft()
         if self._error is not None:
             raise self._error
         return None
 
-    # What follows is called by the thread of the engine.
+    # The following methods are called by the engine's thread.
 
     def grow(self, text: GeneratedText, piece: str) -> None:
         """Add what a step appended to one of the answers."""
@@ -197,7 +197,7 @@ class AnswerStream:
             self._open = 0
 
     def wake(self) -> asyncio.AbstractEventLoop | None:
-        """Wake a thread that waits; return the event loop in which a task may wait, if one does."""
+        """Wake a waiting thread; return the event loop of a waiting task, if any."""
         if self._thread_waits:
             with self._changed:
                 self._changed.notify_all()
@@ -209,7 +209,7 @@ class AnswerStream:
             return
         try:
             taken = self._taken()
-        except Exception as error:  # an answer ends by its own errors, not by those of others
+        except Exception as error:  # an answer ends only by its own errors
             self._waiter.set_exception(error)
         else:
             if not taken:
@@ -238,8 +238,8 @@ def shared_budget(
 ) -> list[int | None]:
     """Return how many bytes the cache of each model may take, so that all hold as many contexts.
 
-    `budget` is that of all together, as in `GenerationOptions`; None, for one model, leaves its
-    default, for several half of the memory at most, and 8 contexts of each. UsageError for a
+    `budget` is the total for all models, as in `GenerationOptions`; None uses the default for one
+    model, and for several at most half of the memory and 8 contexts of each. UsageError for a
     malformed one, ModelError for a model that cannot generate.
     """
     total = cache_budget(budget)
@@ -273,14 +273,14 @@ def _context_bytes(lm: CausalLM, dtype: DType) -> int:
 _logger = logging.getLogger("gptrs")
 
 MOST_ADAPTERS: Final = 8
-"""Adapters of one step: each of its rows is multiplied by the factors of all of them."""
+"""Most adapters in one step: each of its rows is multiplied by the factors of all of them."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model that steps by itself, or several that differ by their adapters, and step `together`.
+    """A model that steps separately, or several that differ in their adapters and step `together`.
 
-    `names` are those that requests call them by.
+    `names` are their names in requests.
     """
 
     models: Sequence[LoadedModel]
@@ -288,23 +288,23 @@ class Family:
     together: AdaptedSteps | None = None
 
     def new_cache(self, options: GenerationOptions) -> FamilyCache | None:
-        """Return a cache for all of them; None for one model, which has one already."""
+        """Return a cache for all of them; None for one model, which already has one."""
         if self.together is None:
             return None
         dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
         return FamilyCache(self.models, self.together, dtype, budget)
 
     def number(self, model: LoadedModel) -> int:
-        """Return the number of a model in the cache, 0 where it is alone."""
+        """Return the index of a model in the cache, 0 if it is the only one."""
         return 0 if self.together is None else 1 + list(self.models).index(model)
 
 
 def families(models: Mapping[str, LoadedModel]) -> list[Family]:
     """Return which of the models take steps together: up to `MOST_ADAPTERS` adapters of one.
 
-    They change the same layers: a product of zeros would round what follows it in another way. All
-    others take steps by themselves, and so do adapters of a model whose layers cannot tell rows
-    apart.
+    They change the same layers: a product of zeros would change the rounding of later sums. All
+    others take separate steps, and so do adapters of a model whose layers do not support an adapter
+    for each row.
     """
     alike: dict[Hashable, dict[str, LoadedModel]] = {}
     for name, model in models.items():
@@ -322,7 +322,7 @@ def _of_equal_layers(models: Mapping[str, LoadedModel]) -> list[Family]:
         try:
             together = adapted_steps(members)
         except ModelError as error:
-            _logger.warning("adapters take steps of their own: %s", error)
+            _logger.warning("adapters take separate steps: %s", error)
             break
         names = [name for name, model in models.items() if any(model is m for m in members)]
         found = [each for each in found if each.names[0] not in names]

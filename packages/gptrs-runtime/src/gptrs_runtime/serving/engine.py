@@ -43,18 +43,18 @@ class EngineState:
 
 
 class Engine:
-    """Answers requests to `models`, one or several by name, in a thread of its own.
+    """Answers requests to `models`, one or several by name, in its own thread.
 
-    Each answer is the one that `generate` gives for its prompt and options, to the bit, whatever
-    else the engine does at the time. Adapters of one model (`LoadedModel.with_adapter`) take
-    steps together, other models in turn. A step takes up to `token_budget` tokens:
-    one of each answer that is being written, and chunks of prompts. At most `most_running` answers
-    are written by such steps, and fewer where the key/value cache has no room; other requests wait
-    in the order in which they came, those of higher priority before. No more than `most_requests`
-    may wait and run. The models share `cache_budget`, `cache_dtype` is as in `GenerationOptions`.
-    `prompt_lookup` has all answers guessed ahead, `drafts` those of models by name.
+    Each answer equals that of `generate` for its prompt and options, bit for bit, regardless of
+    other requests. Adapters of one model (`LoadedModel.with_adapter`) take steps together, other
+    models in turn. A step takes up to `token_budget` tokens: one of each answer that is being
+    written, and chunks of prompts. At most `most_running` answers run at once, fewer if the
+    key/value cache has no room; other requests wait, ordered by priority, then by arrival. No more
+    than `most_requests` may wait and run. The models share `cache_budget`, `cache_dtype` is as in
+    `GenerationOptions`. `prompt_lookup` enables speculative decoding for all answers, `drafts` for
+    models by name.
 
-    `close`, or leaving a `with` block, cancels what has not ended; `drain` waits for it.
+    `close`, or leaving a `with` block, cancels unfinished requests; `drain` waits for them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def models(self) -> dict[str, LoadedModel]:
-        """The models by name; the first is the one of requests that name none."""
+        """The models by name; requests without a model use the first."""
         return dict(self._models)
 
     def submit(
@@ -128,11 +128,11 @@ class Engine:
     ) -> AnswerStream:
         """Ask for `answers` to a prompt, which is read once; return the stream of their pieces.
 
-        Prompt, options and errors are those of `stream`, and all checks happen before it returns;
-        answer `i` is that of `generate_several`. What the engine itself decides - cache, element
-        type, chunks, files - cannot be an option. EngineBusyError if there are as many requests as
-        it takes, EngineClosedError if it takes none, CacheBudgetError if the cache would not even
-        hold the text alone.
+        Prompt, options and errors are as for `stream`, and all checks happen before it returns;
+        answer `i` equals that of `generate_several`. What the engine itself decides - cache,
+        element type, chunks, files - cannot be an option. EngineBusyError if its limit of requests
+        is reached, EngineClosedError if it accepts none, CacheBudgetError if the cache would not
+        even hold the text alone.
         """
         name = self._named(model)
         asked, lane = self._models[name], self._lanes[name]
@@ -174,7 +174,7 @@ class Engine:
         )
 
     def refuse(self) -> None:
-        """Take no more requests; those that are there go on."""
+        """Accept no more requests; the current ones continue."""
         self._accepting = False
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -193,7 +193,7 @@ class Engine:
         self._finalizer()
 
     def _named(self, name: str | None) -> str:
-        """Return the name of a model, the first one where none is asked for."""
+        """Return the name of a model, the first one by default."""
         if name is None:
             return next(iter(self._lanes))
         if name not in self._lanes:
@@ -280,7 +280,7 @@ def _require_limits(
 
 
 def _require_own(options: GenerationOptions) -> None:
-    """UsageError for options that are not those of a request."""
+    """Raise UsageError for options that do not belong to a request."""
     stated = {
         "use_cache": not options.use_cache,
         "prompt_cache": options.prompt_cache is not None,

@@ -54,7 +54,7 @@ class Lane:
         return set(self._streams.values())
 
     def check(self, text: GeneratedText) -> None:
-        """CacheBudgetError if the cache would not even hold the text alone."""
+        """Raise CacheBudgetError if the cache would not even hold the text alone."""
         if self._cache is not None:
             self._cache.require(text.most_positions, self.options.prefill_chunk)
 
@@ -70,7 +70,7 @@ class Lane:
         self._scheduler.add(stream.texts[0], stream.texts[1:], priority=priority)
 
     def end(self, stream: AnswerStream, error: Exception | None = None) -> None:
-        """Take a request out, wherever it is, and tell it why."""
+        """Remove a request in any state, and pass it the reason."""
         for text in stream.texts:
             if self._streams.pop(text, None) is not None:
                 self._scheduler.cancel(text)
@@ -81,7 +81,7 @@ class Lane:
         """Run the model once; return whether it did.
 
         Texts of other schedulers may leave no room at the moment: the step is to be tried again. So
-        is one that failed, and then those that run are given up.
+        is a failed one, after which the running ones are given up.
         """
         try:
             grown = self._scheduler.step()
@@ -116,7 +116,9 @@ class Lane:
             self.end(stream, error)
 
     def _give_up(self, error: Exception) -> None:
-        """End the texts that run: one of them may be why steps fail. Those that wait go on."""
+        """End the running texts: one of them may be the reason why steps fail. Those that wait go
+        on.
+        """
         if not isinstance(error, GptrsError):
             _logger.error("a step of `%s` failed", self.family.models[0].name, exc_info=error)
         self._failures = 0
@@ -125,17 +127,17 @@ class Lane:
             self.end(stream, error)
 
 
-# The thread of an engine: takes requests in, runs steps of all models in turn, tells who waits.
+# The thread of an engine: accepts requests, runs steps of all models in turn, notifies waiters.
 
 
 _PAUSE_S = 0.005
-"""How long to wait where generations besides the engine leave no room in the cache."""
+"""How long to wait if generations outside of the engine leave no room in the cache."""
 
 
 class EngineLoop:
     """Runs the lanes of an engine in a thread that ends after `stop`.
 
-    Other threads give it work by `call`; what they call runs between two steps.
+    Other threads submit work with `call`, which runs between two steps.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -158,7 +160,7 @@ class EngineLoop:
     def stop(self) -> None:
         """End the thread after the step that runs; every request that has not ended is cancelled.
 
-        Waits for the thread, unless it is the one that calls.
+        Waits for the thread, unless called by it.
         """
         self._stopping = True
         self._wake.set()
@@ -175,7 +177,7 @@ class EngineLoop:
         try:
             while not self._stopping:
                 self._turn()
-        except Exception as problem:  # a fault of the engine itself: nobody may wait for ever
+        except Exception as problem:  # a fault of the engine itself: no caller may wait forever
             _logger.critical("the engine has stopped", exc_info=problem)
             error = problem
         finally:
@@ -203,7 +205,7 @@ class EngineLoop:
 
 
 def _tell(streams: Iterable[AnswerStream]) -> None:
-    """Wake the threads and tasks that wait for `streams`; of an event loop all at once."""
+    """Wake the threads and tasks that wait for `streams`, those of an event loop in one call."""
     tasks: dict[asyncio.AbstractEventLoop, list[AnswerStream]] = {}
     for stream in streams:
         loop = stream.wake()

@@ -1,4 +1,4 @@
-"""Tokens of frames as text: equal neighbours are one, blanks are none, a delimiter ends a word."""
+"""CTC decoding: merges equal neighbors, drops blanks, and splits words at the delimiter."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CTCVocabulary:
         return words
 
     def _runs(self, numbers: Sequence[int]) -> list[tuple[str, int, int, int]]:
-        """Return what is written, with its frames from and to before, and its number."""
+        """Return the runs of equal tokens, with their first and end frames, and their token."""
         found: list[tuple[str, int, int, int]] = []
         place = 0
         named = ((self.tokens.get(number, self.unknown), number) for number in numbers)

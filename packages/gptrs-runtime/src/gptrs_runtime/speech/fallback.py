@@ -1,4 +1,4 @@
-"""When a window of speech is written anew at another temperature, and when it counts as silent."""
+"""When a window of speech is decoded again at another temperature, and when it counts as silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Doubt = partial(Option, panel="Doubtful windows", request=Missing("the server h
 class Quality(NamedTuple):
     """Figures of a text of a window.
 
-    `logprob` is the mean of its tokens, that of the end included; `compression_ratio` is high for
+    `logprob` is the mean over its tokens, including the end token; `compression_ratio` is high for
     text that repeats itself; `no_speech` is the probability of silence, None if the model has no
     token for that.
     """
@@ -38,11 +38,11 @@ class Fallback(Options, frozen=True):
 
     A window is written at the first of the temperatures (0: the likeliest tokens). If its text
     compresses better than `compression_ratio_threshold`, or the mean log-probability of its tokens
-    is below `logprob_threshold`, it is written anew at the next one; the last one counts whatever
-    it gives. A window below `logprob_threshold` that is silent with a probability above
-    `no_speech_threshold` has no text. With `condition_on_prev_tokens` the text before is the
-    prompt of a window. None is what generation_config.json says, or else off. With a `seed` drawn
-    tokens are the same each time. UsageError for values out of range.
+    is below `logprob_threshold`, it is decoded again at the next one; the result of the last one is
+    always used. A window below `logprob_threshold` that is silent with a probability above
+    `no_speech_threshold` has no text. With `condition_on_prev_tokens` the text before is the prompt
+    of a window. None follows generation_config.json, else is off. With a `seed` drawn tokens are
+    the same each time. UsageError for values out of range.
     """
 
     temperature: Annotated[
@@ -107,7 +107,7 @@ class Fallback(Options, frozen=True):
         return tuple(given) if isinstance(given, Sequence) else (given,)
 
     def configured(self, settings: Mapping[str, object]) -> Fallback:
-        """Return these settings, those of generation_config.json in place of None.
+        """Return these settings, with None replaced by those of generation_config.json.
 
         ModelError for a setting of another kind; UsageError for a threshold of silence without
         `logprob_threshold`, which it depends on.
@@ -135,7 +135,7 @@ class Fallback(Options, frozen=True):
         )
 
     def is_doubtful(self, quality: Quality) -> bool:
-        """Return whether the window must be written anew."""
+        """Return whether the window must be decoded again."""
         limit = self.compression_ratio_threshold
         repeats = limit is not None and quality.compression_ratio > limit
         return (repeats or self._is_poor(quality)) and not self.is_silent(quality)

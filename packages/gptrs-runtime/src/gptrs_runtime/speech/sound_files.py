@@ -1,4 +1,4 @@
-"""Sound in WAV files, as one channel of a sampling rate that is asked for."""
+"""Audio from WAV files, as one channel at a requested sampling rate."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_sound(path: str | Path, rate: int) -> np.ndarray:
 
 
 def _integers(data: bytes, width: int) -> np.ndarray:
-    """Return samples in [-1, 1], f64; those of 8 bits are unsigned."""
+    """Return samples in [-1, 1], f64; 8-bit samples are unsigned."""
     raw = np.frombuffer(data, np.uint8)
     if width == 1:
         return (raw.astype(np.float64) - 128) / 128
@@ -98,7 +98,7 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     reach = half // up + 1
     padded = np.concatenate([np.zeros(reach + 1), samples, np.zeros(reach + 1)])
     for phase in range(min(up, count)):
-        places = np.arange(phase, count, up) * down  # places in the raised signal
+        places = np.arange(phase, count, up) * down  # positions in the upsampled signal
         first = places // up
         offset = int(places[0] - first[0] * up)
         steps = np.arange(-reach, reach + 1)
@@ -117,7 +117,7 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 PART_SECONDS: Final = 30.0
 """Seconds of the longest part."""
 _EARLIEST: Final = 2 / 3
-"""A part ends behind this share of it, where the sound is quietest."""
+"""A part ends after this share of it, where the audio is quietest."""
 _QUIET_SECONDS: Final = 0.1
 """How long it is quiet there, at least."""
 
@@ -156,7 +156,7 @@ def transcribe_sounds(
 
 
 def quiet_parts(samples: np.ndarray, rate: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and last places of parts of at most `most` samples, cut where it is quiet."""
+    """Yield the start and end of parts of at most `most` samples, cut where it is quiet."""
     start, quiet = 0, max(1, round(_QUIET_SECONDS * rate))
     while samples.size - start > most:
         first = start + round(most * _EARLIEST)
@@ -171,7 +171,7 @@ def quiet_parts(samples: np.ndarray, rate: int, most: int) -> Iterator[tuple[int
 
 
 def _written(model: LoadedModel, samples: np.ndarray, form: SoundForm, stream: int) -> list[int]:
-    """Return the tokens of one part, without the one that ends them."""
+    """Return the tokens of one part, without the end token."""
     hearer, settings = model.sound_transcriber(), model.generation_config
     if hearer.frame_count(samples.size) < 1:
         return []
@@ -208,7 +208,7 @@ _SIZE: Final = 400
 """Samples of a frame."""
 _BINS: Final = _SIZE // 2 + 1
 _BLOCK: Final = 300
-"""Frames that are transformed together: their spectrum stays in the processor's cache."""
+"""Frames that are transformed together: their spectrum fits into the processor's cache."""
 _SMALLEST: Final = 1e-10
 _RANGE: Final = 8.0
 _NOTE_HZ: Final = 200 / 3
@@ -221,7 +221,7 @@ def log_mel(samples: np.ndarray, mels: int) -> np.ndarray:
 
     Frames of 400 samples in a Hann window, their power in `mels` bands of Slaney's scale up to
     8 kHz, its logarithm of base 10 within 8 of the largest one, scaled. At the ends the sound is
-    mirrored. Computed in f64: quiet bands beside loud ones would be lost in f32.
+    mirrored. Computed in f64: quiet bands next to loud ones would be lost in f32.
     """
     padded = np.pad(samples.astype(np.float64), _SIZE // 2, mode="reflect")
     count = samples.size // HOP

@@ -26,9 +26,9 @@ FRAMES: Final = 2
 class TimestampRules:
     """The timestamps of a model, with the rules that transformers has.
 
-    Tokens from `first` on are times; `none` says that there are none; `end` ends a text. A text
-    begins with a time, at most `most_first` steps after the start. Times come in pairs and never
-    fall. Where all times together are likelier than any word, a time is next.
+    Tokens from `first` on are timestamps; `none` is the token for no timestamps; `end` ends a text.
+    A text begins with a time, at most `most_first` steps after the start. Times come in pairs and
+    never fall. Where all times together are likelier than any word, a time is next.
     """
 
     none: int
@@ -72,9 +72,9 @@ class Part(NamedTuple):
 
 
 def parts_of(tokens: Sequence[int], first: int, frames: int) -> tuple[list[Part], int]:
-    """Return the parts of a window of that many frames, and how many of them are done with.
+    """Return the parts of a window of that many frames, and how many frames are finished.
 
-    Two times in a row end one part and begin another. What follows the last pair is not finished:
+    Two times in a row end one part and begin another. The rest after the last pair is not finished:
     the next window begins there. A single time at the end says that nothing follows it.
     """
     is_time = [token >= first for token in tokens]
@@ -103,9 +103,9 @@ def parts_of(tokens: Sequence[int], first: int, frames: int) -> tuple[list[Part]
 
 
 CHUNK_SECONDS: Final = 30.0
-"""Seconds of the longest chunk: attention takes time and memory by the square of it."""
+"""Seconds of the longest chunk: the cost of attention grows with its square."""
 _EDGES: Final = 6
-"""Each edge of a chunk, which only gives context, is this part of it."""
+"""The share of a chunk at each edge that serves only as context."""
 _SMALLEST_VARIANCE: Final = 1e-7
 
 
@@ -169,7 +169,7 @@ def transcribe_frames(
 
 
 def require_frames(model: LoadedModel, frames: int, samples: int, form: SoundForm) -> None:
-    """Raise UsageError for so many samples that have no frame."""
+    """Raise UsageError if this number of samples gives no frame."""
     if frames < 1:
         raise UsageError(
             f"{samples} samples are too few for `{model.name}` to hear",
@@ -195,7 +195,7 @@ def chunks_of(samples: int, step: int, frames: int) -> Iterator[Chunk]:
     """Yield overlapping chunks of `frames`, each of `step` samples, that cover the sound.
 
     Neighbours share two edges; frames in an edge that has a neighbour are left out. The arithmetic
-    is that of transformers' pipeline.
+    follows transformers' pipeline.
     """
     length, edge = frames * step, round(frames / _EDGES) * step
     for start in range(0, samples, max(length - 2 * edge, step)):

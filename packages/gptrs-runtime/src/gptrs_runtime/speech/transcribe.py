@@ -32,17 +32,17 @@ def transcribe(
     fallback: Fallback | None = None,
     progress: SoundProgress | None = None,
 ) -> Transcription:
-    """Write down what is said in a WAV file, or in samples f32 [N] in [-1, 1] of `rate` Hz.
+    """Transcribe a WAV file, or samples f32 [N] in [-1, 1] at `rate` Hz.
 
     Any length: the sound is heard in windows, each begins where the last finished segment ends.
-    `language` is a code such as `en`; None lets the model tell. `task` "translate" writes English.
-    Without `timestamps` a window is one segment. `fallback` says which windows are written anew,
-    and which count as silent; without it, what generation_config.json says of that holds.
+    `language` is a code such as `en`; None lets the model detect it. `task` "translate" writes
+    English. Without `timestamps` a window is one segment. `fallback` says which windows are decoded
+    again, and which count as silent; by default generation_config.json decides.
 
-    Models with the capability `ctc` or `sound_transcriber` have none of these choices; segments
-    are words of the former and parts between silences of the latter, or one without `timestamps`.
-    UsageError for a file or samples that cannot be read, and for what the model does not know or
-    have; ModelError for one with none of these capabilities.
+    Models with the capability `ctc` or `sound_transcriber` have none of these choices; segments are
+    words (`ctc`) or parts between silences (`sound_transcriber`), or a single one without
+    `timestamps`. UsageError for a file or samples that cannot be read, and for choices that the
+    model lacks; ModelError for a model without these capabilities.
     """
     if not model.capabilities.isdisjoint(("ctc", "sound_transcriber")):
         _require_no_choice(model, language, task, fallback)

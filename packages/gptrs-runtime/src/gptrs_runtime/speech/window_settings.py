@@ -1,4 +1,4 @@
-"""The settings by which windows of speech are written: first tokens, and which may follow."""
+"""The settings for decoding windows of speech: first tokens, and allowed next tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _START_OF_PREVIOUS: Final = "prev_sot_token_id"
 class WindowSettings:
     """Settings of the texts of windows, from config.json and generation_config.json.
 
-    `rules` are those of times, None without `timestamps`. `end` ends a text, which has `most`
+    `rules` are the timestamp rules, None without `timestamps`. `end` ends a text, which has `most`
     positions, or `most_new` tokens behind those it begins with; `start_of_previous` begins the text
-    before it. `suppression` holds what `allowed` does not. `language` is the one `begin` chose.
+    before it. `suppression` holds what `allowed` does not. `language` is the one that `begin`
+    chose.
     """
 
     def __init__(self, model: LoadedModel, hearer: Transcriber, *, timestamps: bool) -> None:
@@ -64,7 +65,7 @@ class WindowSettings:
 
     @property
     def silence(self) -> int | None:
-        """The token whose probability is that of silence; None if the model has none."""
+        """The token whose probability indicates silence; None if the model has none."""
         return self._none - 1 if self._none else None
 
     @property
@@ -146,9 +147,9 @@ def _tokens(fields: Fields, name: str) -> list[int]:
 
 
 def _forced(fields: Fields) -> list[int]:
-    """Return the tokens of `forced_decoder_ids`, pairs of a place from 1 on and a token or null.
+    """Return the tokens of `forced_decoder_ids`, pairs of a position from 1 on and a token or null.
 
-    A null is -1: the model tells.
+    A null becomes -1: the model decides.
     """
     name = "forced_decoder_ids"
     pairs = fields.get(name, [])
@@ -157,6 +158,6 @@ def _forced(fields: Fields) -> list[int]:
         entry = cast("list[object]", pair) if isinstance(pair, list) else []
         token = entry[1] if len(entry) == 2 else "none"
         if not entry or entry[0] != place + 1 or not (token is None or isinstance(token, int)):
-            raise fields.error(name, "must be a list of places and tokens")
+            raise fields.error(name, "must be a list of positions and tokens")
         found.append(-1 if token is None else token)
     return found

@@ -24,7 +24,7 @@ from gptrs_runtime.speech.window_settings import WindowSettings
 
 _FRAMES_PER_SECOND: Final = RATE // HOP
 _SHORT: Final = 8
-"""The most tokens that are read in one piece whatever their number, see `_pieces`."""
+"""The most tokens that are read in one piece, see `_pieces`."""
 
 
 def transcribe_windows(
@@ -68,13 +68,13 @@ def transcribe_windows(
 
 
 def _window(features: np.ndarray, place: int, frames: int) -> np.ndarray:
-    """Return the features f32 [1, mels, frames] from `place` on, zeros behind the end."""
+    """Return the features f32 [1, mels, frames] from `place` on, with zeros after the end."""
     part = features[:, place : place + frames]
     return np.pad(part, ((0, 0), (0, frames - part.shape[1])))[None]
 
 
 class _Text(NamedTuple):
-    """The tokens of a window without that of the end, and how good they are."""
+    """The tokens of a window without the end token, and their quality."""
 
     tokens: list[int]
     quality: Quality

@@ -22,7 +22,7 @@ from gptrs_runtime.text_classes.logit_scores import pair_logits
 from gptrs_runtime.tokenization.encoded_text import EncodedText, Lengths, LongTexts
 from gptrs_runtime.verb_requests import TEMPLATE
 
-# Logits to scores, by the settings that transformers and sentence-transformers go by.
+# Logits to scores, by the settings that transformers and sentence-transformers use.
 
 
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -69,15 +69,15 @@ def class_scores(config: Mapping[str, object], classes: int) -> Scores:
         raise ModelError(
             f"`problem_type` must be one of {listed(_BY_PROBLEM)}, found {shown_value(problem)}"
         )
-    # transformers gives one class a sigmoid whatever its problem, but for a regression.
+    # transformers applies a sigmoid to a single class for every problem type except regression.
     return sigmoid if classes == 1 and problem != "regression" else _BY_PROBLEM[problem]
 
 
 def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None = None) -> Scores:
-    """Return what makes a score of the one logit of a reranker: a sigmoid unless its files say so.
+    """Return the function from a reranker's logit to its score: a sigmoid unless its files differ.
 
     sentence-transformers names the function in config.json, or in `saved`, the content of
-    config_sentence_transformers.json, which goes first. ModelError for another function.
+    config_sentence_transformers.json, which takes precedence. ModelError for another function.
     """
     own = config.get("sentence_transformers")
     table = cast("Mapping[str, object]", own if isinstance(own, Mapping) else {})
@@ -200,7 +200,7 @@ def _encoded(model: LoadedModel, texts: Sequence[Text], long: LongTexts) -> list
     return rows
 
 
-# Documents in the order in which they answer a query, by a model that reads both together.
+# Documents ranked by relevance to a query, by a model that reads both together.
 
 
 def rank(
@@ -220,9 +220,9 @@ def rank(
 
     Scores are the sigmoid of the logit, or what the files of sentence-transformers name. The
     instruction before each pair is the default one of these files, the one called `prompt_name`, or
-    the caller's own `prompt`, empty for none. `truncate` and `lengths` are as of `embed`, for the
-    query with each document. UsageError if there is no document; ModelError for a model that does
-    not give a pair one score.
+    `prompt`, empty for none. `truncate` and `lengths` are as of `embed`, for the query with each
+    document. UsageError if there is no document; ModelError for a model that does not give a pair
+    one score.
     """
     if isinstance(documents, str) or not documents or (top_k is not None and top_k < 1):
         raise UsageError(
@@ -249,12 +249,13 @@ def _only_class(model: LoadedModel, logits: np.ndarray) -> np.ndarray:
     if logits.shape[1] != 1:
         raise ModelError(
             f"`{model.name}` gives a pair {logits.shape[1]} classes, a reranker gives it one score",
-            hint="`classify` takes pairs and tells their classes",
+            hint="`classify` takes pairs and returns their classes",
         )
     return logits[:, 0]
 
 
-# Any labels for texts, by a model that tells whether one sentence follows from another (NLI).
+# Arbitrary labels for texts, by a model that decides whether one sentence follows from another
+# (NLI).
 
 
 _FOLLOWS: Final = "entail"
@@ -275,9 +276,9 @@ def zero_shot(
     """Return `labels` with their scores for each text, the best first.
 
     A text has a label so far as `template`, with the label for `{}`, follows from it. Scores sum to
-    1 over the labels, or with `multi_label` each is by itself. `truncate` and `lengths` are as of
-    `embed`, a text with its longest label. UsageError for no labels, or a
-    template without `{}`; ModelError for a model without a class that begins with `entail`.
+    1 over the labels, or are independent with `multi_label`. `truncate` and `lengths` are as of
+    `embed`, a text with its longest label. UsageError for no labels, or a template without `{}`;
+    ModelError for a model without a class that begins with `entail`.
     """
     if isinstance(texts, str) or not texts or isinstance(labels, str) or not labels:
         raise UsageError("`zero_shot` needs a list of texts and a list of labels")

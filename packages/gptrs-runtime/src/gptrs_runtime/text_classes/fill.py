@@ -1,4 +1,4 @@
-"""Words for the masked places of a text."""
+"""Words for the masked positions of a text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gptrs_runtime.verb_requests import OUTSIDE
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A token or a word: its place and the probability of each class."""
+    """A token or a word: its position and the probability of each class."""
 
     start: int
     end: int
@@ -165,7 +165,7 @@ def mask_of(model: LoadedModel) -> str:
         known = next(usual, None)
     if known is None:
         raise ModelError(
-            f"the files of `{model.name}` name no token for what is masked",
+            f"the files of `{model.name}` name no mask token",
             hint="add `mask_token` to tokenizer_config.json",
         )
     return known
@@ -179,11 +179,11 @@ def fill(
     *,
     progress: Progress | None = None,
 ) -> list[list[tuple[Filling, ...]]]:
-    """Return the `top_k` likeliest tokens for each masked place of each text, the best first.
+    """Return the `top_k` likeliest tokens for each masked position of each text, the best first.
 
-    A place is masked by `mask_of(model)`. Each is predicted with all others masked. UsageError for
-    no text, one without a masked place, or one that is longer than the model takes; ModelError for
-    a model without the capability `masked_lm`, or without a tokenizer.
+    `mask_of(model)` is the mask. Each is predicted with all others masked. UsageError without
+    texts, for one without a masked position, or one that exceeds the limit of the model; ModelError
+    for a model without the capability `masked_lm`, or without a tokenizer.
     """
     lm = model.masked_lm()
     if isinstance(texts, str) or not texts or batch_size < 1 or top_k < 1:
@@ -212,7 +212,7 @@ def _masked(model: LoadedModel, rows: Sequence[Sequence[int]]) -> list[list[int]
     places = [[place for place, token in enumerate(row) if token == number] for row in rows]
     for index, own in enumerate(places):
         if not own:
-            raise UsageError(f"text {index} has no masked place", hint=f"write {quoted(mask)}")
+            raise UsageError(f"text {index} has no masked position", hint=f"write {quoted(mask)}")
     return places
 
 

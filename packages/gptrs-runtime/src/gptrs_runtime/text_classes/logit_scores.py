@@ -1,8 +1,8 @@
 """A language model as a reranker: the logits of two tokens after a query and a document.
 
 The files are those of a `CrossEncoder` of sentence-transformers with the module `LogitScore`: the
-chat template renders messages of the roles `query` and `document`, and the
-score is the logit of one token, `yes`, less that of another one, `no`.
+chat template renders messages of the roles `query` and `document`, and the score is the logit of
+one token, `yes`, minus that of another, `no`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 _LENGTH: Final = "max_length"
 _OF_TOKENIZERS: Final = ("padding", "truncation", "tokenize", "return_tensors", "return_dict")
 _PROBES: Final = ("0", "1 2 3 4")
-"""Contents whose ends differ, those of sentence-transformers."""
+"""Contents with different ends, from sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LogitScore:
     Without `false_token` the score is the logit of `true_token`. Pairs become messages if
     `as_messages`, else one text; `structured` ones are lists of parts. `variables` are for the
     chat template, `answer` is its `add_generation_prompt`. `longest` is the most tokens of a pair,
-    None for as many as the model takes.
+    None for the limit of the model.
     """
 
     true_token: int
@@ -93,7 +93,7 @@ def logit_score(files: ModelSource) -> LogitScore:
 
 
 def _template_settings(fields: Fields) -> dict[str, object]:
-    """Return `processing_kwargs.chat_template`; ModelError for what is not about the template."""
+    """Return `processing_kwargs.chat_template`; ModelError for other settings."""
     found = fields.get("processing_kwargs", {})
     table = cast("Mapping[str, object]", found if isinstance(found, Mapping) else {})
     stated = table.get("chat_template")
@@ -117,9 +117,9 @@ def pair_logits(
 ) -> np.ndarray:
     """Return the score of each pair before its activation, f32 [N].
 
-    `prompt` is the instruction before it, empty for none. Texts run together without padding, the
-    longest first. A text of more tokens than the model takes loses some before the end of the
-    template, as `long` has it. ModelError for files that are not supported.
+    `prompt` is the instruction before each pair, empty for none. Texts run together without
+    padding, the longest first. A text of more tokens than the model takes loses some before the end
+    of the template, as `long` has it. ModelError for files that are not supported.
     """
     recipe, lm = logit_score(model.files), model.causal_lm()
     for token in (recipe.true_token, recipe.false_token or 0):
@@ -158,7 +158,7 @@ def _last_logits(model: LoadedModel, texts: Sequence[Sequence[int]]) -> np.ndarr
     """Return the logits after the last token of each text, f32 [B, V]; caches are thrown away."""
     lm = model.causal_lm()
     groups = cache_groups(lm.cache_specs())
-    # Page 0 belongs to nobody: padding writes there.
+    # Page 0 belongs to no text: padding writes there.
     table = own_pages(len(texts), max(map(len, texts))) + 1
     step = ragged_step(texts, [0] * len(texts), [table] * len(groups))
     step = StepShapes(model.backend).padded(step)

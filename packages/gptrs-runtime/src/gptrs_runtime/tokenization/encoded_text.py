@@ -22,7 +22,7 @@ _logger = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class TextLength:
-    """How many tokens a text has, special ones included, and how many of them a model reads."""
+    """The number of tokens of a text, including special ones, and the limit of the model."""
 
     tokens: int
     read: int
@@ -34,15 +34,15 @@ class TextLength:
 
 
 Lengths = Callable[[Sequence[TextLength]], None]
-"""Told the lengths of all texts of a call, before the model runs."""
+"""Called with the lengths of all texts of a call, before the model runs."""
 
 
 @dataclass(frozen=True)
 class LongTexts:
     """Cuts texts that are longer than a model reads, or refuses them.
 
-    `truncate`: True cuts them, False refuses them, None cuts them, and a note says so. `each` texts
-    in a row are about one of the caller's, whose lengths `lengths` is told: the longest of these.
+    `truncate`: True truncates them, False refuses them, None truncates them with a note. `each`
+    consecutive texts belong to one of the caller's; `lengths` gets the longest of them.
     """
 
     truncate: bool | None = None
@@ -76,10 +76,11 @@ class LongTexts:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Tokens, of each its segment (1 for the second text of a pair), place and whether special.
+    """Tokens with their segments (1 for the second text of a pair), positions, and whether they are
+    special.
 
-    `offsets` are the characters of the text that each token is of, from and to. `length` says how
-    many tokens there would be if none had been left out.
+    `offsets` are the characters of the text that each token is of, from and to. `length` is the
+    number of tokens before truncation.
     """
 
     tokens: tuple[int, ...]
@@ -105,7 +106,7 @@ def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
     return [short, kept] if lengths[0] <= lengths[1] else [kept, short]
 
 
-# Panics of libraries in Rust: they print lines of their own, which a file must not control.
+# Panics of Rust libraries print their own lines, which a file must not control.
 
 
 _STDERR = 2
@@ -114,7 +115,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def panics_unheard() -> Generator[None]:
-    """Scope in which file descriptor 2 is kept aside; what was written to it follows afterwards.
+    """Scope in which file descriptor 2 is diverted; the text written to it follows afterwards.
 
     After an exception that is dropped: it is the panic, which the caller reports in one line. What
     other threads write meanwhile goes the same way.
@@ -152,7 +153,7 @@ def _pass_on(aside: int) -> None:
             os.write(_STDERR, os.pread(aside, size, 0))
 
 
-# Changes to a tokenizer that the files beside tokenizer.json ask for.
+# Changes to a tokenizer that the files next to tokenizer.json require.
 
 
 class _Adding(Protocol):
@@ -166,7 +167,7 @@ def add_missing(
 ) -> None:
     """Add the tokens that the file `name` lacks, or has with other flags.
 
-    ModelError if one would not get the number that it must have: the model knows it by that.
+    ModelError if one would not get the id that the model expects.
     """
     present = tokenizer.get_added_tokens_decoder().values()
     as_they_are = {repr(token) for token in present}

@@ -1,4 +1,4 @@
-"""Tokens that the files beside tokenizer.json name, read as transformers reads them."""
+"""Tokens that the files next to tokenizer.json name, read as by transformers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class JsonFiles(Protocol):
 def named_tokens(files: JsonFiles) -> dict[str, str]:
     """Return the special tokens by the names that chat templates have for them.
 
-    Those are `bos_token` and so on, whatever else ends in `_token`, and the ones that
-    `extra_special_tokens` names.
+    These are `bos_token` and so on, all others that end in `_token`, and those in
+    `extra_special_tokens`.
     """
     settings = _settings(files)
     found = {name: value for name, value in settings.items() if name.endswith("_token")}
@@ -82,7 +82,7 @@ def _content(value: object) -> str | None:
 
 
 def _extra(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield special tokens that have no name, or one of their own."""
+    """Yield special tokens without a name, or with a custom one."""
     for key in _EXTRA:
         value = settings.get(key)
         if isinstance(value, Mapping):
@@ -143,8 +143,8 @@ _Step = Callable[[str], str | bytes]
 class TokenBytes:
     """The bytes of each token of a tokenizer, as they stand within a text.
 
-    Joined, those of all tokens of a text are the text, but for a space that its decoder may leave
-    out at an end. Where they are no UTF-8 it writes U+FFFD, or nothing. `tokenizer` may not change
+    Joined, the bytes of all tokens of a text are the text, except for a space that its decoder may
+    omit at an end. Where they are no UTF-8 it writes U+FFFD, or nothing. `tokenizer` may not change
     afterwards.
     """
 
@@ -156,14 +156,14 @@ class TokenBytes:
         self._known: dict[int, bytes | None] = {}
         self._of_bytes = bool(steps) and steps[0]["type"] == "ByteLevel"
         self.keeps_whole = self._of_bytes and steps[1:] == WHOLE_CHARACTERS
-        """Whether texts leave out what is no UTF-8."""
+        """Whether texts omit bytes that are not UTF-8."""
         self.misread = (
             self._of_bytes and len(steps) == 1 and any(map(_is_misread, self._added.values()))
         )
         """Whether the library reads the text of an added token as bytes, which it is not."""
 
     def of(self, token: int) -> bytes | None:
-        """Return the bytes of a token, special or not; None for one that there is not."""
+        """Return the bytes of a token, special or not; None for an unknown one."""
         if token not in self._known:
             self._known[token] = self._made(token)
         return self._known[token]
@@ -190,7 +190,7 @@ def _is_misread(token: Any) -> bool:
 
 
 def _functions(steps: list[Mapping[str, Any]]) -> Iterator[_Step]:
-    """Yield what the steps of a decoder make of a token that others precede and follow."""
+    """Yield the effect of each step of a decoder on a token in the middle of a text."""
     is_whole = False
     for step in steps:
         match step["type"]:
@@ -214,7 +214,7 @@ def _functions(steps: list[Mapping[str, Any]]) -> Iterator[_Step]:
 def _decoding(
     step: Mapping[str, Any], before: Sequence[str] = (), after: Sequence[str] = ()
 ) -> _Step:
-    """Return what a decoder makes of a token between others."""
+    """Return the effect of a decoder on a token between others."""
     made = decoders.Fuse()
     made.__setstate__(json.dumps(step).encode())
     return lambda piece: made.decode([*before, piece, *after])

@@ -1,7 +1,7 @@
 """Long texts in slices that have the same tokens one by one as together, where that can be proved.
 
-A cut lies between an ASCII letter and a space that another one follows. Normal forms act on neither
-side of it, and the pre-tokenizers below end a word there whatever the rest of the text is; models
+A cut lies between an ASCII letter and a space that another one follows. Normal forms do not act
+across it, and the pre-tokenizers below end a word there regardless of the rest of the text; models
 work on words. Of any other tokenizer nothing is known, and its texts are not cut.
 """
 
@@ -78,7 +78,7 @@ def is_sliceable(tokenizer: Tokenizer) -> bool:
 
 
 def _keeps_cuts(normalizer: Any) -> bool:
-    """Return whether a normalizer acts on characters alone, and keeps letters and spaces."""
+    """Return whether a normalizer acts only on single characters, and keeps letters and spaces."""
     return normalizer is None or (
         all(step["type"] in _LOCAL_NORMALIZERS for step in steps_of(normalizer))
         and normalizer.normalize_str(_PROBE) == _PROBE
@@ -105,7 +105,7 @@ def _splits_words(steps: list[Mapping[str, Any]]) -> bool:
 
 
 def _is_known(split: Mapping[str, Any]) -> bool:
-    """Return whether a `Split` gives the matches of alternatives that were looked at above."""
+    """Return whether a `Split` returns the matches of alternatives that were checked above."""
     expression = split["pattern"].get("Regex", "")
     alternatives = set(re.findall(r"(?:\([^()]*\)|\[[^\]]*\]|[^|])+", expression))
     keeps = (split["behavior"], split["invert"]) in (("Isolated", False), ("Removed", True))

@@ -1,4 +1,4 @@
-"""Text to tokens and back, by the `tokenizers` library and the files beside a model."""
+"""Text to tokens and back, by the `tokenizers` library and the files next to a model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _OLDER = (
 
 
 def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
-    """Return the tokenizer in the files of a model; ModelError when there is none.
+    """Return the tokenizer in the files of a model; ModelError if there is none.
 
     Of other older files, like `tokenizer.model`, transformers makes one.
     """
@@ -91,7 +91,7 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
 
 
 def _prefix_space(files: ModelSource) -> bool | None:
-    """Return `add_prefix_space` of tokenizer_config.json, None where it does not say or count."""
+    """Return `add_prefix_space` of tokenizer_config.json, None if it is unset or has no effect."""
     settings = files.read_json(_CONFIG) or {}
     found = settings.get("add_prefix_space")
     counts = settings.get("tokenizer_class") not in _AS_THEY_ARE
@@ -99,7 +99,7 @@ def _prefix_space(files: ModelSource) -> bool | None:
 
 
 class TextTokenizer:
-    """The tokenizer of a model, as its `tokenizer.json` and the files beside it define it."""
+    """The tokenizer of a model, as defined by its `tokenizer.json` and the files next to it."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class TextTokenizer:
         added: Sequence[tuple[int | None, AddedToken]] = (),
         prefix_space: bool | None = None,
     ) -> None:
-        """Read the content `data` of a file `name`; ModelError says what is wrong with it.
+        """Read the content `data` of a file `name`; ModelError describes any fault.
 
-        `added` are more tokens and the numbers that they must have, None for any. `prefix_space`
-        says whether a space precedes the text, None leaves that to the file.
+        `added` are more tokens and the ids that they must have, None for any. `prefix_space` says
+        whether a space precedes the text, None follows the file.
         """
         self._name = name
         self._tokenizer = read_tokenizer(data, name)
@@ -138,9 +138,9 @@ class TextTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of `text`, with the special tokens that the file adds around it.
 
-        With `special=False` none are added; those that are written in the text count in any case.
-        UsageError for text that has no UTF-8 form, as it holds unpaired surrogates; for one that is
-        too long for the steps of this tokenizer, if it cannot be encoded in slices.
+        With `special=False` none are added; special tokens written in the text always count.
+        UsageError for text without a UTF-8 form, with unpaired surrogates, and for text too long
+        for the steps of this tokenizer that cannot be encoded in slices.
         """
         with span("tokenize"):
             return self._encoded(text, special).ids
@@ -148,7 +148,7 @@ class TextTokenizer:
     def encode_within(self, text: str, limit: int) -> tuple[list[int], TextLength]:
         """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
 
-        The special tokens are kept where they alone are more. UsageError as in `encode`.
+        The special tokens are kept even if they alone exceed the limit. UsageError as in `encode`.
         """
         encoding = self._encoded(text, special=False)
         special = self._tokenizer.num_special_tokens_to_add(False)
@@ -173,14 +173,14 @@ class TextTokenizer:
         return _facts(whole, left_out=sum(lengths) - sum(kept))
 
     def encode_with_places(self, text: str) -> EncodedText:
-        """Return the tokens of a whole text with their places in it; UsageError as in `encode`."""
+        """Return the tokens of a whole text with their positions; UsageError as in `encode`."""
         return _facts(self._encoded(text, special=True))
 
     def places(self, text: str) -> list[int]:
         """Return where each token of `encode` begins in the text; UsageError as in `encode`.
 
-        Those of one character are all at its place, and special tokens that were added are where
-        the next one is.
+        Tokens of one character all have its position, and added special tokens that of the next
+        token.
         """
         encoded = self.encode_with_places(text)
         places: list[int] = []
@@ -193,23 +193,23 @@ class TextTokenizer:
             at = end if special else min(start, max(end, start - spaces))
             places.append(at)
             if not special:
-                # A token of spaces alone at the beginning of a text has the offsets (0, 0).
+                # A token of only spaces at the beginning of a text has the offsets (0, 0).
                 shown = text[at : at + spaces]
                 end = max(at + len(shown) - len(shown.lstrip(" ")), stop)
         return places
 
     def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
-        """Return whether a token at `text[start:end]` goes on with the word of the one before.
+        """Return whether a token at `text[start:end]` continues the word of the previous one.
 
-        As transformers tells it: by the prefix of pieces where the file has one (`##`), else by
-        the space before it.
+        As in transformers: by the prefix of pieces if the file has one (`##`), else by the space
+        before it.
         """
         if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
             return len(self.piece(token) or "") != end - start
         return start > 0 and " " not in text[start - 1 : start + 1]
 
     def number(self, piece: str) -> int | None:
-        """Return the token that is an entry of the vocabulary, None for an unknown one."""
+        """Return the token of a vocabulary entry, None for an unknown one."""
         return without_panics(lambda: self._tokenizer.token_to_id(piece), self._name)
 
     def prefix_length(self, text: str) -> int:
@@ -238,17 +238,17 @@ class TextTokenizer:
             )
 
     def token_bytes(self, token: int, *, special: bool = True) -> bytes | None:
-        """Return the bytes that a token adds to a text; None for one that there is not.
+        """Return the bytes that a token adds to a text; None for an unknown one.
 
-        Those of a special one are its own text, none without `special`. Joined they are what
-        `decode` returns, but for a space in front that some tokenizers leave out.
+        The bytes of a special token are its text, empty without `special`. Joined they are the
+        result of `decode`, except for a leading space that some tokenizers omit.
         """
         with panics_unheard() if self._decode_panics else nullcontext():
             found = without_panics(lambda: self._bytes.of(token), self._name)
         return found if found is None else self._bytes.shown(token, special=special)
 
     def token_text(self, token: int) -> str | None:
-        """Return the text of a token within others, special or not; None where it has none.
+        """Return the text of a token within others, special or not; None if it has none.
 
         Bytes that are no UTF-8, as of a part of a character, are shown as `\\xe2\\x80`.
         """
@@ -265,7 +265,7 @@ class TextTokenizer:
         return self._tokenizer.to_str()
 
     def piece(self, token: int) -> str | None:
-        """Return the entry of the vocabulary for a token, such as `Ġthe`; None for an unknown."""
+        """Return the vocabulary entry of a token, such as `Ġthe`; None for an unknown one."""
         if token < 0:
             return None
         return without_panics(lambda: self._tokenizer.id_to_token(token), self._name)

@@ -1,4 +1,4 @@
-"""Reading a tokenizer.json that may be hostile: what the library makes of it is a ModelError."""
+"""Reading an untrusted tokenizer.json: errors of the library become a ModelError."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_GROWTH_OF_A_STEP: Final = 64
 MOST_STEPS: Final = 16
 """Of normalizers and pre-tokenizers, or of decoders; known tokenizers have up to 8."""
 MOST_BYTES: Final = 64 << 20
-"""Most bytes that steps may make of one text; the library takes some 35 bytes for each."""
+"""Most bytes that steps may produce from one text; the library takes some 35 bytes for each."""
 _INNER: Final = ("normalizers", "pretokenizers", "decoders")
 _GROWTH: Final = {
     "ByteLevel": 2.0,
@@ -50,10 +50,10 @@ _TRIED: Final = frozenset(
 
 
 def made_bytes(normalizer: object, pre_tokenizer: object, text: str) -> float:
-    """Return the most bytes that these make of `text` on the way.
+    """Return the most bytes that these steps may produce from `text`.
 
-    Where the worst cases of all steps would be more than MOST_BYTES, the first normalizers are
-    tried, one by one while they stay within it.
+    If the worst cases of all steps exceed MOST_BYTES, the first normalizers are run, one by one
+    while they remain within it.
     """
     size = float(len(text.encode()))
     left = [*steps_of(normalizer), *steps_of(pre_tokenizer)]
@@ -84,12 +84,12 @@ def _flat(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def grown(steps: Iterable[Mapping[str, Any]]) -> float:
-    """Return the most bytes that steps in a row make of one."""
+    """Return the most bytes that consecutive steps produce from one byte."""
     return math.prod(map(growth, steps))
 
 
 def growth(step: Mapping[str, Any]) -> float:
-    """Return the most bytes that a normalizer, pre-tokenizer or decoder makes of one.
+    """Return the most bytes that a normalizer, pre-tokenizer or decoder produces from one byte.
 
     `step` is in the form that it has in a tokenizer.json; infinite if that is no bound at all.
     """
@@ -236,12 +236,12 @@ def _require_short_words(tokenizer: Tokenizer, name: str) -> None:
 
 
 def _settings(part: object) -> Mapping[str, Any]:
-    """Return a part of a tokenizer as the file has it, an empty object for None."""
+    """Return a part of a tokenizer from the file, an empty object for None."""
     return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
 
 
 def _require_bounded_growth(parts: Iterable[object], name: str) -> None:
-    """ModelError if these could make texts much longer than those of any model do."""
+    """Raise ModelError if these could lengthen texts much more than those of any known model."""
     steps = [step for part in parts for step in steps_of(part)]
     if len(steps) > MOST_STEPS:
         raise ModelError(
@@ -258,7 +258,7 @@ def _require_bounded_growth(parts: Iterable[object], name: str) -> None:
 
 
 def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
-    """Return what a post-processor, or a sequence of them, puts around a text."""
+    """Return the tokens that a post-processor, or a sequence of them, adds around a text."""
     if processor["type"] == "TemplateProcessing":
         yield processor["single"]
     for inner in processor.get("processors", ()):
@@ -279,7 +279,7 @@ def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> N
 
 
 def without_panics(work: Callable[[], Result], name: str) -> Result:
-    """Return `work()`; whatever the library raises in it becomes a ModelError about the file.
+    """Return `work()`; any exception of the library becomes a ModelError about the file.
 
     It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
     """

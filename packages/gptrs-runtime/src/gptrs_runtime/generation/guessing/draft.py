@@ -20,13 +20,13 @@ from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.text_cache import Row
 from gptrs_runtime.loaded_model import LoadedModel
 
-# How often guesses of one text come true, and what they have won or lost.
+# How often guesses of one text are accepted, and the time that they saved or cost.
 
 
 _MEMORY: Final = 0.8
 """The weight of a guess after the next one of its kind."""
 _RECOVERY: Final = 0.03
-"""How far odds return to what they were at first with each token that is not guessed."""
+"""How far odds return to their initial value with each token that is not guessed."""
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Lengths of guesses that are weighed."""
 _ALLOWANCE: Final = 1.0
@@ -38,7 +38,7 @@ _MOST_WON: Final = 4.0
 class Odds:
     """The probability that a guessed token is right if all before it are: right ones of `tries`.
 
-    Later guesses count more than earlier ones. `hits` of `tries` is what it is taken for at first.
+    Later guesses count more than earlier ones. The initial value is `hits` of `tries`.
     """
 
     def __init__(self, hits: float, tries: float) -> None:
@@ -51,7 +51,7 @@ class Odds:
         return self._hits / self._tries
 
     def told(self, proposed: int, accepted: int) -> None:
-        """Take in that of a guess the first `accepted` of `proposed` tokens were right."""
+        """Record a guess whose first `accepted` of `proposed` tokens were right."""
         self._hits = self._hits * _MEMORY + accepted
         self._tries = self._tries * _MEMORY + accepted + (accepted < proposed)
 
@@ -63,13 +63,13 @@ class Odds:
 
 
 class Balance:
-    """Steps that guesses of a text have saved, less what they cost: it may fall so far only."""
+    """Steps that guesses of a text have saved, minus their cost, with a limit on the loss."""
 
     def __init__(self) -> None:
         self._won = 0.0
 
     def allows(self, tokens: int) -> bool:
-        """Whether a text of so many new tokens may guess on."""
+        """Return whether a text with so many new tokens may continue guessing."""
         return self._won > -(_ALLOWANCE + _SHARE * tokens)
 
     def told(self, saved: float, cost: float) -> None:
@@ -78,10 +78,10 @@ class Balance:
 
 
 def best_length(odds: float, most: int, texts: int, seconds: Callable[[int], float]) -> int:
-    """Return the length of a guess with which a step gives most tokens a second; 0 for no guess.
+    """Return the length of a guess that maximizes tokens per second of a step; 0 for no guess.
 
-    `texts` get a token each in any case; `seconds` is how long the step, and what makes the guess,
-    take for so many guessed tokens.
+    `texts` get a token each in any case; `seconds` gives the time of the step and of making the
+    guess, for a number of guessed tokens.
     """
     best, rate = 0, texts / seconds(0)
     for length in _lengths(most):
@@ -116,7 +116,7 @@ class DraftText:
         self.chunk = chunk
         self.pages: TextPages | None = None
         self.guess: list[int] = []
-        """Tokens after those of `pages` that the draft has read, too, the last one excepted."""
+        """Tokens after those of `pages` that the draft has also read, except the last one."""
         self._shifts = context.shifts
 
     @property
@@ -125,7 +125,9 @@ class DraftText:
         return min(MOST_GUESSED, self.most_positions - len(self.context.tokens))
 
     def unread(self) -> list[int] | None:
-        """Return what the draft has to read before it can guess; None without room in its cache."""
+        """Return the tokens that the draft must read before it can guess; None without room in its
+        cache.
+        """
         tokens = self.context.tokens
         if self.pages is not None and (self.pages.lost or self._shifts != self.context.shifts):
             self.release()
@@ -154,7 +156,7 @@ class DraftText:
 
 @dataclass(frozen=True)
 class Wish:
-    """A text and how many tokens are to be guessed of it."""
+    """A text, and how many of its tokens to guess."""
 
     text: DraftText
     count: int
@@ -163,8 +165,8 @@ class Wish:
 def drafted(wishes: Sequence[Wish], vocab_size: int) -> list[list[int]]:
     """Return a guess for each text of one draft; texts take steps of the draft together.
 
-    A text that the draft has not read yet gets none: a chunk of it is read. The draft draws with
-    the random numbers with which the text itself will draw, so that like distributions give like
+    A text that the draft has not read yet gets no guess: a chunk of it is read. The draft uses the
+    same random numbers that the text itself will use, so that similar distributions give the same
     tokens.
     """
     guesses: list[list[int]] = [[] for _ in wishes]

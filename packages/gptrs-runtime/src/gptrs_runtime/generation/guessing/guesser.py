@@ -22,7 +22,7 @@ from gptrs_runtime.generation.step_times import StepTimes
 
 @dataclass(frozen=True)
 class GuessCounts:
-    """Tokens that were guessed ahead, and how many of them came true."""
+    """Numbers of guessed tokens and of accepted ones."""
 
     proposed: int = 0
     accepted: int = 0
@@ -42,7 +42,9 @@ MOST_GUESSED: Final = 32
 
 @dataclass(frozen=True)
 class Match:
-    """An earlier place where the last tokens stood: what follows it, and how likely that is."""
+    """An earlier occurrence of the last tokens: its position, and how likely the same tokens
+    follow.
+    """
 
     start: int
     odds: Odds
@@ -51,14 +53,14 @@ class Match:
 class PromptLookup:
     """Finds the last tokens of a text earlier in it (Saxena 2023, "Prompt Lookup Decoding").
 
-    The latest place where the last three tokens stood is taken, else the last two. How often
+    Uses the latest earlier occurrence of the last three tokens, else of the last two. How often
     guesses come true is counted for short, middle and long agreements each.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._tokens = list(prompt)
         self._places: dict[tuple[int, ...], int] = {}
-        """After which token each sequence ended, but for the end of the text."""
+        """The position after each sequence, except the one at the end of the text."""
         self._indexed = 0
         self._odds = (Odds(1, 2), Odds(2, 3), Odds(3, 3.5))
 
@@ -67,7 +69,7 @@ class PromptLookup:
         self._tokens += tokens
 
     def find(self) -> Match | None:
-        """Return the place at which the text may go on as it does now; None for none."""
+        """Return the position after an earlier occurrence of the end of the text, or None."""
         tokens = self._tokens
         self._index()
         for size in (_LONG, _SHORT):
@@ -77,7 +79,7 @@ class PromptLookup:
         return None
 
     def after(self, match: Match, count: int) -> list[int]:
-        """Return the `count` tokens that follow a place; past the end of the text it repeats."""
+        """Return the `count` tokens from a position on, repeating past the end of the text."""
         tokens, start = self._tokens, match.start
         period = len(tokens) - start
         return [tokens[start + number % period] for number in range(count)]
@@ -92,7 +94,7 @@ class PromptLookup:
         self._indexed = len(tokens)
 
     def _kind(self, start: int) -> int:
-        """Return whether a place agrees with the end of the text 0: briefly, 1: longer, 2: long."""
+        """Return the class of a match by its length: 0 short, 1 longer, 2 long."""
         tokens, length = self._tokens, _SHORT
         while length < min(_MOST_COMPARED, start):
             if tokens[start - length - 1] != tokens[len(tokens) - length - 1]:
@@ -145,16 +147,16 @@ class Candidate(NamedTuple):
 
 
 class Guesser:
-    """Guesses for the texts of a scheduler; `times` are those of its steps by rows with logits."""
+    """Guesses for the texts of a scheduler; `times` has its step times by rows with logits."""
 
     def __init__(self, times: StepTimes) -> None:
         self._times = times
 
     def guess(self, candidates: Sequence[Candidate], rows: int, room: int) -> list[Guess | None]:
-        """Return the guess for each text, None for none; together they have up to `room` tokens.
+        """Return the guess for each text, or None; together they have up to `room` tokens.
 
-        The step has `rows` rows without them. A guess is as long as pays by the times of steps and
-        by its odds, and there is none if it does not, or if guesses of the text have lost too much.
+        The step has `rows` rows without them. The times of steps and the odds determine the length
+        of a guess; there is none if it does not pay, or if guesses of the text have cost too much.
         """
         found: list[Guess | None] = [None] * len(candidates)
         if not candidates or self._times.estimate(rows) is None:
@@ -224,7 +226,7 @@ class Guesser:
                     found[number] = Guess(tokens, wish.text.odds)
 
     def record(self, rows: int, seconds: float) -> None:
-        """Take in how long a step of so many rows, all with logits, took."""
+        """Record the time of a step of so many rows, all with logits."""
         self._times.record(rows, seconds)
 
     def told(
@@ -232,7 +234,7 @@ class Guesser:
     ) -> None:
         """Take in how many tokens of a guess came true.
 
-        `rows` are those of the step without guesses and with all of them.
+        `rows` are the numbers of rows without guesses and with all of them.
         """
         proposed = len(guess.tokens)
         guess.odds.told(proposed, accepted)

@@ -1,1 +1,1 @@
-"""Which page of the key/value cache belongs to which text: bookkeeping without any tensor."""
+"""Ownership of the pages of the key/value cache: bookkeeping without tensors."""

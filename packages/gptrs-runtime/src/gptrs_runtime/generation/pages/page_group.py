@@ -20,10 +20,10 @@ _MOST_COMPARED = 64
 
 
 class Block:
-    """Tokens of one page, after those of `parent`; `pages` holds them in each cache group.
+    """The tokens of one page, after those of `parent`; `pages` has its page in each cache group.
 
-    A page of None was never kept or has been evicted. A block of fewer tokens than a page is the
-    end of a text.
+    None: the page was never kept, or was evicted. A block of fewer tokens than a page is the end of
+    a text.
     """
 
     __slots__ = ("children", "digest", "pages", "parent", "tokens")
@@ -38,7 +38,7 @@ class Block:
         self.children: dict[int, list[Block]] = {}
 
     def follows(self, parent: Block) -> bool:
-        """Whether the tokens before this block are those up to the end of `parent`."""
+        """Return whether the tokens before this block are those up to the end of `parent`."""
         one, other = self.parent, parent
         while one is not other:
             if one is None or other is None or one.tokens != other.tokens:
@@ -50,9 +50,8 @@ class Block:
 class PrefixIndex:
     """The blocks with a page in any of `groups` cache groups.
 
-    `identity` tells the model and its settings from all others; it begins each chain of hashes.
-    Texts of another `family` have other keys and values for the same tokens, and a tree of their
-    own.
+    `identity` identifies the model and its settings; it starts each chain of hashes. Texts of
+    another `family` have other keys and values for the same tokens, and a separate tree.
     """
 
     def __init__(self, identity: bytes, groups: int) -> None:
@@ -73,7 +72,7 @@ class PrefixIndex:
         return self._roots[family]
 
     def child(self, parent: Block, tokens: Sequence[int]) -> Block:
-        """Return the block of these tokens after `parent`; an empty one where none is known.
+        """Return the block of these tokens after `parent`; an empty one if unknown.
 
         A hash that another text has, too, is no match: tokens are compared up to the root.
         """
@@ -115,7 +114,7 @@ class PrefixIndex:
 
 
 def block_digest(parent: bytes, tokens: tuple[int, ...]) -> bytes:
-    """Return the hash of the tokens of a block, chained to that of the block before it."""
+    """Return the hash of the tokens of a block, chained to that of the previous block."""
     return hashlib.blake2b(parent + np.array(tokens, np.int64).tobytes(), digest_size=16).digest()
 
 
@@ -128,16 +127,16 @@ def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
 FIRST_PAGES: Final = 64
 """Pages that are made at first, page 0 included; then twice as many, and so on.
 
-Backends without symbols compile each step anew when they become more.
+Backends without symbols compile each step again when their number grows.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLayout:
-    """A cache group: layers whose positions see the last `window` ones, None for all.
+    """A cache group: layers whose positions see the last `window` positions, None for all.
 
-    `page_bytes` is what a page takes in all layers of the group, keys and values; `most_pages` is
-    how many there may be. With `whole` pages are of use after their last position only.
+    `page_bytes` is the size of a page in all layers of the group, for keys and values; `most_pages`
+    is the limit of pages. With `whole` pages are of use after their last position only.
     """
 
     window: int | None
@@ -146,7 +145,9 @@ class GroupLayout:
     whole: bool = False
 
     def pages_of_text(self, positions: int, step: int, page_size: int) -> int:
-        """Return how many pages a text of `positions` holds at most, `step` of them new at once."""
+        """Return how many pages a text of `positions` holds at most, with up to `step` new
+        positions per step.
+        """
         pages = -(-positions // page_size)
         if self.window is None:
             return pages
@@ -159,15 +160,15 @@ class GroupLayout:
 
 
 class PageGroup:
-    """Numbers of pages, from 1 on; page 0 belongs to nobody.
+    """Page numbers, from 1 on; page 0 belongs to no text.
 
-    A page is held by any number of texts. Without a holder it is free or, while it is part of a
-    block, cached: the one that was left first is evicted first.
+    A page is held by any number of texts. Without a holder a page is free or, while it is part of a
+    block, cached: the page released first is evicted first.
 
-    Texts reserve what they may hold, so that no allocation fails: `reserved` never exceeds
-    `layout.most_pages`. A full page that a text shares with another one need not be reserved twice;
-    such a hold is `discounted`. A page whose holders all have it discounted is an *orphan*: the
-    text that paid for it has ended. Held pages are never more than those reserved.
+    Texts reserve the pages that they may hold, so that no allocation fails: `reserved` never
+    exceeds `layout.most_pages`. A full page that a text shares with another one need not be
+    reserved twice; such a hold is `discounted`. A page whose holders all have it discounted is an
+    *orphan*: the text that paid for it has ended. Held pages are never more than those reserved.
     """
 
     def __init__(self, number: int, layout: GroupLayout, index: PrefixIndex) -> None:
@@ -202,7 +203,7 @@ class PageGroup:
         return len(self._cached)
 
     def fits(self, pages: int) -> bool:
-        """Whether so many more pages can be reserved."""
+        """Return whether so many more pages can be reserved."""
         return self.reserved + pages <= self.layout.most_pages
 
     def reserve(self, pages: int) -> None:
@@ -213,7 +214,7 @@ class PageGroup:
             self.count = bucket(wanted + 1, FIRST_PAGES, self.layout.most_pages + 1) - 1
 
     def allocate(self) -> int:
-        """Return a page that nobody else holds; the caller has reserved it."""
+        """Return a page without other holders; the caller has reserved it."""
         if self._free:
             page = self._free.pop()
         elif self._used < self.count:
@@ -265,7 +266,7 @@ class PageGroup:
         self._orphans += self._is_orphan(page) - was
 
     def block_of(self, page: int) -> Block | None:
-        """Return the block by which a page is found again, None for none."""
+        """Return the block under which a page is indexed, or None."""
         return self._blocks.get(page)
 
     def link(self, page: int, block: Block) -> None:

@@ -29,7 +29,9 @@ def cached_prefix(
     page_size: int,
     family: int = 0,
 ) -> CachedPrefix:
-    """Return the longest start of `tokens` after which each group has all that is seen next."""
+    """Return the longest prefix of `tokens` after which each group has all pages that the next
+    position sees.
+    """
     parent = index.root(family)
     blocks: list[Block] = []
     for start in range(0, len(tokens) - page_size + 1, page_size):
@@ -75,10 +77,10 @@ class PageCopy(NamedTuple):
 class TextPages:
     """The pages of one text: `tables[g][i]` holds the positions from `i * page_size` on, group g.
 
-    Entry 0 stands for a page that no later position sees. `tokens` are those whose keys and values
-    are in the pages, as the `family` of the text computes them. A text holds up to `limits[g]`
-    pages; the first `discounts[g]` of them are reserved by another text. `lost` says that the pool
-    was abandoned: admit the text elsewhere.
+    Entry 0 stands for a page that no later position sees. `tokens` are those with keys and values
+    in the pages, as computed by the `family` of the text. A text holds up to `limits[g]` pages;
+    another text reserves the first `discounts[g]` of them. `lost` says that the pool was abandoned:
+    admit the text elsewhere.
     """
 
     limits: tuple[int, ...]
@@ -96,12 +98,12 @@ class TextPages:
 
 
 class PagePool:
-    """Hands out the pages of each cache group, and finds those of tokens that were read before.
+    """Allocates the pages of each cache group, and finds those of tokens that were read before.
 
-    A text is admitted with the most positions that it will have, and up to `step` new ones at once;
-    it then finds every page that it asks for. `identity` tells the model and its settings
-    from others, see `PrefixIndex`. Nothing here touches a tensor: whoever runs the model performs
-    the copies.
+    A text is admitted with the most positions that it will have, and up to `step` new ones per
+    step; after that no allocation fails. `identity` identifies the model and its settings, see
+    `PrefixIndex`. This class handles no tensors: the caller, which runs the model, performs the
+    copies.
     """
 
     def __init__(
@@ -141,11 +143,11 @@ class PagePool:
     def admit(
         self, tokens: Sequence[int], positions: int, step: int, family: int = 0
     ) -> tuple[TextPages, list[PageCopy]] | None:
-        """Return the pages of a text of up to `positions`, and what to copy; None without room.
+        """Return the pages of a text of up to `positions`, and the copies to make; None without
+        room.
 
-        What is cached of `tokens` by texts of the same `family`, all but the last one at most, is
-        part of it at once.
-        CacheBudgetError if the text would not even fit alone.
+        It includes cached pages of `tokens` by texts of the same `family`, at most all except the
+        last token. CacheBudgetError if the text would not even fit alone.
         """
         limits = self.limits(positions, step)
         known = tokens[: len(tokens) - 1]
@@ -226,11 +228,11 @@ class PagePool:
         return made
 
     def rewind(self, text: TextPages, length: int) -> list[PageCopy]:
-        """Forget all positions but the first `length`, or all of them; return what to copy before.
+        """Drop all positions except the first `length`; return the copies to make first.
 
         All are forgotten where a window has released what the next position sees, and where there
-        is no state after that many positions. CacheBudgetError
-        if shared pages are left for which there is no room; nothing has changed then.
+        is no state after that many positions. CacheBudgetError if there is no room for remaining
+        shared pages; then nothing has changed.
         """
         if not self._sees(text, length) or not self._ends_at(text, length):
             length = 0
@@ -250,7 +252,7 @@ class PagePool:
         return copies
 
     def release(self, text: TextPages) -> None:
-        """Give back all pages; what is complete in them can be found again."""
+        """Release all pages; complete ones can be found again."""
         self._remember_end(text)
         self._give_back(text)
 
@@ -330,7 +332,7 @@ class PagePool:
         return copies
 
     def _own(self, number: int, table: list[int], position: int) -> list[PageCopy]:
-        """Make a page writable: a copy of a shared one, else one that nobody finds any more."""
+        """Make a page writable: copy a shared one, else remove it from the index."""
         group, page = self.groups[number], table[position]
         if group.holders(page) > 1:
             table[position] = group.allocate()
@@ -379,9 +381,10 @@ class PagePool:
                 group.link(page, block)
 
     def _charge_shared(self, text: TextPages, whole: int) -> list[int]:
-        """Reserve anew what the text shares from page `whole` on; CacheBudgetError without room.
+        """Reserve again the pages that the text shares from page `whole` on; CacheBudgetError
+        without room.
 
-        Return the pages of each group that are reserved twice until the text has let go of them.
+        Return the pages of each group that are reserved twice until the text releases them.
         """
         lost = [max(0, discount - whole) for discount in text.discounts]
         shared = [
