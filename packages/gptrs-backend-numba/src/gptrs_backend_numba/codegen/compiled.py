@@ -23,6 +23,7 @@ from gptrs_backend_numba.codegen import complex_numbers, conversion, machine, sc
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, unique_name
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST, KernelStore, open_store
 from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
+from gptrs_backend_numba.codegen.processor import host_name
 
 # The listeners that are told of each kernel before it is compiled.
 
@@ -267,7 +268,7 @@ def kernel_store() -> KernelStore:
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(
         f"Python {platform.python_version()}, numba {importlib.metadata.version('numba')},"
-        f" llvmlite {llvmlite.__version__}, {machine.cpu_name()}, kernels {digest}"
+        f" llvmlite {llvmlite.__version__}, {host_name()}, kernels {digest}"
     )
 
 

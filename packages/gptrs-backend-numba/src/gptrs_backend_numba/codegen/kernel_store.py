@@ -32,8 +32,8 @@ _WAIT_S = 120.0
 _LOOK_S = 0.02
 
 
-KERNELS = EntryFormat("kernel", "compiled", 3, re.compile(r"[0-9a-f]{40}"), 64 << 20)
-"""Kernels take some 10 to 200 KiB."""
+KERNELS = EntryFormat("kernel", "compiled", 4, re.compile(r"[0-9a-f]{40}"), 64 << 20)
+"""Kernels take some 1 to 100 KiB."""
 
 
 class KernelStore(DiskCache):

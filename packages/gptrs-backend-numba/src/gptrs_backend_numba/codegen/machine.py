@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import cache
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
@@ -16,6 +15,11 @@ from gptrs_backend_numba.codegen.inlining import (
     named_intrinsic,
     register_jitable,
     types,
+)
+from gptrs_backend_numba.codegen.processor import (
+    host_description,
+    host_features,
+    llvm_name,
 )
 
 
@@ -360,34 +364,40 @@ def constant(value: complex, dtype: DType) -> np.generic:
 _CPU_NAME, _CPU_FEATURES = "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
-@cache
-def cpu_name() -> str:
-    """Return LLVM's name of the processor; `NUMBA_CPU_NAME` is meant for tests."""
-    return os.environ.get(_CPU_NAME) or llvm.get_host_cpu_name()
+DECIDING = frozenset({
+    *("ssse3", "fma", "f16c", "avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni"),
+    *("avx512bf16", "amx-tile", "amx-bf16", "amx-int8", "neon"),
+})  # fmt: skip
+"""The features that kernels and those who choose among them ask for, and no others: machine code
+for a processor with the same of these fits all that was decided for this one."""
+_AFTER_AVX2 = ("avx512", "avxvnni", "amx")
 
 
 @cache
 def features() -> frozenset[str]:
-    """Return LLVM's names of usable CPU features.
+    """Return which of the deciding features may be used.
 
     Another CPU than the host has no AVX-512, and no sums of products of bytes (VNNI).
     """
-    given = os.environ.get(_CPU_FEATURES)
-    if given is None and cpu_name().lower() == "generic":  # to numba that one has none
+    return usable_features() & DECIDING
+
+
+@cache
+def usable_features() -> frozenset[str]:
+    """Return LLVM's names of all features that may be used; `NUMBA_CPU_*` are meant for tests."""
+    name, given = os.environ.get(_CPU_NAME), os.environ.get(_CPU_FEATURES)
+    if given is None and name is not None and name.lower() == "generic":  # to numba it has none
         given = ""
     if given is not None:
         return frozenset(word[1:] for word in given.split(",") if word.startswith("+"))
-    host = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    if cpu_name() != llvm.get_host_cpu_name():
-        host = {name for name in host if not name.startswith(("avx512", "avxvnni"))}
-    return frozenset(host)
+    host = host_features()
+    if name is None or name == llvm_name():
+        return host
+    return frozenset(each for each in host if not each.startswith(_AFTER_AVX2))
 
 
 @cache
 def description() -> str:
     """Return all that decides which machine code numba makes of a source, besides its version."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
-    found = sorted(name for name, present in llvm.get_host_cpu_features().items() if present)
-    return repr(
-        (llvm.get_process_triple(), llvm.get_host_cpu_name(), found, sorted(settings.items()))
-    )
+    return repr((host_description(), sorted(settings.items())))

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import re
-from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import llvmlite.binding as llvm
+from gptrs.lazy_module import lazy_module
+from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.codegen.code_image import MAGIC, image_of, load_image
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:  # 25 to 90 ms, and not needed to run what is kept on x86-64
+    llvm = lazy_module("llvmlite.binding")
 
 _HEAD = re.compile(rb"([\x21-\x7e]{1,4096}) ([0-9]{1,3})\n")
 _ELF = b"\x7fELF"
@@ -15,7 +22,7 @@ _ELF = b"\x7fELF"
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """An object file that needs nothing but the C library, and the function in it.
+    """A function as machine code that needs nothing but the C library.
 
     The function is in numba's convention: it takes where to put its result, an int64, where to put
     an exception, and `arguments` times an int64; it returns 0 unless it has raised an exception.
@@ -23,11 +30,17 @@ class MachineCode:
 
     name: str
     arguments: int
-    object_file: bytes
+    content: bytes
+    """An image of `code_image`, or an object file for a system that has no images."""
+
+    @classmethod
+    def of_object(cls, name: str, arguments: int, object_file: bytes) -> MachineCode:
+        """Return the function `name` of an object file."""
+        return cls(name, arguments, image_of(object_file, name) or object_file)
 
     def encoded(self) -> bytes:
         """Return the bytes that `decode` reads."""
-        return f"{self.name} {self.arguments}\n".encode() + self.object_file
+        return f"{self.name} {self.arguments}\n".encode() + self.content
 
 
 def decode(body: bytes, function: str) -> MachineCode:
@@ -39,7 +52,7 @@ def decode(body: bytes, function: str) -> MachineCode:
     if head is None:
         raise ValueError("it does not begin with the name of a function")
     name, arguments = head.groups()
-    if function.encode() not in name or body.find(name, head.end()) < 0:
+    if function.encode() not in name:
         raise ValueError("it is the code of another function")
     return MachineCode(name.decode(), int(arguments), body[head.end() :])
 
@@ -73,10 +86,12 @@ class Linker:
     """The linker of machine code into this process, where it stays. Not thread-safe."""
 
     def link(self, code: MachineCode) -> Kernel:
-        """Link the function of `code` and return it; raise ValueError if it is no object file."""
-        if not code.object_file.startswith(_ELF):
-            raise ValueError("it is no object file")
-        file = llvm.ObjectFileRef.from_data(code.object_file)
+        """Link the function of `code` and return it; raise ValueError if it is no machine code."""
+        if code.content.startswith(MAGIC):
+            return Kernel(load_image(code.content), code.arguments)
+        if not code.content.startswith(_ELF):
+            raise ValueError("it is no machine code")
+        file = llvm.ObjectFileRef.from_data(code.content)
         self._engine.add_object_file(file)
         self._engine.finalize_object()
         address = self._engine.get_function_address(code.name)

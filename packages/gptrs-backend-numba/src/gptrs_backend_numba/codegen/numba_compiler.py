@@ -79,7 +79,7 @@ def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCo
         library.finalize()
         _require_known(library)
         content = library.object_file()
-    return MachineCode(result.fndesc.llvm_func_name, count, content)
+    return MachineCode.of_object(result.fndesc.llvm_func_name, count, content)
 
 
 @cache

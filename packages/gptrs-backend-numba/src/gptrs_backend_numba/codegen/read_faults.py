@@ -8,12 +8,17 @@ import mmap
 import platform
 import signal
 from functools import cache
-
-import llvmlite.binding as llvm
+from typing import TYPE_CHECKING
 
 from gptrs.backend.mapped_files import COUNT, EVER, FIRST, MAPPED_FILES, NEW, RUNNING, SLOT_WORDS
+from gptrs.lazy_module import lazy_module
 from gptrs_backend_numba.codegen.compiled import link_stored
 from gptrs_backend_numba.codegen.machine_code import MachineCode
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = lazy_module("llvmlite.binding")
 
 _NAME = "gptrs_read_fault"
 _FIXED_ANONYMOUS = 2 | 16 | 32
@@ -124,4 +129,4 @@ def _code() -> MachineCode:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    return MachineCode(_NAME, 3, machine.emit_object(llvm.parse_assembly(_HANDLER)))
+    return MachineCode.of_object(_NAME, 3, machine.emit_object(llvm.parse_assembly(_HANDLER)))
