@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -26,6 +27,7 @@ from gptrs.variables import Variables
 from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kernel_store
+from gptrs_backend_numba.codegen.kernel_pack import pack_parts
 from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.fusion import is_on
@@ -77,8 +79,8 @@ class StoredKernels:
     """The part of the backend that knows its kernels on disk."""
 
     def cache_report(self) -> CacheReport:
-        """Return the entries that are kept, by the version that made them."""
-        return kernel_store().report()
+        """Return the installed packs, and what is kept, by the version that made it."""
+        return replace(kernel_store().report(), installed=pack_parts())
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
         """Remove all entries, or those of other versions; ExecutionError if one cannot be."""

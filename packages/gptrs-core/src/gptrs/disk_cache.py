@@ -68,6 +68,9 @@ class CacheReport:
     budget_bytes: int
     """The most bytes that are kept; the least recently used entries go first."""
     parts: Sequence[CachePart]
+    installed: Sequence[CachePart] = ()
+    """What was installed with the backend, and is looked for there first; it is no part of the
+    budget, and nothing removes it. The name of a part that is not current says why."""
 
     @property
     def entries(self) -> Entries:

@@ -35,6 +35,7 @@ _MEANING = {
     "compile program": "around optimizing and compiling: keys, memory checks",
     "compile": "lowering programs to kernels",
     "compile kernel": "kernels that no cache had",
+    "load installed kernel": "kernels that were installed with the backend",
     "load kernel": "kernels out of the cache on disk",
     "read weights": "weights out of their files",
     "pack weights": "weights into the layout that kernels read",

@@ -89,6 +89,7 @@ def caches(profile: Profile) -> dict[str, int]:
         "programs_compiled": len(compiled),
         "programs_optimized_before": found,
         "kernels_compiled": calls.get("compile kernel", 0),
+        "kernels_installed": calls.get("load installed kernel", 0),
         "kernels_from_disk": calls.get("load kernel", 0),
         "captures": calls.get("capture", 0),
     }

@@ -1,4 +1,4 @@
-"""The machine code of kernels: from the store if it was compiled before, else from numba."""
+"""The machine code of kernels: out of the pack that is installed, the user's store, or numba."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 from gptrs_backend_numba.codegen import complex_numbers, conversion, machine, scalar
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, unique_name
+from gptrs_backend_numba.codegen.kernel_pack import kernel_pack
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST, KernelStore, open_store
 from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
 from gptrs_backend_numba.codegen.processor import host_name
@@ -168,7 +169,7 @@ def _found(wanted: WantedKernel) -> Kernel:
         key = wanted.key
         found = _KERNELS.get(key)
         if found is None:
-            found = _stored(kernel_store(), entry_of(key), wanted.function_name)
+            found = _kept(key, wanted.function_name)
             if found is None and _SURVEY.missing is not None:
                 _SURVEY.missing[key] = wanted
                 return _NOT_THERE
@@ -203,7 +204,10 @@ def missing_kernels() -> Generator[dict[str, WantedKernel]]:
 
 def is_stored(wanted: WantedKernel) -> bool:
     """Return whether a kernel was compiled, by this process or another."""
-    return wanted.key in _KERNELS or kernel_store().has(entry_of(wanted.key))
+    key, pack = wanted.key, kernel_pack()
+    if key in _KERNELS or (pack is not None and pack.has(key)):
+        return True
+    return kernel_store().has(entry_of(key))
 
 
 def compile_if_free(wanted: WantedKernel) -> bool:
@@ -220,12 +224,11 @@ def compile_if_free(wanted: WantedKernel) -> bool:
 def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
     """Return the function `name` that no kernel is the source of: stored, else from `make`."""
     with COMPILING:
-        store, entry = kernel_store(), entry_of(key)
-        stored = _stored(store, entry, name)
-        if stored is not None:
-            return stored
+        kept = _kept(key, name)
+        if kept is not None:
+            return kept
         code = make()
-        store.save(entry, code.encoded())
+        kernel_store().save(entry_of(key), code.encoded())
         return _LINKER.link(code)
 
 
@@ -249,6 +252,20 @@ def _made(wanted: WantedKernel) -> Kernel:
     return _LINKER.link(code)
 
 
+def _kept(key: str, function: str) -> Kernel | None:
+    """Return a kernel that was compiled before: it is in the pack, or else in the store."""
+    pack = kernel_pack()
+    body = None if pack is None else pack.load(key)
+    if pack is None or body is None:
+        return _stored(kernel_store(), entry_of(key), function)
+    try:
+        with span("load installed kernel", function):
+            return _LINKER.link(decode(body, function))
+    except (ValueError, OSError) as error:  # whole, and yet not what this process can call
+        pack.discard(key, str(error))
+        return _stored(kernel_store(), entry_of(key), function)
+
+
 def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
     body = store.load(name)
     if body is None:
@@ -256,7 +273,7 @@ def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
     try:
         with span("load kernel", function):
             return _LINKER.link(decode(body, function))
-    except (ValueError, RuntimeError) as error:  # whole, and yet not what we save
+    except (ValueError, RuntimeError, OSError) as error:  # whole, and yet not what we save
         store.discard(name, str(error))
         return None
 

@@ -379,7 +379,8 @@ def features() -> frozenset[str]:
 
     Another CPU than the host has no AVX-512, and no sums of products of bytes (VNNI).
     """
-    return usable_features() & DECIDING
+    found = usable_features() & DECIDING
+    return found - {"avxvnni"} if "avx512f" in found else found  # whose vectors are half as wide
 
 
 @cache

@@ -34,6 +34,8 @@ _OTHERS = {
 }  # fmt: skip
 """LLVM's names of those that Linux calls otherwise."""
 _LLVM_NAMES = {**{name: name for name in _SAME}, **_OTHERS}
+KNOWN_FEATURES = frozenset(_LLVM_NAMES.values())
+"""All features that are found on x86-64, as LLVM calls them."""
 
 
 @cache

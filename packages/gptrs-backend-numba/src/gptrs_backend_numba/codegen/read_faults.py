@@ -118,7 +118,10 @@ def handle_read_faults() -> None:
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         return
     digest = hashlib.blake2b(_HANDLER.encode()).hexdigest()
-    address = link_stored(_NAME, digest, _code).address
+    _install(link_stored(_NAME, digest, _code).address)
+
+
+def _install(address: int) -> None:
     convention = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     convention(address)(0, MAPPED_FILES.address, ctypes.addressof(_FORMER))
     action = _Action(handler=address, flags=_SIGINFO_ON_STACK)

@@ -19,6 +19,7 @@ from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.streams import printable
 from gptrs_observe.measure.kernel_caches import (
+    CachePart,
     CacheReport,
     Entries,
     digest_cache,
@@ -61,6 +62,7 @@ class CacheContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
     stale_bytes: int
     versions: list[PartContent] | UnsetType = UNSET
     files: list[PartContent] | UnsetType = UNSET
+    installed: list[PartContent] | UnsetType = UNSET
 
 
 class CacheInfo(Result, frozen=True, kw_only=True, tag="gptrs.cache.info/1"):
@@ -268,15 +270,6 @@ def _by_kind(listed: Sequence[tuple[_Kind, Told]]) -> dict[str, list[Told]]:
 
 def _told(cache: _Cache, report: CacheReport) -> CacheContent:
     kind = cache.kind
-    parts = [
-        PartContent(
-            **{kind.part: part.name},
-            current=part.current,
-            entries=part.entries.count,
-            nbytes=part.entries.nbytes,
-        )
-        for part in (report.parts if kind.parts is not None else ())
-    ]
     return CacheContent(
         backend=cache.backend or UNSET,
         folder=str(report.folder) if report.folder else None,
@@ -285,7 +278,21 @@ def _told(cache: _Cache, report: CacheReport) -> CacheContent:
         budget_bytes=report.budget_bytes,
         stale_entries=report.stale.count,
         stale_bytes=report.stale.nbytes,
-        **({} if kind.parts is None else {kind.parts: parts}),
+        installed=[_part(part, "version") for part in report.installed] or UNSET,
+        **(
+            {}
+            if kind.parts is None
+            else {kind.parts: [_part(part, kind.part) for part in report.parts]}
+        ),
+    )
+
+
+def _part(part: CachePart, named: str) -> PartContent:
+    return PartContent(
+        **{named: part.name},
+        current=part.current,
+        entries=part.entries.count,
+        nbytes=part.entries.nbytes,
     )
 
 
@@ -295,6 +302,9 @@ def _cleared(cache: _Cache, entries: Entries) -> Cleared:
 
 def _print_report(cache: _Cache, report: CacheReport) -> None:
     print(cache.title)
+    for part in report.installed:
+        mark = "installed" if part.current else "not used"
+        print(f"  {mark:<8} {_shown(part.entries)}: {printable(part.name)}")
     print(printable(f"  folder   {report.folder or f'none: {cache.kind.without} in each process'}"))
     print(f"  held     {_shown(report.entries)} of at most {_size(report.budget_bytes)}")
     for part in report.parts:

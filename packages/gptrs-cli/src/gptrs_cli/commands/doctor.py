@@ -40,6 +40,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plugin_check.children import check_plugins
 from gptrs_cli.terminal.json_result import BROKEN_CODE, Check, print_check, print_result, shortened
+from gptrs_observe.measure.kernel_caches import kernel_caches
 from gptrs_observe.measure.step_work import measure_limits
 from gptrs_runtime.generation.options import all_options
 from gptrs_runtime.results import Result
@@ -280,6 +281,7 @@ def run_checks(plugins: PluginManager) -> Iterator[Check]:
     yield from model_kinds(plugins)
     yield from optional_libraries()
     yield _cache_directory()
+    yield from _installed_kernels()
     yield from variables(os.environ, plugins)
     yield threads()
     yield precision(plugins)
@@ -373,6 +375,23 @@ def _cache_directory() -> Check:
         hint = "set `GPTRS_CACHE_DIR` to a directory of yours, or every start compiles anew"
         return Check("cache", "note", detail, hint, {**data, "writable": False})
     return Check("cache", "ok", f"{folder} is writable", data=data)
+
+
+def _installed_kernels() -> Iterator[Check]:
+    """Yield which kernels were installed with each backend, or why those are not used."""
+    for name, backend in kernel_caches().items():
+        if not backend.tells_kernels:
+            continue  # it keeps whole programs, which cannot be made in advance
+        installed = backend.cache_report().installed
+        used = [part for part in installed if part.current]
+        if used:
+            detail = f"{name}: {used[0].entries.count} for {used[0].name}"
+        else:
+            found = "; ".join(part.name for part in installed) or "none are installed"
+            detail = f"{name}: the first run of a model compiles its kernels: {found}"
+        data: dict[str, object] = {"backend": name, "used": bool(used)}
+        data["installed"] = [part.name for part in installed]
+        yield Check("kernels", "ok", detail, data=data)
 
 
 def _startup(records: list[PluginRecord]) -> Check:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gptrs.backend.contract import Backend, Compiling
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
+from gptrs.disk_cache import CachePart as CachePart
 from gptrs.disk_cache import CacheReport as CacheReport
 from gptrs.disk_cache import DiskCache
 from gptrs.disk_cache import Entries as Entries

@@ -172,6 +172,7 @@ _CACHES = {
     "programs_compiled": "programs compiled",
     "programs_optimized_before": "of them optimized by an earlier process, from disk",
     "kernels_compiled": "kernels compiled, since no cache had them",
+    "kernels_installed": "kernels that were installed with the backend",
     "kernels_from_disk": "kernels from the cache on disk",
 }
 
