@@ -31,7 +31,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check exhaustive paths lint types types-packages types-tests format docs dist fuzz floors lock bench clean
+.PHONY: help demo quick test check exhaustive paths lint types types-packages types-tests format docs kernels dist fuzz floors lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 docs: .venv/.installed-docs ## build the site of the docs into site/; a dead link or a warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+kernels: .venv/.installed-runtime ## compile the kernels of all kinds of models for this machine, once for these sources; minutes
+	@$(BIN)/python tools/kernel_pack.py
+
 dist: .venv/.installed-dist ## build the distributions into dist/, check them, try them in clean environments
 	@$(BIN)/python tools/dist.py
 
@@ -112,6 +115,7 @@ bench: .venv/.installed-check ## measure gptrs beside torch, write benchmarks/re
 clean: ## remove .venv, caches and build products
 	@rm -rf .venv .coverage htmlcov build dist site packages/*/build packages/*/dist \
 	  .pytest_cache .ruff_cache .import_linter_cache .hypothesis fuzz-failures
+	@rm -rf packages/gptrs-backend-numba/src/gptrs_backend_numba/pack
 	@find packages tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than a pyproject.toml that changed, and so the install is repeated.
@@ -140,7 +144,7 @@ clean: ## remove .venv, caches and build products
 	@$(INSTALL) -r $<
 	@touch $@
 
-.venv/.installed-dist: requirements/dist.txt | .venv/bin/python
+.venv/.installed-dist: requirements/dist.txt | .venv/.installed-runtime
 	@$(INSTALL) -r $<
 	@touch $@
 

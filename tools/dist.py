@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from check_repository import tracked_files
-from dist_contents import NOT_IN_SDISTS, content_problems, projects
+from dist_contents import NOT_IN_SDISTS, NUMBA, content_problems, projects
 from dist_trials import TRIALS, Trial, TrialError, run_trial
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,11 +31,12 @@ def main() -> int:
     """Return 0 if all distributions build, are sound and work, else 1."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--built", action="store_true", help="take what is in dist/ already")
+    options.add_argument("--without-kernels", action="store_true", help="build no packs: quicker")
     options.add_argument("--trial", action="append", metavar="NAME", help="run these trials only")
     asked = options.parse_args()
     try:
         if not asked.built:
-            build()
+            build(with_kernels=not asked.without_kernels)
         check()
         for python in pythons():
             for trial in TRIALS:
@@ -52,8 +54,11 @@ def main() -> int:
     return 0
 
 
-def build() -> None:
-    """Build an sdist of each project, and its wheel out of the sdist, with what is in .venv."""
+def build(*, with_kernels: bool) -> None:
+    """Build an sdist of each project, and its wheel out of the sdist, with what is in .venv.
+
+    `with_kernels` builds the wheel with packs of compiled kernels, too, which takes many minutes.
+    """
     shutil.rmtree(DIST, ignore_errors=True)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST]
     with tempfile.TemporaryDirectory(prefix="gptrs-dist-") as folder:
@@ -61,6 +66,23 @@ def build() -> None:
         for project in projects(Path(folder)):
             subprocess.run([*command, project.folder], check=True, stdout=subprocess.DEVNULL)
             print(f"built {project.name}", flush=True)
+        if with_kernels and has_packs():
+            build_packs(Path(folder))
+            subprocess.run([*command, "--wheel", Path(folder, NUMBA)], check=True)
+
+
+def has_packs() -> bool:
+    """Return whether packs are for this system: they are compiled on the one that they are for."""
+    return (platform.system(), platform.machine()) == ("Linux", "x86_64")
+
+
+def build_packs(sources: Path) -> None:
+    """Compile the packs for all kinds of processors into the package, with a copy of `sources`."""
+    folders = sorted(sources.glob("packages/*/src"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    out = sources / NUMBA / "src" / "gptrs_backend_numba" / "pack"
+    command = [sys.executable, sources / "tools" / "kernel_pack.py", "--all", "--out", out]
+    subprocess.run(command, env=environment, check=True)
 
 
 def copy_tracked(folder: Path) -> None:

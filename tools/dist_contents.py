@@ -13,6 +13,9 @@ from typing import Any
 
 META = "gptrs"
 """The distribution that brings all the others; its sdist is the whole repository."""
+NUMBA = "packages/gptrs-backend-numba"
+"""The folder of the package that has a wheel with packs of kernels beside the one without."""
+_PACK = re.compile(r"gptrs_backend_numba/pack/[a-z0-9_]+\.kernels")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)]+)\)")
 _IN_EVERY_SDIST = frozenset({"LICENSE", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", "README.md"})
 _IN_THE_META_SDIST = ("docs/ptir.md", "tests/conftest.py", "tools/dist.py", "Makefile")
@@ -77,8 +80,11 @@ def content_problems(
         held = sdist_names(dist / f"{project.stem}.tar.gz")
         yield from (f"{project.stem}.tar.gz lacks {name}" for name in _IN_EVERY_SDIST - held)
         yield from _sdist_problems(root, project, held, tracked)
-        wheel = dist / f"{project.stem}-py3-none-any.whl"
-        yield from _wheel_problems(root, project, wheel, tracked)
+        for wheel in (
+            dist / f"{project.stem}-py3-none-any.whl",
+            *dist.glob(f"{project.stem}-py3-none-*linux*.whl"),
+        ):
+            yield from _wheel_problems(root, project, wheel, tracked)
 
 
 def sdist_names(file: Path) -> set[str]:
@@ -114,7 +120,10 @@ def _wheel_problems(
         licenses = [name for name in archive.namelist() if name.endswith("/licenses/LICENSE")]
     for name in sorted(wanted - held):
         yield f"{wheel.name} lacks {name}"
-    for name in sorted(held - wanted):
+    packs = {name for name in held if _PACK.fullmatch(name)}
+    if bool(packs) != ("linux" in wheel.name):
+        yield f"{wheel.name} holds {len(packs)} packs of kernels"
+    for name in sorted(held - wanted - packs):
         yield f"{wheel.name} holds {name}, which git does not track"
     if not licenses:
         yield f"{wheel.name} lacks LICENSE"

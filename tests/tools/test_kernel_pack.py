@@ -1,0 +1,59 @@
+"""Packs of kernels hold what models of a kind need, so that a first run compiles nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernel_needs
+import kernel_pack
+from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba.codegen.processor import KNOWN_FEATURES
+from gptrs_models.kinds import KINDS
+
+SCRIPT = """
+import sys
+import gptrs
+model = gptrs.load_model(sys.argv[1], "numba")
+gptrs.generate(model, [1, 2, 3], max_tokens=3, temperature=0)
+print("numba" in sys.modules, "llvmlite.binding" in sys.modules)
+"""
+
+
+def test_each_kind_is_needed() -> None:
+    kinds = {kind for family in KINDS for kind in family.kinds}
+    assert {need.kind for need in kernel_needs.NEEDS} | kernel_needs.LEFT_OUT.keys() == kinds
+
+
+def test_names_of_needs_tell_them_apart() -> None:
+    names = [need.name for need in kernel_needs.NEEDS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("target", kernel_pack.TARGETS, ids=lambda target: target.name)
+def test_all_features_of_a_target_can_be_found_on_a_processor(target: kernel_pack.Target) -> None:
+    assert set(target.features) <= KNOWN_FEATURES
+
+
+def test_no_two_targets_are_for_the_same_processors() -> None:
+    deciding = [frozenset(each.features) & machine.DECIDING for each in kernel_pack.TARGETS]
+    assert len(set(deciding)) == len(deciding)
+
+
+@pytest.mark.long
+def test_a_first_run_compiles_nothing_that_a_pack_has(tmp_path: Path) -> None:
+    kernel_pack.build(kernel_pack.HERE, tmp_path, 1, "gpt2 (f32)")
+    need = next(each for each in kernel_needs.NEEDS if each.name == "gpt2 (f32)")
+    model = need.made(tmp_path / "model")
+    environment = {
+        **os.environ, "GPTRS_CACHE_DIR": str(tmp_path / "cache"), "GPTRS_NUMBA_PACK": str(tmp_path)
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, model], env=environment, capture_output=True, text=True,
+        check=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "False"], done.stderr

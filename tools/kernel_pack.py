@@ -1,0 +1,261 @@
+"""Compile the kernels that models of all kinds need, into packs: see `codegen/kernel_pack.py`.
+
+    python tools/kernel_pack.py                       # for this machine, into the package here
+    python tools/kernel_pack.py --all --out FOLDER    # for each kind of x86-64 processors
+
+Which kernels these are follows from the kinds: `kernel_needs` makes small models of each, whose
+sizes lead to the kernels of real ones, and runs them in all precisions and quantizations. Kernels
+do nothing meanwhile, so that this machine need not have the processor; then they are compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = ROOT / "packages" / "gptrs-backend-numba" / "src" / "gptrs_backend_numba"
+MOST_BYTES: Final = 25 << 20
+"""Bytes that all packs of a wheel may take."""
+_HOST: Final = "here"
+_OURS: Final = ("GPTRS_", "NUMBA_")
+"""How variables begin that would change what kernels there are."""
+_V2: Final = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
+_V3: Final = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe", "xsave")
+_V4: Final = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
+_BF16: Final = (*_V4, "avx512bf16")
+_AMX: Final = (*_BF16, "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of processors: a name for files and people, and what LLVM is told."""
+
+    name: str
+    cpu: str
+    features: tuple[str, ...]
+    words: str
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make numba compile for it."""
+        if self.name == _HOST:
+            return {}
+        # A processor of another make may lack what the name stands for beside these.
+        listed = ",".join((*(f"+{name}" for name in self.features), "-sse4a"))
+        return {"NUMBA_CPU_NAME": self.cpu, "NUMBA_CPU_FEATURES": listed}
+
+
+HERE: Final = Target(_HOST, "", (), "this machine")
+TARGETS: Final = (
+    Target("portable", "nehalem", _V2, "any x86-64 with SSE 4.2"),
+    Target("avx2", "haswell", _V3, "AVX2"),
+    Target("avx2_vnni", "alderlake", (*_V3, "avxvnni"), "AVX2 with VNNI"),
+    Target("avx512", "icelake-server", _V4, "AVX-512 with VNNI"),
+    Target("avx512_bf16", "znver4", _BF16, "AVX-512 with VNNI and bf16"),
+    Target("amx", "sapphirerapids", _AMX, "AMX"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=PACKAGE / "pack", help="folder of the packs")
+    parser.add_argument("--all", action="store_true", help="for each kind of x86-64 processors")
+    parser.add_argument("--target", action="append", choices=[each.name for each in TARGETS])
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", metavar="WORD", help="needs whose name has this word")
+    parser.add_argument("--collect", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.collect:
+        name, part, work = options.collect
+        collect(target_named(name), int(part), options.jobs, Path(work), options.only)
+        return 0
+    names = options.target or ([each.name for each in TARGETS] if options.all else [_HOST])
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        made = build(target_named(name), options.out, options.jobs, options.only)
+        print(made, flush=True)
+    total = sum(path.stat().st_size for path in options.out.glob("*.kernels"))
+    if total > MOST_BYTES:
+        print(f"packs take {total} bytes, {MOST_BYTES} are allowed", file=sys.stderr)
+        return 1
+    return 0
+
+
+def target_named(name: str) -> Target:
+    """Return the target called `name`."""
+    return next(each for each in (HERE, *TARGETS) if each.name == name)
+
+
+def build(target: Target, out: Path, jobs: int, only: str | None = None) -> str:
+    """Write the pack for a target into the folder `out`; return what was done, in words."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gptrs-pack-") as name:
+        work = Path(name)
+        (work / "kernels").mkdir()
+        kept = {name: each for name, each in os.environ.items() if name[:6] not in _OURS}
+        environment = {**kept, **quiet_environment(work), **target.environment()}
+        command = [sys.executable, __file__, "--jobs", str(jobs)]
+        command += ["--only", only] if only else []
+        running = [
+            subprocess.Popen([*command, "--collect", target.name, str(part), work], env=environment)
+            for part in range(jobs)
+        ]
+        if any([each.wait() for each in running]):
+            raise SystemExit(f"kernels for {target.words} cannot be compiled")
+        path = out / f"{target.name}.kernels"
+        count = _write(path, work)
+    size = path.stat().st_size / 1e6
+    return f"{path.name}: {count} kernels, {size:.1f} MB, {time.monotonic() - started:.0f} s"
+
+
+def quiet_environment(work: Path) -> dict[str, str]:
+    """Return variables for a process in which kernels do nothing: nothing is kept, memory is 0."""
+    return {
+        "GPTRS_CACHE_DIR": str(work / "cache"),
+        "GPTRS_CACHE_BYTES": "0",
+        "GPTRS_WEIGHT_CACHE_BYTES": "0",
+        "GPTRS_NUMBA_FILL": "0",
+        "GPTRS_NUMBA_PACK": "0",
+        "GPTRS_NUMBA_COMPILERS": "1",
+        "GPTRS_NUM_THREADS": "2",
+    }
+
+
+def _write(path: Path, work: Path) -> int:
+    packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
+    kernels = {file.name: file.read_bytes() for file in (work / "kernels").iterdir()}
+    head = packs.head_of((work / "head.json").read_bytes())
+    temporary = path.with_suffix(".new")
+    packs.write_pack(temporary, head, kernels)
+    temporary.replace(path)
+    return len(kernels)
+
+
+# What one process does: it runs a part of the needs, and compiles the kernels that these lack.
+
+
+def collect(target: Target, part: int, parts: int, work: Path, only: str | None) -> None:
+    """Compile the kernels of every `parts`th need for the processor that variables name."""
+    packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
+    needs = import_module("kernel_needs")
+    if part == 0:
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite")]
+        head = packs.head_for_here(target.words, ", ".join(versions))
+        (work / "head.json").write_bytes(head.encoded())
+    chosen = [each for each in needs.NEEDS if only is None or only in each.name]
+    with kernels_noted() as noted:
+        faults = import_module("gptrs_backend_numba.codegen.read_faults")
+        faults.handle_read_faults()  # which all that read files need
+        for need in chosen[part::parts]:
+            before = len(noted)
+            need.run(work / f"models-{part}")
+            _compile(noted, work / "kernels")
+            print(f"{target.name}: {need.name}: {len(noted) - before} more", flush=True)
+
+
+@contextmanager
+def kernels_noted() -> Iterator[dict[str, Any]]:
+    """Scope in which kernels do nothing when they are called, and are noted by their keys."""
+    noted: dict[str, Any] = {}
+    changes = _changes(noted)
+    former = {place: getattr(*place) for place in changes}
+    for (owner, name), value in changes.items():
+        setattr(owner, name, value)
+    try:
+        yield noted
+    finally:
+        for (owner, name), value in former.items():
+            setattr(owner, name, value)
+
+
+def _changes(noted: dict[str, Any]) -> Mapping[tuple[Any, str], Any]:
+    """Return what stands for names of the backend meanwhile."""
+    compiled = import_module("gptrs_backend_numba.codegen.compiled")
+    amx_matmul = import_module("gptrs_backend_numba.lowering.amx_matmul")
+    machine = import_module("gptrs_backend_numba.codegen.machine")
+    backend = import_module("gptrs_backend_numba.backend").NumbaBackend
+    compiler = import_module("gptrs_backend_numba.compiler")
+    faults = import_module("gptrs_backend_numba.codegen.read_faults")
+    patterns = import_module("gptrs_backend_numba.fusion.needed_patterns")
+    nothing = _nothing()
+    compile_program = backend.compile
+
+    def found(wanted: Any) -> Any:
+        noted.setdefault(wanted.key, wanted)
+        return nothing
+
+    def stored(name: str, key: str, make: Any) -> Any:
+        noted.setdefault(key, make)
+        return nothing
+
+    def compile_or_compute(self: Any, program: Any, roles: Sequence[Any]) -> Any:
+        made = compile_program(self, program, roles)
+        return made if roles else reference().compile(program, roles)
+
+    def evaluate(program: Any) -> list[Any]:
+        compiler.lower(program, (), 1)
+        made = reference().compile(program, ())
+        return [reference().to_host(each) for each in made.run(())]
+
+    return {
+        (compiled, "_found"): found,
+        (faults, "link_stored"): stored,
+        (faults, "_install"): lambda address: None,
+        # Who asks Linux for the tiles of AMX may not have them.
+        (amx_matmul, "is_there"): lambda: {"amx-tile", "amx-bf16"} <= machine.features(),
+        # The values of constants decide what a program becomes.
+        (backend, "compile"): compile_or_compute,
+        (patterns, "evaluate"): evaluate,
+    }
+
+
+def _nothing() -> Any:
+    machine_code = import_module("gptrs_backend_numba.codegen.machine_code")
+
+    class Nothing(machine_code.Kernel):
+        """A kernel that does nothing."""
+
+        def __call__(self, *arguments: int) -> int:
+            return 0
+
+    return Nothing(64, 0)
+
+
+def reference() -> Any:
+    """Return the reference backend."""
+    return import_module("gptrs_backend_ref.backend").create()
+
+
+def _compile(noted: Mapping[str, Any], folder: Path) -> None:
+    """Compile kernels that no process has begun."""
+    packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
+    compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+    for key, wanted in noted.items():
+        path = folder / packs.digest_of(key)
+        try:
+            with path.open("xb") as file:
+                if callable(wanted):
+                    code = wanted()
+                else:
+                    code = compiler.machine_code(wanted.function(), wanted.fastmath)
+                file.write(code.encoded())
+        except FileExistsError:
+            continue
+
+
+if __name__ == "__main__":
+    sys.exit(main())
