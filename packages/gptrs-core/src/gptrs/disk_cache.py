@@ -69,8 +69,8 @@ class CacheReport:
     """The most bytes that are kept; the least recently used entries go first."""
     parts: Sequence[CachePart]
     installed: Sequence[CachePart] = ()
-    """What was installed with the backend, and is looked for there first; it is no part of the
-    budget, and nothing removes it. The name of a part that is not current says why."""
+    """What was installed with the backend, or is kept in a folder that users share; it is no part
+    of the budget, and nothing here removes it. The name of a part that is not current says why."""
 
     @property
     def entries(self) -> Entries:
@@ -150,14 +150,21 @@ class DiskCache:
     counts as absent, and is logged once per process. So is the first entry that cannot be written,
     after which no more are. No failure of the disk is an error.
 
-    `version` identifies the code and machine of entries, empty if their names cover that; `budget`
-    is their total size in bytes, the least recently used are removed first.
+    `version` is what entries are made by and for, empty where their names cover that; `budget` is
+    the most bytes that they may take together, those unused for longest go first. `shared` is
+    another folder, see `shared_folder`, where entries are looked for, too.
     """
 
     def __init__(
-        self, folder: Path | None, format: EntryFormat, budget: int, version: str = ""
+        self,
+        folder: Path | None,
+        format: EntryFormat,
+        budget: int,
+        version: str = "",
+        shared: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.shared = shared
         self.format = format
         self.budget = budget
         self.version = version
@@ -170,41 +177,45 @@ class DiskCache:
         self._warned: set[str] = set()
 
     def load(self, name: str) -> bytes | None:
-        """Return the content stored under `name`, None if there is no trusted entry."""
-        if self.folder is None:
-            return None
-        path = self.folder / name
-        try:
-            data = read_own(path, self.format.largest_file)
-            if data is None:
-                raise DamagedEntryError(f"it is no {self.format.noun}")
-            return self.format.decode(name, data)[1]
-        except FileNotFoundError:
-            return None
-        except DamagedEntryError as error:
-            self.discard(name, str(error))
-        except OSError as error:
-            problem = f"cached {self.format.noun} `{path}` is not used: {error.strerror}"
-            self._warn("refused", problem)
+        """Return the content stored under `name`, None if there is none that can be trusted."""
+        for folder in self._folders():
+            path = folder / name
+            try:
+                data = read_own(path, self.format.largest_file)
+                if data is None:
+                    raise DamagedEntryError(f"it is no {self.format.noun}")
+                return self.format.decode(name, data)[1]
+            except FileNotFoundError:
+                continue
+            except DamagedEntryError as error:
+                self._discard(path, str(error))
+            except OSError as error:
+                problem = f"cached {self.format.noun} `{path}` is not used: {error.strerror}"
+                self._warn("refused", problem)
         return None
 
+    def _folders(self) -> list[Path]:
+        return [folder for folder in (self.folder, self.shared) if folder is not None]
+
     def has(self, name: str) -> bool:
-        """Return whether there is an entry `name`, without checking it."""
-        return self.folder is not None and (self.folder / name).exists()
+        """Return whether there is an entry called `name`, which nobody has looked at."""
+        return any((folder / name).exists() for folder in self._folders())
 
     def names(self, beginning: str = "") -> list[str]:
         """Return the names of entries that begin like this, sorted."""
-        if self.folder is None:
-            return []
-        try:
-            return sorted(name for name in os.listdir(self.folder) if name.startswith(beginning))
-        except OSError:
-            return []
+        found: set[str] = set()
+        for folder in self._folders():
+            with suppress(OSError):
+                found.update(name for name in os.listdir(folder) if name.startswith(beginning))
+        return sorted(found)
 
     def discard(self, name: str, reason: str) -> None:
-        """Remove the entry `name`, which proved useless."""
-        assert self.folder is not None, "nothing was loaded"
-        path = self.folder / name
+        """Remove the entry called `name`, which turned out to be of no use."""
+        found = [path for folder in self._folders() if (path := folder / name).exists()]
+        for path in found[:1]:  # the one that was loaded
+            self._discard(path, reason)
+
+    def _discard(self, path: Path, reason: str) -> None:
         what = self.format
         self._warn("damaged", f"cached {what.noun} `{path}` is {what.made} again: {reason}")
         with suppress(OSError):  # a directory, or one that is read-only: the next process looks
@@ -236,16 +247,23 @@ class DiskCache:
         return True
 
     def report(self) -> CacheReport:
-        """Return a report of entries by version, the current one first; changes nothing."""
+        """Return what is kept by the version that made it, this one first; changes nothing."""
+        shared = self._shared_parts()
         if self.folder is None:
-            return CacheReport(None, self.budget, [])
+            return CacheReport(None, self.budget, [], shared)
         found: dict[str, Entries] = defaultdict(Entries)
         for file in files_in(self.folder, self.format.names):
             made_by = (self.format.version_of(file.path) or _UNKNOWN) if self.version else ""
             found[made_by] += Entries(1, file.nbytes)
         parts = [CachePart(name, name == self.version, held) for name, held in found.items()]
         parts.sort(key=lambda each: (not each.current, -each.entries.nbytes, each.name))
-        return CacheReport(self.folder, self.budget, parts)
+        return CacheReport(self.folder, self.budget, parts, shared)
+
+    def _shared_parts(self) -> list[CachePart]:
+        if self.shared is None:
+            return []
+        held = [Entries(1, each.nbytes) for each in files_in(self.shared, self.format.names)]
+        return [CachePart(f"shared by users in `{self.shared}`", True, sum(held, Entries()))]
 
     def clear(self, *, stale_only: bool = False) -> Entries:
         """Remove all entries, or only those of other versions; return what was removed.

@@ -1,4 +1,4 @@
-"""Directories and files of a cache that only this user can have written."""
+"""Directories and files of a cache that nobody but this user, or root, can have written."""
 
 from __future__ import annotations
 
@@ -28,15 +28,39 @@ _ABANDONED_S = 3600.0
 def private_folder(*names: str) -> Path:
     """Return a directory below `GPTRS_CACHE_DIR`, else below the user's cache directory.
 
-    It and its missing parents are created with mode 0700. OSError if it belongs to somebody else,
-    is a link, or cannot be made private.
+    It is below the latter, too, where the former is a `shared_folder`. It is made with mode 0700 if
+    it is missing, and so are those above it. OSError if it belongs to somebody else, is a link, or
+    cannot be made private.
     """
-    folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
+    own = Path(platformdirs.user_cache_dir("gptrs"))
+    folder = own if shared_folder(*names) is not None else _cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         folder /= name
         make_private(folder)
     return folder
+
+
+def shared_folder(*names: str) -> Path | None:
+    """Return the directory of a cache that was filled for users who cannot write there.
+
+    None if there is none, if this user can write there, or if anybody but root and this user could
+    have put another one in its place: each directory on the way must belong to one of them, and be
+    closed for the writing of others, or sticky.
+    """
+    folder = _cache_folder().joinpath(*names)
+    try:
+        if folder.is_symlink() or not folder.is_dir() or os.access(folder, os.W_OK):
+            return None
+        for each in (folder, *folder.resolve(strict=True).parents):
+            _require_trusted(each.stat(), sticky=each != folder)
+    except OSError:
+        return None
+    return folder
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
 
 
 def make_private(folder: Path) -> None:
@@ -51,15 +75,22 @@ def make_private(folder: Path) -> None:
 
 
 def require_own(status: os.stat_result) -> None:
-    """Raise PermissionError for a file of another user, or one that others may write to."""
-    if status.st_uid != os.geteuid():
+    """Raise PermissionError for a file that neither this user nor root has written alone.
+
+    It belongs to another user, or others may write to it.
+    """
+    _require_trusted(status)
+
+
+def _require_trusted(status: os.stat_result, *, sticky: bool = False) -> None:
+    if status.st_uid not in (os.geteuid(), 0):
         raise PermissionError(0, "it belongs to another user")
-    if stat.S_IMODE(status.st_mode) & 0o022:
+    if stat.S_IMODE(status.st_mode) & 0o022 and not (sticky and status.st_mode & stat.S_ISVTX):
         raise PermissionError(0, "other users may write to it")
 
 
 def read_own(path: Path, most: int) -> bytes | None:
-    """Return the content of a file that only this user can have written; mark it as used.
+    """Return the content of a file that only this user, or root, can have written; mark it as used.
 
     None if it is not a regular file, or has more than `most` bytes. PermissionError as in
     `require_own`, other OSErrors as `open` raises them.
@@ -70,7 +101,8 @@ def read_own(path: Path, most: int) -> bytes | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > most:
             return None
         data = file.read(most)
-        os.utime(file.fileno())
+        with suppress(PermissionError):  # a file of root's stays as it is
+            os.utime(file.fileno())
         return data
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gptrs.disk_cache import DiskCache, EntryFormat, budget_bytes
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.private_files import ELSEWHERE, private_folder
+from gptrs.private_files import ELSEWHERE, private_folder, shared_folder
 from gptrs_backend_numba.codegen.conversion import wrapped
 from gptrs_backend_numba.codegen.elements import Unary
 from gptrs_backend_numba.codegen.inlining import named, register_jitable
@@ -39,8 +39,10 @@ KERNELS = EntryFormat("kernel", "compiled", 4, re.compile(r"[0-9a-f]{40}"), 64 <
 class KernelStore(DiskCache):
     """The cache of machine code by key, with locks between the processes that compile it."""
 
-    def __init__(self, folder: Path | None, version: str, budget: int) -> None:
-        super().__init__(folder, KERNELS, budget, version)
+    def __init__(
+        self, folder: Path | None, version: str, budget: int, shared: Path | None = None
+    ) -> None:
+        super().__init__(folder, KERNELS, budget, version, shared)
 
     @contextmanager
     def alone(self, key: str) -> Generator[None]:
@@ -86,8 +88,8 @@ def open_store(version: str) -> KernelStore:
     """Return the store below `GPTRS_CACHE_DIR`, else below the user's cache directory.
 
     The directory is made with mode 0700. One that belongs to somebody else, is a link, or cannot
-    be made private is not used: the log says so and kernels are compiled in every process.
-    UsageError if `GPTRS_CACHE_BYTES` is no number.
+    be made private is not used: the log says so and kernels are compiled in every process. A
+    `shared_folder` is read, too. UsageError if `GPTRS_CACHE_BYTES` is no number.
     """
     budget = budget_bytes()
     try:
@@ -95,8 +97,8 @@ def open_store(version: str) -> KernelStore:
     except OSError as error:
         problem = f"nothing is kept in `{error.filename}`: {error.strerror}"
         _LOG.warning("%s; %s", problem, ELSEWHERE)
-        return KernelStore(None, version, budget)
-    return KernelStore(folder, version, budget)
+        return KernelStore(None, version, budget, shared_folder("numba"))
+    return KernelStore(folder, version, budget, shared_folder("numba"))
 
 
 def _lock_key(descriptor: int, key: str, wait_s: float) -> bool:

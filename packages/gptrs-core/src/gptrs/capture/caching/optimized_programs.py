@@ -24,7 +24,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.split import Split
-from gptrs.private_files import private_folder
+from gptrs.private_files import private_folder, shared_folder
 from gptrs.quick_dataclass import dataclass
 
 FOLDER = "programs"
@@ -77,8 +77,8 @@ class OptimizedPrograms:
     written, or that is damaged, counts as absent; and reading one makes objects of PTIR only.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._cache = DiskCache(folder, FORMAT, BUDGET)
+    def __init__(self, folder: Path | None, shared: Path | None = None) -> None:
+        self._cache = DiskCache(folder, FORMAT, BUDGET, shared=shared)
 
     @property
     def keeps(self) -> bool:
@@ -190,10 +190,10 @@ def optimized_programs() -> OptimizedPrograms:
     if os.environ.get("GPTRS_CACHE_BYTES", "").strip() == "0":
         return OptimizedPrograms(None)
     try:
-        return OptimizedPrograms(private_folder(FOLDER))
+        return OptimizedPrograms(private_folder(FOLDER), shared_folder(FOLDER))
     except OSError as error:
         _LOG.debug("optimized programs are not kept: %s", error.strerror)
-        return OptimizedPrograms(None)
+        return OptimizedPrograms(None, shared_folder(FOLDER))
 
 
 _RECORDS = (__name__, ImplementationChoice.__module__)
