@@ -25,9 +25,9 @@ from gptrs.ir.size_guards import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.cost_model import VARIABLE as CONVOLUTION
+from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kernels import normalization
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
