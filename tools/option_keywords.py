@@ -1,4 +1,4 @@
-"""Writes what follows from the options of a generation: their keywords, and a table in the docs.
+"""Writes what follows from options and tasks: keywords of a generation, and tables in the docs.
 
 python tools/option_keywords.py
 """
@@ -14,10 +14,12 @@ from msgspec import Meta
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.option_fields import Missing, Options
+from gptrs_runtime.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 KEYWORDS = ROOT / "packages/gptrs-runtime/src/gptrs_runtime/generation/keywords.py"
 PAGE = ROOT / "docs/generation.md"
+TASKS_PAGE = ROOT / "docs/distributed.md"
 BEGIN = "<!-- options: written by tools/option_keywords.py -->"
 END = "<!-- end of the options -->"
 
@@ -95,17 +97,33 @@ def _form(form: str | Meta | Missing) -> str:
     return f"no: {form.why}" if isinstance(form, Missing) else f"`{form}`"
 
 
-def page_text() -> str:
-    """The page, with the table between its marks."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+def tasks_table() -> str:
+    """The tasks of models: their commands, their routes, and what a task on rows takes."""
+    rows = ["| command | route of `gptrs serve` | options of `gptrs batch` | |", f"|{'---|' * 4}"]
+    for verb in VERBS.values():
+        routes, options = ", ".join(map(_code, verb.routes)), ", ".join(map(_code, verb.options))
+        cells = f"`gptrs {verb.name}`", routes or "-", options if verb.each else "-", verb.summary
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def page_text(page: Path = PAGE) -> str:
+    """A page, with its table between the marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    shown = table() if page == PAGE else tasks_table()
+    return f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}"
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all of them."""
     KEYWORDS.write_text(keywords_text(), encoding="utf-8")
-    PAGE.write_text(page_text(), encoding="utf-8")
+    for page in (PAGE, TASKS_PAGE):
+        page.write_text(page_text(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from gptrs_runtime.generation.model_settings import (
 from gptrs_runtime.generation.options import GenerationOptions, all_options
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.option_fields import Missing, option_fields
+from gptrs_runtime.verbs import VERBS
 from gptrs_serve import bodies
 
 OPTIONS = all_options()
@@ -59,6 +60,14 @@ def test_the_table_in_the_docs_is_current():
     assert written == option_keywords.page_text(), "run `python tools/option_keywords.py`"
     for name in OPTIONS:
         assert f"\n| `{name}` |" in written
+
+
+def test_the_table_of_tasks_in_the_docs_is_current():
+    page = option_keywords.TASKS_PAGE
+    written = page.read_text(encoding="utf-8")
+    assert written == option_keywords.page_text(page), "run `python tools/option_keywords.py`"
+    for name in VERBS:
+        assert f"\n| `gptrs {name}` |" in written
 
 
 def test_an_option_is_one_of_the_command_line_or_says_why_not():

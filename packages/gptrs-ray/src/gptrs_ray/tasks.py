@@ -39,9 +39,11 @@ class Task:
     run: Callable[[LoadedModel, list[Any], Mapping[str, Any]], list[Row]]
     read: Callable[[Any, Row], Any] = lambda value, _: value
     """Makes an input of the value in the column, and of what others say of it."""
+    check: Callable[[Mapping[str, Any]], object] = lambda _: None
+    """Raises UsageError for values that options do not take."""
 
     def require_options(self, options: Mapping[str, Any]) -> None:
-        """UsageError for an option that the task does not have."""
+        """UsageError for an option that the task does not have, or a value that is none of it."""
         if self.options is None:
             return
         for name in options:
@@ -50,6 +52,7 @@ class Task:
                 raise UsageError(
                     f"the task `{self.name}` has no option `{name}`", hint=f"it takes {known}"
                 )
+        self.check(options)
 
     def input_of(self, row: Row, column: str | None) -> Any:
         """Return what the task reads of a row; UsageError where its column is missing."""
@@ -160,7 +163,11 @@ def _of_verb(verb: Verb) -> Task:
         texts = [_text(value) for value in inputs]
         return [{verb.column: value} for value in verb.values(model, texts, **options)]
 
-    return Task(verb.name, ("text",), (verb.column,), verb.options, run)
+    def check(options: Mapping[str, Any]) -> object:
+        return verb.request()(**{"texts": (), **options})
+
+    options = frozenset(verb.options)
+    return Task(verb.name, ("text",), (verb.column,), options, run, check=check)
 
 
 def _text(value: Any) -> str:

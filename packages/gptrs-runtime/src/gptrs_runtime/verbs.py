@@ -89,10 +89,11 @@ class Verb:
     routes: tuple[str, ...] = ()
 
     @property
-    def options(self) -> frozenset[str]:
-        """The names of the options that the function takes."""
+    def options(self) -> tuple[str, ...]:
+        """The names of the options that the function takes, in the order of the request."""
         taken = inspect.signature(self.function()).parameters
-        return (frozenset(self.request().__struct_fields__) & frozenset(taken)) - INPUTS
+        named = self.request().__struct_fields__
+        return tuple(name for name in named if name in taken and name not in INPUTS)
 
     def run(
         self,
