@@ -78,9 +78,9 @@ class Node(ABC):
         value = self.attributes.get(name)
         if value is None:
             self.malformed(f"lacks the attribute `{name}`")
-        is_list = kind.startswith("list[")
-        wanted = _TYPES[kind[5:-1] if is_list else kind]
-        if is_list != isinstance(value, (list, tuple)):
+        container, is_list, element = kind.partition("[")
+        wanted = _TYPES[element[:-1] if is_list else container]
+        if bool(is_list) != isinstance(value, (list, tuple)):
             self.malformed(f"has an attribute `{name}` that is no {kind}")
         several = cast("Sequence[object]", value) if is_list else [value]
         if not all(isinstance(each, wanted) for each in several):

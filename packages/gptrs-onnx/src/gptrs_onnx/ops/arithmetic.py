@@ -11,69 +11,70 @@ from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Node, Value, as_tensor, converts
 
-_BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Add": F.add,
-    "Sub": F.sub,
-    "Mul": F.mul,
-    "Div": F.div,
-    "BitwiseAnd": F.bitwise_and,
-    "BitwiseOr": F.bitwise_or,
-    "BitwiseXor": F.bitwise_xor,
-}
-_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "Abs": F.abs,
-    "Acos": F.acos,
-    "Acosh": F.acosh,
-    "Asin": F.asin,
-    "Asinh": F.asinh,
-    "Atan": F.atan,
-    "Atanh": F.atanh,
-    "BitwiseNot": F.bitwise_not,
-    "Ceil": F.ceil,
-    "Cos": F.cos,
-    "Cosh": F.cosh,
-    "Erf": F.erf,
-    "Exp": F.exp,
-    "Floor": F.floor,
-    "Log": F.log,
-    "Neg": F.neg,
-    "Reciprocal": F.reciprocal,
-    "Round": F.round,
-    "Sigmoid": F.sigmoid,
-    "Sign": F.sign,
-    "Sin": F.sin,
-    "Sinh": F.sinh,
-    "Sqrt": F.sqrt,
-    "Tan": F.tan,
-    "Tanh": F.tanh,
-}
-_VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Max": F.maximum,
-    "Min": F.minimum,
-    "Sum": F.add,
-    "Mean": F.add,
-}
+Binary = Callable[[Tensor, Tensor], Tensor]
+
+converts.rows(
+    {
+        "Abs": F.abs,
+        "Acos": F.acos,
+        "Acosh": F.acosh,
+        "Add": F.add,
+        "And": F.logical_and,
+        "Asin": F.asin,
+        "Asinh": F.asinh,
+        "Atan": F.atan,
+        "Atanh": F.atanh,
+        "BitwiseAnd": F.bitwise_and,
+        "BitwiseNot": F.bitwise_not,
+        "BitwiseOr": F.bitwise_or,
+        "BitwiseXor": F.bitwise_xor,
+        "Cos": F.cos,
+        "Cosh": F.cosh,
+        "Div": F.div,
+        "Equal": F.equal,
+        "Erf": F.erf,
+        "Exp": F.exp,
+        "Greater": F.greater,
+        "GreaterOrEqual": F.greater_equal,
+        "IsNaN": F.is_nan,
+        "Less": F.less,
+        "LessOrEqual": F.less_equal,
+        "Log": F.log,
+        "Mul": F.mul,
+        "Neg": F.neg,
+        "Not": F.logical_not,
+        "Or": F.logical_or,
+        "Reciprocal": F.reciprocal,
+        "Sigmoid": F.sigmoid,
+        "Sign": F.sign,
+        "Sin": F.sin,
+        "Sinh": F.sinh,
+        "Sqrt": F.sqrt,
+        "Sub": F.sub,
+        "Tan": F.tan,
+        "Tanh": F.tanh,
+        "Where": F.where,
+        "Xor": F.logical_xor,
+    }
+)
 
 
-@converts(*_BINARY)
-def binary(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Convert an operator of two operands of one type."""
-    return _BINARY[node.op_type](lhs, rhs)
+@converts.each({"Ceil": F.ceil, "Floor": F.floor, "Round": F.round})
+def rounded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return integral values; integers are theirs."""
+    return x if x.dtype.is_integer else function(x)
 
 
-@converts(*_UNARY)
-def unary(node: Node, x: Tensor) -> Tensor:
-    """Convert an operator of one operand."""
-    if x.dtype.is_integer and node.op_type in ("Ceil", "Floor", "Round"):
-        return x
-    return _UNARY[node.op_type](x)
+@converts.each({"Max": F.maximum, "Min": F.minimum, "Sum": F.add})
+def combined(function: Binary, *operands: Tensor) -> Tensor:
+    """Return the largest, the smallest or the sum of any number of operands."""
+    return reduce(function, operands)
 
 
-@converts(*_VARIADIC)
-def variadic(node: Node, *operands: Tensor) -> Tensor:
-    """Convert `Max`, `Min`, `Sum` and `Mean` of any number of operands."""
-    total = reduce(_VARIADIC[node.op_type], operands)
-    return total / len(operands) if node.op_type == "Mean" else total
+@converts("Mean")
+def mean(*operands: Tensor) -> Tensor:
+    """Return the mean of any number of operands."""
+    return reduce(F.add, operands) / len(operands)
 
 
 @converts("Pow")
@@ -109,31 +110,24 @@ def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
 
 
 @converts("Mod")
-def modulo(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+def modulo(lhs: Tensor, rhs: Tensor, *, fmod: bool = False) -> Tensor:
     """Return the remainder: with the sign of the divisor, or, with `fmod`, of the dividend."""
-    return F.fmod(lhs, rhs) if node.flag("fmod") else F.remainder(lhs, rhs)
+    return F.fmod(lhs, rhs) if fmod else F.remainder(lhs, rhs)
 
 
 @converts("BitShift")
-def shift(node: Node, x: Tensor, bits: Tensor) -> Tensor:
+def shift(x: Tensor, bits: Tensor, *, direction: str) -> Tensor:
     """Shift unsigned integers, zeros come in."""
-    left = node.text("direction") == "LEFT"
-    return F.left_shift(x, bits) if left else F.right_shift(x, bits)
-
-
-@converts("IsNaN")
-def is_nan(x: Tensor) -> Tensor:
-    """Return where x is not a number."""
-    return F.is_nan(x)
+    return F.left_shift(x, bits) if direction == "LEFT" else F.right_shift(x, bits)
 
 
 @converts("IsInf")
-def is_infinite(node: Node, x: Tensor) -> Tensor:
+def is_infinite(x: Tensor, *, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
     """Return where x is infinite, of either sign or of one."""
     infinite = F.is_inf(x)
-    if not node.flag("detect_positive", True):
+    if not detect_positive:
         infinite = infinite & (x < 0.0)
-    if not node.flag("detect_negative", True):
+    if not detect_negative:
         infinite = infinite & (x > 0.0)
     return infinite
 
@@ -231,48 +225,10 @@ DTYPE_OF_WIDTH: dict[tuple[int, str], DType] = {
 """The type of integers with that many bits, signed or unsigned."""
 
 
-# Comparison, logic and choice.
-
-
-_COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "And": F.logical_and,
-    "Equal": F.equal,
-    "Greater": F.greater,
-    "GreaterOrEqual": F.greater_equal,
-    "Less": F.less,
-    "LessOrEqual": F.less_equal,
-    "Or": F.logical_or,
-    "Xor": F.logical_xor,
-}
-
-
-@converts(*_COMPARISONS)
-def compare(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Convert a comparison, or an operator of truths."""
-    return _COMPARISONS[node.op_type](lhs, rhs)
-
-
-@converts("Not")
-def negation(x: Tensor) -> Tensor:
-    """Return where x is false."""
-    return F.logical_not(x)
-
-
-@converts("Where")
-def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return x where the condition holds, y elsewhere."""
-    return F.where(condition, x, y)
-
-
 # Products of matrices.
 
 
 @converts("MatMul")
-def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Return the product of matrices, broadcast over the axes before them."""
-    return product(lhs, rhs)
-
-
 def product(lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return `np.matmul` of two tensors."""
     if lhs.rank >= 2 and rhs.rank == 2:
@@ -283,11 +239,18 @@ def product(lhs: Tensor, rhs: Tensor) -> Tensor:
 
 
 @converts("Gemm")
-def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """Return `alpha * A B + beta * C`, with A and B turned where asked for."""
-    contract = ([0 if node.flag("transA") else 1], [1 if node.flag("transB") else 0])
-    result = primitives.dot_general(a, b, contract)
-    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: bool = False,  # noqa: N803
+    transB: bool = False,  # noqa: N803
+) -> Tensor:
+    """Return `alpha * A B + beta * C`, with A and B transposed where asked for."""
+    result = primitives.dot_general(a, b, ([0 if transA else 1], [1 if transB else 0]))
     if alpha != 1.0:
         result = result * alpha if result.dtype.is_float else result * int(alpha)
     if c is None or beta == 0.0:

@@ -213,18 +213,21 @@ def _real_inverse(x: Tensor, length: int) -> Tensor:
 
 @converts("DFT")
 def fourier(
-    node: Node, x: Tensor, length: Known | None = None, axis: Known | None = None
+    node: Node,
+    x: Tensor,
+    length: Known | None = None,
+    given: Known | None = None,
+    *,
+    axis: int = 1,
+    inverse: bool = False,
+    onesided: bool = False,
 ) -> Tensor:
     """Return the discrete Fourier transform of real or complex signals along an axis."""
     if node.version >= 20:
-        along = -2 if axis is None else numbers(axis)[0]
-    else:
-        along = node.integer("axis", 1)
-    along %= x.rank
+        axis = -2 if given is None else numbers(given)[0]
+    along, last = axis % x.rank, x.rank - 2
     count = x.shape[along] if length is None else numbers(length)[0]
     node.require_bounded(count, count)
-    inverse, onesided = node.flag("inverse"), node.flag("onesided")
-    last = x.rank - 2
     turned = F.swap_axes(x, along, last) if along != last else x
     if inverse and onesided:
         length_of_real = 2 * (count - 1) if length is None else count
@@ -236,7 +239,13 @@ def fourier(
 
 @converts("STFT")
 def short_time_fourier(
-    node: Node, x: Tensor, step: Known, window: Tensor | None = None, length: Known | None = None
+    node: Node,
+    x: Tensor,
+    step: Known,
+    window: Tensor | None = None,
+    length: Known | None = None,
+    *,
+    onesided: bool = True,
 ) -> Tensor:
     """Return the transforms of frames of a signal, `step` apart [B, frames, bins, 2]."""
     hop = numbers(step)[0]
@@ -252,4 +261,4 @@ def short_time_fourier(
     cut = F.take(signal, constant(places.astype(np.int64)), 1)
     if window is not None:
         cut = cut * F.expand_dims(window, -1)
-    return _transformed(cut, size, False, node.flag("onesided", True))
+    return _transformed(cut, size, False, onesided)

@@ -16,12 +16,8 @@ from gptrs_onnx.node import Known, Node, as_tensor, constant, converts, numbers,
 
 ScatterKind = Literal["add", "mul", "max", "min", "replace"]
 _KINDS: dict[str, ScatterKind] = {
-    "none": "replace",
-    "add": "add",
-    "mul": "mul",
-    "max": "max",
-    "min": "min",
-}
+    "none": "replace", "add": "add", "mul": "mul", "max": "max", "min": "min",
+}  # fmt: skip
 
 
 def counted_from_start(indices: Tensor, size: int) -> Tensor:
@@ -35,38 +31,43 @@ def counted_from_start(indices: Tensor, size: int) -> Tensor:
 
 
 @converts("Gather")
-def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """Return the slices of x at `indices` along an axis, whose place their dims take."""
-    axis = node.integer("axis", 0) % x.rank
+    axis %= x.rank
     return F.take(x, counted_from_start(indices, x.shape[axis]), axis)
 
 
 @converts("GatherElements")
-def gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """Return elements of x at places of their own along an axis."""
-    axis = node.integer("axis", 0) % x.rank
+    axis %= x.rank
     return F.gather(x, counted_from_start(indices, x.shape[axis]), axis)
 
 
 @converts("Scatter", "ScatterElements")
-def scatter_elements(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_elements(
+    node: Node,
+    x: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    *,
+    axis: int = 0,
+    reduction: str = "none",
+) -> Tensor:
     """Return x with updates put, or reduced, at places along an axis."""
-    axis = node.integer("axis", 0) % x.rank
-    kind = _kind(node)
-    return F.scatter(x, counted_from_start(indices, x.shape[axis]), updates, axis, kind)
+    axis %= x.rank
+    places = counted_from_start(indices, x.shape[axis])
+    return F.scatter(x, places, updates, axis, _kind(node, reduction))
 
 
-def _kind(node: Node) -> ScatterKind:
-    name = node.text("reduction", "none")
-    if name not in _KINDS:
-        node.refuse(f"has the reduction {name!a}")
-    return _KINDS[name]
+def _kind(node: Node, reduction: str) -> ScatterKind:
+    return _KINDS.get(reduction) or node.refuse(f"has the reduction {reduction!a}")
 
 
 @converts("GatherND")
-def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     """Return slices of x at places of several axes, after axes that both share."""
-    batch = node.integer("batch_dims", 0)
+    batch = batch_dims
     depth = indices.shape[-1]
     lead = x.shape[:batch]
     flat_x = F.reshape(x, [math.prod(lead), *x.shape[batch:]])
@@ -105,7 +106,9 @@ def _checked(place: Tensor, size: int) -> Tensor:
 
 
 @converts("ScatterND")
-def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_nd(
+    node: Node, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
+) -> Tensor:
     """Return x with slices put, or reduced, at places of several axes."""
     depth = indices.shape[-1]
     rest = x.shape[depth:]
@@ -113,46 +116,44 @@ def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
     rows = _flat_indices(F.reshape(indices, [count, depth]), x.shape[:depth])
     table = F.reshape(x, [math.prod(x.shape[:depth]), width])
     places = F.broadcast_to(F.expand_dims(rows, 1), [count, width])
-    written = F.scatter(table, places, F.reshape(updates, [count, width]), 0, _kind(node))
+    kind = _kind(node, reduction)
+    written = F.scatter(table, places, F.reshape(updates, [count, width]), 0, kind)
     return F.reshape(written, x.shape)
 
 
 @converts("TensorScatter")
 def tensor_scatter(
-    node: Node, cache: Tensor, update: Tensor, starts: Tensor | None = None
+    cache: Tensor,
+    update: Tensor,
+    starts: Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
 ) -> Tensor:
     """Return a cache with new positions written from `starts` on, one for each of the batch."""
-    axis = node.integer("axis", -2) % cache.rank
+    axis %= cache.rank
     count, size = update.shape[axis], cache.shape[axis]
     steps = F.reshape(F.arange(count), [-1 if i == axis else 1 for i in range(cache.rank)])
     if starts is not None:
         steps = steps + F.reshape(F.cast(starts, dtypes.si64), [-1, *[1] * (cache.rank - 1)])
-    if node.text("mode", "linear") == "circular":
+    if mode == "circular":
         steps = F.remainder(steps, size)
     return F.scatter(cache, F.broadcast_to(steps, update.shape), update, axis)
 
 
 @converts("Compress")
-def compress(node: Node, x: Tensor, condition: Known) -> Tensor:
+def compress(x: Tensor, condition: Known, *, axis: int | None = None) -> Tensor:
     """Return the slices of x where a known condition holds."""
-    kept = condition.nonzero()[0]
-    if "axis" not in node:
+    if axis is None:
         x, axis = F.reshape(x, [math.prod(x.shape)]), 0
-    else:
-        axis = node.integer("axis") % x.rank
-    return F.take(x, primitives.constant(kept), axis)
+    return F.take(x, primitives.constant(condition.nonzero()[0]), axis % x.rank)
 
 
 @converts("NonZero")
 def non_zero(x: Known) -> Tensor:
     """Return the places where known elements are not 0 [rank, count]."""
-    return primitives.constant(_stacked(x))
-
-
-def _stacked(x: Known) -> Known:
-    return (
-        np.stack(np.nonzero(x)).astype(np.int64) if x.ndim else np.zeros((0, int(x != 0)), np.int64)
-    )
+    found = np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x != 0)))
+    return primitives.constant(found.astype(np.int64))
 
 
 @converts("ai.onnx.ml.ArrayFeatureExtractor")
@@ -166,19 +167,21 @@ def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
 
 
 @converts("TopK")
-def top_k(node: Node, x: Tensor, count: Known | None = None) -> tuple[Tensor, Tensor]:
+def top_k(
+    node: Node, x: Tensor, count: Known | None = None, *, axis: int = -1, largest: bool = True
+) -> tuple[Tensor, Tensor]:
     """Return the largest, or smallest, elements along an axis in order, and their places."""
-    most = numbers(count)[0] if count is not None else node.integer("k")
-    axis = node.integer("axis", -1)
-    values, places = F.top_k(x, most, axis, largest=node.flag("largest", True))
+    most = node.integer("k") if count is None else numbers(count)[0]
+    values, places = F.top_k(x, most, axis, largest=largest)
     return values, F.cast(places, dtypes.si64)
 
 
 @converts("Unique")
-def unique(node: Node, x: Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def unique(
+    x: Known, *, axis: int | None = None, sorted: bool = True
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the distinct elements, or slices, of known data: first places, numbers, counts."""
-    axis = node.integer("axis") if "axis" in node else None
-    if node.flag("sorted", True):
+    if sorted:
         found = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
         values, first, inverse, counts = found
     else:
@@ -194,13 +197,6 @@ def unique(node: Node, x: Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 # Slices and padding, with bounds that the graph knows.
-
-
-_MODES: dict[str, Literal["constant", "edge", "reflect"]] = {
-    "constant": "constant",
-    "edge": "edge",
-    "reflect": "reflect",
-}
 
 
 @converts("Slice")
@@ -255,13 +251,14 @@ def pad(
     pads: Known | None = None,
     value: Tensor | None = None,
     axes: Known | None = None,
+    *,
+    mode: str = "constant",
 ) -> Tensor:
     """Return x with elements before and after: a constant, the edge, a mirror image, or itself."""
     widths = numbers(pads) if pads is not None else node.integers("pads")
     places = [axis % x.rank for axis in numbers(axes)] if axes is not None else list(range(x.rank))
     if value is None:
         value = scalar(node.number("value", 0.0) if node.version < 11 else 0, x.dtype)
-    mode = node.text("mode", "constant")
     low, high = [0] * x.rank, [0] * x.rank
     for i, axis in enumerate(places):
         low[axis], high[axis] = widths[i], widths[i + len(places)]
@@ -271,9 +268,9 @@ def pad(
         return _wrapped(x, sides)
     if mode == "constant":
         return _filled(x, sides, value)
-    if mode not in _MODES:
+    if mode not in ("edge", "reflect"):
         node.refuse(f"has the mode {mode!a}")
-    return F.pad(x, sides, _MODES[mode])
+    return F.pad(x, sides, mode)
 
 
 def _cut(x: Tensor, low: list[int], high: list[int]) -> Tensor:
@@ -309,16 +306,14 @@ def _wrapped(x: Tensor, sides: list[tuple[int, int]]) -> Tensor:
 
 
 @converts("CenterCropPad")
-def center_crop_pad(node: Node, x: Tensor, shape: Known) -> Tensor:
+def center_crop_pad(x: Tensor, shape: Known, *, axes: list[int] | None = None) -> Tensor:
     """Return the middle of x, or x in the middle of zeros, along some axes."""
-    whole, wanted = x, numbers(shape)
-    axes = [axis % whole.rank for axis in node.integers("axes", list(range(whole.rank)))]
-    for axis, size in zip(axes, wanted, strict=True):
-        own = whole.shape[axis]
+    for axis, size in zip(range(x.rank) if axes is None else axes, numbers(shape), strict=True):
+        axis, own = axis % x.rank, x.shape[axis]
         if size < own:
-            whole = F.slice_axis(whole, axis, (own - size) // 2, size)
+            x = F.slice_axis(x, axis, (own - size) // 2, size)
         elif size > own:
-            sides = [(0, 0)] * whole.rank
+            sides = [(0, 0)] * x.rank
             sides[axis] = ((size - own) // 2, size - own - (size - own) // 2)
-            whole = _filled(whole, sides, scalar(0, whole.dtype))
-    return whole
+            x = _filled(x, sides, scalar(0, x.dtype))
+    return x

@@ -19,10 +19,10 @@ def identity(x: Value) -> Value:
 
 
 @converts("Reshape")
-def reshape(node: Node, x: Tensor, shape: Known) -> Tensor:
+def reshape(x: Tensor, shape: Known, *, allowzero: bool = False) -> Tensor:
     """Return x in another shape: 0 keeps a size, one -1 is what is left."""
     wanted = numbers(shape)
-    if not node.flag("allowzero"):
+    if not allowzero:
         wanted = [x.shape[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
     rests = [place for place, size in enumerate(wanted) if is_number(size, -1)]
     if len(rests) == 1 and 0 not in x.shape:
@@ -33,25 +33,22 @@ def reshape(node: Node, x: Tensor, shape: Known) -> Tensor:
 
 
 @converts("Flatten")
-def flatten(node: Node, x: Tensor) -> Tensor:
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     """Return x as a matrix: the axes before one, and those from it on."""
-    axis = node.integer("axis", 1)
     axis = axis + x.rank if axis < 0 else axis
     return F.reshape(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
 
 
 @converts("Transpose")
-def transpose(node: Node, x: Tensor) -> Tensor:
+def transpose(x: Tensor, *, perm: list[int] | None = None) -> Tensor:
     """Return x with its axes in another order, by default reversed."""
-    return F.transpose(x, node.integers("perm", list(range(x.rank))[::-1]))
+    return F.transpose(x, perm or list(range(x.rank))[::-1])
 
 
 @converts("Squeeze")
-def squeeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
+def squeeze(x: Tensor, given: Known | None = None, *, axes: list[int] | None = None) -> Tensor:
     """Return x without axes of size 1."""
-    if axes is None and "axes" not in node:
-        return F.squeeze(x)
-    return F.squeeze(x, numbers(axes) if axes is not None else node.integers("axes"))
+    return F.squeeze(x, axes if given is None else numbers(given))
 
 
 @converts("Unsqueeze")
@@ -77,18 +74,26 @@ def expand(x: Tensor, shape: Known) -> Tensor:
 
 
 @converts("Concat")
-def concat(node: Node, *parts: Tensor) -> Tensor:
+def concat(*parts: Tensor, axis: int = 1) -> Tensor:
     """Return tensors one after another along an axis."""
-    return F.concat(parts, node.integer("axis", 1))
+    return F.concat(parts, axis)
 
 
 @converts("Split")
-def split(node: Node, x: Tensor, lengths: Known | None = None) -> tuple[Tensor, ...]:
+def split_(
+    node: Node,
+    x: Tensor,
+    lengths: Known | None = None,
+    *,
+    axis: int = 0,
+    split: list[int] | None = None,
+    num_outputs: int | None = None,
+) -> tuple[Tensor, ...]:
     """Return parts of x along an axis, of given sizes or as equal as possible."""
-    axis = node.integer("axis", 0)
-    if lengths is not None or "split" in node:
-        return F.split(x, numbers(lengths) if lengths is not None else node.integers("split"), axis)
-    count = node.integer("num_outputs", node.outputs)
+    split = split if lengths is None else numbers(lengths)
+    if split is not None:
+        return F.split(x, split, axis)
+    count = node.outputs if num_outputs is None else num_outputs
     size = x.shape[axis]
     each = -(-size // count)
     return F.split(x, [each] * (count - 1) + [size - each * (count - 1)], axis)
@@ -101,35 +106,34 @@ def tile(x: Tensor, repeats: Known) -> Tensor:
 
 
 @converts("Trilu")
-def triangle(node: Node, x: Tensor, diagonal: Known | None = None) -> Tensor:
+def triangle(x: Tensor, diagonal: Known | None = None, *, upper: bool = True) -> Tensor:
     """Return matrices with zeros below, or above, a diagonal."""
-    place = 0 if diagonal is None else numbers(diagonal)[0]
-    return F.triu(x, place) if node.flag("upper", True) else F.tril(x, place)
+    return (F.triu if upper else F.tril)(x, 0 if diagonal is None else numbers(diagonal)[0])
 
 
 @converts("ReverseSequence")
-def reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
-    """Return each sequence with its first elements, as many as its length says, turned round."""
-    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
-    count = x.shape[time]
-    places = F.reshape(F.arange(count), [-1 if i == time else 1 for i in range(x.rank)])
-    ends = F.reshape(lengths, [-1 if i == batch else 1 for i in range(x.rank)])
-    turned = F.where(
-        places < ends, ends - 1 - places, F.broadcast_to(places, F.add(places, ends).shape)
-    )
-    return F.gather(x, F.broadcast_to(turned, x.shape), time)
+def reverse_sequence(
+    x: Tensor, lengths: Tensor, *, time_axis: int = 0, batch_axis: int = 1
+) -> Tensor:
+    """Return each sequence with its first elements, as many as its length says, reversed."""
+    steps = F.arange(x.shape[time_axis])
+    steps = F.reshape(steps, [-1 if i == time_axis else 1 for i in range(x.rank)])
+    ends = F.reshape(lengths, [-1 if i == batch_axis else 1 for i in range(x.rank)])
+    same = F.broadcast_to(steps, F.add(steps, ends).shape)
+    reversed_ = F.where(steps < ends, ends - 1 - steps, same)
+    return F.gather(x, F.broadcast_to(reversed_, x.shape), time_axis)
 
 
 # Blocks of pixels as channels, and back.
 
 
 @converts("DepthToSpace")
-def depth_to_space(node: Node, x: Tensor) -> Tensor:
+def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Return channels spread over blocks of pixels; `mode` says which channels go where."""
-    size = node.integer("blocksize")
+    size = blocksize
     batch, channels, height, width = x.shape
     rest = channels // (size * size)
-    if node.text("mode", "DCR") == "DCR":
+    if mode == "DCR":
         parts = F.reshape(x, [batch, size, size, rest, height, width])
         turned = F.transpose(parts, [0, 3, 4, 1, 5, 2])
     else:
@@ -139,12 +143,12 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("SpaceToDepth")
-def space_to_depth(node: Node, x: Tensor) -> Tensor:
+def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Return blocks of pixels as channels."""
-    size = node.integer("blocksize")
+    size = blocksize
     batch, channels, height, width = x.shape
     parts = F.reshape(x, [batch, channels, height // size, size, width // size, size])
-    if node.text("mode", "DCR") == "DCR":
+    if mode == "DCR":
         turned = F.transpose(parts, [0, 3, 5, 1, 2, 4])
     else:
         turned = F.transpose(parts, [0, 1, 3, 5, 2, 4])
@@ -155,9 +159,9 @@ def space_to_depth(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("Einsum")
-def einsum(node: Node, *operands: Tensor) -> Tensor:
+def einsum(node: Node, *operands: Tensor, equation: str) -> Tensor:
     """Return the sum of products that the equation names, two operands at a time."""
-    terms, output = _parsed(node, operands)
+    terms, output = _parsed(node, equation.replace(" ", ""), operands)
     plain = [_diagonal(x, term) for x, term in zip(operands, terms, strict=True)]
     remaining = list(plain)
     x, axes = remaining.pop(0)
@@ -172,9 +176,8 @@ def einsum(node: Node, *operands: Tensor) -> Tensor:
     return F.transpose(x, [axes.index(axis) for axis in output])
 
 
-def _parsed(node: Node, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
+def _parsed(node: Node, equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
     """Return the axes of each operand and of the result by letters, `...` written out."""
-    equation = node.text("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(operands) or not re.fullmatch(r"[a-zA-Z.,]*", left):

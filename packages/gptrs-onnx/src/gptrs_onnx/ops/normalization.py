@@ -5,29 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import onnx_ir as ir
-
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs.api.programs import dtypes
-from gptrs_onnx.element_types import dtype_of
+from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Known, Node, converts, numbers
 
 
 @converts("BatchNormalization")
 def batch_normalization(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return channels shifted and scaled: by given statistics, or in training mode by their own."""
-    epsilon = node.number("epsilon", 1e-5)
-    if not node.flag("training_mode"):
+    if not training_mode:
         return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
     axes = [axis for axis in range(x.rank) if axis != 1]
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 else x
     found = F.variance_and_mean(wide, axes)
     own_variance, own_mean = (F.cast(each, mean.dtype) for each in found)
     result = F.cast(_by_channel(_standardized(wide, axes, epsilon), scale, bias), x.dtype)
-    momentum = node.number("momentum", 0.9)
     running = [
         given * momentum + own * (1.0 - momentum)
         for given, own in ((mean, own_mean), (variance, own_variance))
@@ -45,10 +48,11 @@ def _by_statistics(
 
 
 @converts("InstanceNormalization")
-def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def instance_normalization(
+    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5
+) -> Tensor:
     """Return each channel of each example with mean 0 and variance 1, shifted and scaled."""
-    normal = _standardized(x, range(2, x.rank), node.number("epsilon", 1e-5))
-    return _by_channel(normal, scale, bias)
+    return _by_channel(_standardized(x, range(2, x.rank), epsilon), scale, bias)
 
 
 def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
@@ -67,9 +71,9 @@ def _by_channel(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
 
 @converts("MeanVarianceNormalization")
-def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
+def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
     """Return x less its mean over axes, over its deviation there plus 1e-9."""
-    axes = [axis % x.rank for axis in node.integers("axes", [0, 2, 3])]
+    axes = [axis % x.rank for axis in axes]
     variance, mean = F.variance_and_mean(x, axes, keepdims=True)
     apart = x - mean
     return (apart - F.mean(apart, axes, keepdims=True)) / (F.sqrt(variance) + 1e-9)
@@ -77,16 +81,20 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 
 @converts("LayerNormalization")
 def layer_normalization(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None
+    node: Node,
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: DType = dtypes.f32,
 ) -> tuple[Tensor, ...]:
     """Return the elements from an axis on with mean 0 and variance 1, shifted and scaled."""
-    axis = node.integer("axis", -1) % x.rank
-    epsilon = node.number("epsilon", 1e-5)
-    stash = dtype_of(node.integer("stash_type", int(ir.DataType.FLOAT)), f"{node}")
-    axes = list(range(axis, x.rank))
-    if not (node.wants(1) or node.wants(2)) and scale.shape == x.shape[axis:]:
+    axes = list(range(axis % x.rank, x.rank))
+    if not (node.wants(1) or node.wants(2)) and scale.shape == x.shape[axes[0] :]:
         return (F.layer_norm(x, scale, bias, epsilon, axes),)
-    wide = F.cast(x, stash)
+    wide = F.cast(x, stash_type)
     variance, mean = F.variance_and_mean(wide, axes, keepdims=True)
     normal = F.cast(F.layer_norm(wide, epsilon=epsilon, axes=axes), x.dtype) * scale
     made = normal if bias is None else normal + bias
@@ -94,22 +102,29 @@ def layer_normalization(
 
 
 @converts("RMSNormalization")
-def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
+def rms_normalization(
+    x: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: DType = dtypes.f32,
+) -> Tensor:
     """Return the elements from an axis on divided by their root mean square, scaled."""
-    axis = node.integer("axis", -1) % x.rank
-    epsilon = node.number("epsilon", 1e-5)
-    if axis == x.rank - 1 and scale.shape == x.shape[-1:] and scale.dtype == x.dtype:
+    axes = list(range(axis % x.rank, x.rank))
+    if len(axes) == 1 and scale.shape == x.shape[-1:] and scale.dtype == x.dtype:
         return F.rms_norm(x, scale, epsilon)
-    stash = dtype_of(node.integer("stash_type", int(ir.DataType.FLOAT)), f"{node}")
-    wide = F.cast(x, stash)
-    mean = F.mean(wide * wide, list(range(axis, x.rank)), keepdims=True)
+    wide = F.cast(x, stash_type)
+    mean = F.mean(wide * wide, axes, keepdims=True)
     return F.cast(wide * F.rsqrt(mean + epsilon), scale.dtype) * scale
 
 
 @converts("GroupNormalization")
-def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def group_normalization(
+    node: Node, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
+) -> Tensor:
     """Return groups of channels with mean 0 and variance 1, each channel shifted and scaled."""
-    groups, epsilon = node.integer("num_groups"), node.number("epsilon", 1e-5)
+    groups = num_groups
     batch, channels, *spatial = x.shape
     flat = F.reshape(x, [batch, groups, (channels // groups) * math.prod(spatial)])
     normal = F.reshape(_standardized(flat, [2], epsilon), x.shape)
@@ -119,10 +134,9 @@ def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> T
 
 
 @converts("LpNormalization")
-def lp_normalization(node: Node, x: Tensor) -> Tensor:
+def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Return x divided by its 1- or 2-norm along an axis; zeros stay."""
-    axis = node.integer("axis", -1)
-    if node.integer("p", 2) == 1:
+    if p == 1:
         length = F.sum(F.abs(x), axis, keepdims=True)
     else:
         length = F.sqrt(F.sum(x * x, axis, keepdims=True))
@@ -131,10 +145,10 @@ def lp_normalization(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("LRN")
-def local_response_normalization(node: Node, x: Tensor) -> Tensor:
+def local_response_normalization(
+    x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Tensor:
     """Return x divided by a power of the squares in channels nearby (Krizhevsky et al. 2012)."""
-    size, bias = node.integer("size"), node.number("bias", 1.0)
-    alpha, beta = node.number("alpha", 1e-4), node.number("beta", 0.75)
     low = (size - 1) // 2
     sides = [(0, 0), (low, size - 1 - low), *[(0, 0)] * (x.rank - 2)]
     squares = F.pad(x * x, sides)
@@ -148,62 +162,84 @@ def local_response_normalization(node: Node, x: Tensor) -> Tensor:
 # Reductions along axes.
 
 
-_REDUCE: dict[str, Callable[[Tensor, Sequence[int], bool], Tensor]] = {
-    "ReduceSum": F.sum,
-    "ReduceProd": F.prod,
-    "ReduceMax": F.max,
-    "ReduceMin": F.min,
-    "ReduceMean": lambda x, axes, keep: _mean(x, axes, keep),
-    "ReduceL1": lambda x, axes, keep: F.sum(F.abs(x), axes, keep),
-    "ReduceL2": lambda x, axes, keep: _length(x, axes, keep),
-    "ReduceSumSquare": lambda x, axes, keep: F.sum(x * x, axes, keep),
-    "ReduceLogSum": lambda x, axes, keep: F.log(F.sum(x, axes, keep)),
-    "ReduceLogSumExp": lambda x, axes, keep: F.logsumexp(x, axes, keep),
-}
-
-
-@converts(*_REDUCE)
-def reduced(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
-    """Reduce along `axes`, by default all, keeping them with size 1 unless told otherwise."""
-    named = numbers(axes) if axes is not None else node.integers("axes", [])
-    if not named and node.flag("noop_with_empty_axes"):
-        if node.op_type in ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean"):
-            return x
-        return _REDUCE[node.op_type](F.expand_dims(x, 0), [0], False)
-    places = named or range(x.rank)
-    keep = node.flag("keepdims", True)
-    if x.dtype.is_bool:
-        reduce = F.any if node.op_type == "ReduceMax" else F.all
-        return reduce(x, list(places), keep)
-    return _REDUCE[node.op_type](x, list(places), keep)
+Reduction = Callable[..., Tensor]
 
 
 def _mean(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
     if x.dtype.is_float:
         return F.mean(x, axes, keep)
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
-    return F.div(F.sum(x, axes, keep), count)
+    return F.div(F.sum(x, axes, keep), math.prod(x.shape[axis] for axis in axes))
+
+
+def _absolute_sum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
+    return F.sum(F.abs(x), axes, keep)
+
+
+def _sum_of_squares(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
+    return F.sum(x * x, axes, keep)
 
 
 def _length(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return F.sqrt(F.sum(x * x, axes, keep))
+    return F.sqrt(_sum_of_squares(x, axes, keep))
 
 
-@converts("ArgMax", "ArgMin")
-def argmax_or_argmin(node: Node, x: Tensor) -> Tensor:
-    """Return the place of the first, or last, largest or smallest element along an axis."""
-    function = F.argmax if node.op_type == "ArgMax" else F.argmin
-    axis, keep = node.integer("axis", 0) % x.rank, node.flag("keepdims", True)
-    if not node.flag("select_last_index"):
-        return function(x, axis, keep)
-    return (x.shape[axis] - 1) - function(F.flip(x, axis), axis, keep)
+def _log_sum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
+    return F.log(F.sum(x, axes, keep))
 
 
-@converts("CumSum", "CumProd")
-def cumulative(node: Node, x: Tensor, axis: Known) -> Tensor:
+@converts.each(
+    {
+        "ReduceSum": F.sum,
+        "ReduceProd": F.prod,
+        "ReduceMax": F.max,
+        "ReduceMin": F.min,
+        "ReduceMean": _mean,
+        "ReduceL1": _absolute_sum,
+        "ReduceL2": _length,
+        "ReduceSumSquare": _sum_of_squares,
+        "ReduceLogSum": _log_sum,
+        "ReduceLogSumExp": F.logsumexp,
+    }
+)
+def reduced(
+    function: Reduction,
+    x: Tensor,
+    given: Known | None = None,
+    *,
+    axes: Sequence[int] = (),
+    keepdims: bool = True,
+    noop_with_empty_axes: bool = False,
+) -> Tensor:
+    """Reduce along `axes`, by default all, keeping them with size 1 unless told otherwise."""
+    named = axes if given is None else numbers(given)
+    if not named and noop_with_empty_axes:
+        if function in (F.sum, F.prod, F.max, F.min, _mean):
+            return x
+        return function(F.expand_dims(x, 0), [0], False)
+    if x.dtype.is_bool:
+        function = F.any if function is F.max else F.all
+    return function(x, list(named or range(x.rank)), keepdims)
+
+
+@converts.each({"ArgMax": F.argmax, "ArgMin": F.argmin})
+def argmax_or_argmin(
+    function: Reduction,
+    x: Tensor,
+    *,
+    axis: int = 0,
+    keepdims: bool = True,
+    select_last_index: bool = False,
+) -> Tensor:
+    """Return the index of the first, or last, largest or smallest element along an axis."""
+    axis %= x.rank
+    if not select_last_index:
+        return function(x, axis, keepdims)
+    return (x.shape[axis] - 1) - function(F.flip(x, axis), axis, keepdims)
+
+
+@converts.each({"CumSum": F.cumsum, "CumProd": F.cumprod})
+def cumulative(
+    function: Reduction, x: Tensor, axis: Known, *, exclusive: bool = False, reverse: bool = False
+) -> Tensor:
     """Return sums or products of what comes before along an axis."""
-    function = F.cumsum if node.op_type == "CumSum" else F.cumprod
-    along = numbers(axis)[0]
-    return function(x, along, reverse=node.flag("reverse"), exclusive=node.flag("exclusive"))
+    return function(x, numbers(axis)[0], reverse=reverse, exclusive=exclusive)

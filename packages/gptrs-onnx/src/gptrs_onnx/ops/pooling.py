@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -90,38 +90,28 @@ def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
 
 
 @converts("AveragePool")
-def average_pool(node: Node, x: Tensor) -> Tensor:
+def average_pool(node: Node, x: Tensor, *, count_include_pad: bool = False) -> Tensor:
     """Return the mean under each window; padding counts as zeros only if the node says so."""
-    counts = node.flag("count_include_pad")
-    return F.average_pool(x, **_windows(node, x), count_include_pad=counts)
+    return F.average_pool(x, **_windows(node, x), count_include_pad=count_include_pad)
 
 
 @converts("LpPool")
-def lp_pool(node: Node, x: Tensor) -> Tensor:
+def lp_pool(node: Node, x: Tensor, *, p: int = 2) -> Tensor:
     """Return the p-norm of what is under each window."""
-    order, powers = node.integer("p", 2), _power(F.abs(x), node.integer("p", 2))
-    sums = F.average_pool(powers, **_windows(node, x), divisor_override=1)
-    return F.sqrt(sums) if order == 2 else F.pow(sums, 1.0 / order)
+    powers = _power(F.abs(x), p)
+    return _root(F.average_pool(powers, **_windows(node, x), divisor_override=1), p)
 
 
-@converts("GlobalAveragePool")
-def global_average_pool(x: Tensor) -> Tensor:
-    """Return the mean of each channel."""
-    return F.mean(x, list(range(2, x.rank)), keepdims=True)
-
-
-@converts("GlobalMaxPool")
-def global_max_pool(x: Tensor) -> Tensor:
-    """Return the largest element of each channel."""
-    return F.max(x, list(range(2, x.rank)), keepdims=True)
+@converts.each({"GlobalAveragePool": F.mean, "GlobalMaxPool": F.max})
+def global_pool(function: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """Return the mean or the largest element of each channel."""
+    return function(x, list(range(2, x.rank)), keepdims=True)
 
 
 @converts("GlobalLpPool")
-def global_lp_pool(node: Node, x: Tensor) -> Tensor:
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
     """Return the p-norm of each channel."""
-    order = node.integer("p", 2)
-    sums = F.sum(_power(F.abs(x), order), list(range(2, x.rank)), keepdims=True)
-    return F.sqrt(sums) if order == 2 else F.pow(sums, 1.0 / order)
+    return _root(global_pool(F.sum, _power(F.abs(x), p)), p)
 
 
 class _Windows(TypedDict):
@@ -154,20 +144,30 @@ def _power(x: Tensor, order: int) -> Tensor:
     return x if order == 1 else x * x if order == 2 else F.pow(x, float(order))
 
 
+def _root(x: Tensor, order: int) -> Tensor:
+    return F.sqrt(x) if order == 2 else F.pow(x, 1.0 / order)
+
+
 @converts("MaxUnpool")
-def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Known | None = None) -> Tensor:
+def max_unpool(
+    x: Tensor,
+    places: Tensor,
+    shape: Known | None = None,
+    *,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Tensor:
     """Return zeros with the elements of x at the places that `MaxPool` gave.
 
     The places are those of the shape that the windows give; `shape` adds zeros at the ends.
     """
-    kernel = node.integers("kernel_shape")
-    count = len(kernel)
-    strides = node.integers("strides", [1] * count)
-    pads = node.integers("pads", [0] * (2 * count))
+    count = len(kernel_shape)
+    strides, pads = strides or [1] * count, pads or [0] * (2 * count)
     inferred = list(x.shape[:2])
     for i, size in enumerate(x.shape[2:]):
         cut = pads[i] + pads[i + count] if shape is None else 0
-        inferred.append((size - 1) * strides[i] + kernel[i] - cut)
+        inferred.append((size - 1) * strides[i] + kernel_shape[i] - cut)
     zeros = F.zeros([math.prod(inferred)], x.dtype)
     flat = F.scatter(zeros, F.reshape(places, [-1]), F.reshape(x, [-1]), 0)
     made = F.reshape(flat, inferred)

@@ -6,6 +6,7 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
+from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops.arithmetic import converted, product
 from gptrs_onnx.ops.convolution import convolved
@@ -38,14 +39,21 @@ def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
 
 
 @converts("QuantizeLinear")
-def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def quantize_linear(
+    node: Node,
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
     """Return `round(x / scale) + zero` as codes, for a tensor, an axis, or blocks along it."""
-    axis = node.integer("axis", 1)
-    axis = axis % x.rank if x.rank else 0
-    block = node.integer("block_size", 0)
+    axis, block = axis % x.rank if x.rank else 0, block_size
     dtype = dtypes.ui8 if zero is None else zero.dtype
-    if node.integer("output_dtype", 0):
-        dtype = node.attribute("output_dtype", "DType")
+    if output_dtype:
+        dtype = dtype_of(output_dtype, str(node))
     wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
     ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
     if dtype.is_float:
@@ -54,14 +62,19 @@ def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = 
 
 
 @converts("DequantizeLinear")
-def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def dequantize_linear(
+    node: Node,
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
     """Return `(x - zero) * scale` in the type of the scale."""
-    axis = node.integer("axis", 1)
-    axis = axis % x.rank if x.rank else 0
-    block = node.integer("block_size", 0)
-    out = scale.dtype
-    if node.integer("output_dtype", 0):
-        out = node.attribute("output_dtype", "DType")
+    axis, block = axis % x.rank if x.rank else 0, block_size
+    out = dtype_of(output_dtype, str(node)) if output_dtype else scale.dtype
     if x.dtype.is_float:
         codes = F.cast(x, dtypes.f32)
     else:

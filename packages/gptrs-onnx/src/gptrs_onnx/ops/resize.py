@@ -117,18 +117,19 @@ _CUBIC = -0.75
 
 
 @converts("GridSample")
-def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
+def grid_sample(
+    node: Node,
+    x: Tensor,
+    grid: Tensor,
+    *,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> Tensor:
     """Return x [N, C, spatial..] at places in [-1, 1] (Jaderberg et al. 2015)."""
-    mode = node.text("mode", "linear")
-    mode = _MODES.get(mode, mode)
-    padding = node.text("padding_mode", "zeros")
-    if mode not in ("nearest", "linear", "cubic") or padding not in (
-        "zeros",
-        "border",
-        "reflection",
-    ):
+    mode, padding, corners = _MODES.get(mode, mode), padding_mode, align_corners
+    if mode not in _KNOWN["mode"] or padding not in ("zeros", "border", "reflection"):
         node.refuse(f"has the mode {mode[:40]!a} or padding {padding[:40]!a}")
-    corners = node.flag("align_corners")
     spatial = x.shape[2:]
     count = len(spatial)
     if mode == "cubic" and count != 2:
@@ -216,13 +217,24 @@ def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> T
 
 
 @converts("RoiAlign")
-def roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
+def roi_align(
+    node: Node,
+    x: Tensor,
+    rois: Tensor,
+    batches: Tensor,
+    *,
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+) -> Tensor:
     """Return means or maxima of samples in bins of regions (He et al. 2017)."""
-    height, width = node.integer("output_height", 1), node.integer("output_width", 1)
-    ratio, scale = node.integer("sampling_ratio", 0), node.number("spatial_scale", 1.0)
+    height, width, ratio, scale = output_height, output_width, sampling_ratio, spatial_scale
     if ratio <= 0:
         node.refuse("chooses the number of samples by the sizes of regions, which are data")
-    half = 0.5 if node.text("coordinate_transformation_mode", "half_pixel") == "half_pixel" else 0.0
+    half = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
     left, top, right, bottom = (F.squeeze(part, -1) * scale - half for part in F.split(rois, 4, -1))
     tall, wide = bottom - top, right - left
     if not half:
@@ -234,9 +246,9 @@ def roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
     shape = [count, height * ratio, width * ratio]
     down = F.broadcast_to(F.expand_dims(rows, 2), shape)
     across = F.broadcast_to(F.expand_dims(columns, 1), shape)
-    parts = _bilinear(images, down, across, keep=node.text("mode", "avg") == "max")
+    parts = _bilinear(images, down, across, keep=mode == "max")
     channels = x.shape[1]
-    if node.text("mode", "avg") == "max":
+    if mode == "max":
         boxes = F.reshape(parts, [4, count, channels, height, ratio, width, ratio])
         return F.max(boxes, [0, 4, 6])
     boxes = F.reshape(parts, [count, channels, height, ratio, width, ratio])
