@@ -101,7 +101,7 @@ def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[Tenso
     """Return what computes a composite, a reason against it, or None for kinds without a kernel."""
     found = _CLAIMS.get(op.kind) if is_on() else None
     if found is None:
-        return None
+        return _DECLINED.get(op.kind)
     given = dict(zip(op.operand_names_given, operands, strict=True))
     try:
         claimed = found(_Call(op, given, results[0]))
@@ -332,11 +332,6 @@ def _window(call: _Call, kernel: Shape) -> dict[str, Shape]:
     }
 
 
-def _conv1d(call: _Call) -> Claimed:
-    del call
-    return Declined("the kernels take images; patches of sequences are rows of a product")
-
-
 def _grouped_linear(call: _Call) -> Claimed:
     x, weight, groups = call.operands("x", "weight", "groups")
     if not fits_grouped([x, weight, groups.with_dtype(dtypes.si64)]):
@@ -375,9 +370,20 @@ _CLAIMS: dict[str, _Claim] = {
     "paged_attention.v1": _paged_attention,
     "update_pages.v1": _update_pages,
     "linear.v1": _linear,
-    "conv1d.v1": _conv1d,
     "conv2d.v1": _conv2d,
     "depthwise_conv2d.v1": _conv2d,
     "grouped_linear.v1": _grouped_linear,
     "rotary.v1": _rotary,
 }
+_OPS = Declined("it is an op or two, which have kernels and fold with their neighbours")
+_DECLINED: dict[str, Declined] = {
+    "conv1d.v1": Declined("the kernels take images; patches of sequences are rows of a product"),
+    # A kernel of its own would write what the product before it holds in registers; without a
+    # product, the whole chain of elementwise ops around it is one kernel, which a call would cut.
+    "gelu.v1": Declined("layers take it in as their activation, and elementwise chains as a part"),
+    "log_softmax.v1": Declined("there is no kernel for it; its sums and powers have theirs"),
+    "max_pool.v1": _OPS,
+    "average_pool.v1": _OPS,
+    "global_average_pool.v1": _OPS,
+}
+"""Why it is better to inline these, whatever their operands are."""
