@@ -222,7 +222,10 @@ class Backend(ABC):
     """
 
     def legalize(self) -> Sequence[Pass]:
-        """Return the passes that replace what the backend does not take, see `Pipeline`."""
+        """Return the passes that replace what the backend does not take, see `Pipeline`.
+
+        They run before parameters are folded: what calls of claimed composites take in goes here.
+        """
         return ()
 
     def fuse(self) -> Sequence[Pass]:
