@@ -47,7 +47,7 @@ from gptrs_backend_jax.lowerings import TABLE
 
 
 class JaxBackend(KeptPrograms, Backend):
-    """Runs every op, on every element type but for `rng_normal` of f64, on one device of JAX."""
+    """Runs every op, on every element type except `rng_normal` of f64, on one device of JAX."""
 
     name = "jax"
     shares_functions = True
@@ -86,11 +86,11 @@ class JaxBackend(KeptPrograms, Backend):
         return TABLE.refusal(op, operands, results)
 
     def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
-        """Return True: weights stay packed on the device, XLA decodes them where they are used."""
+        """Return True: weights remain packed on the device, XLA decodes them on use."""
         return True
 
     def padded_size(self, size: int) -> int:
-        """Return the next power of two: XLA compiles for seconds, and for each size anew."""
+        """Return the next power of two: XLA compiles for seconds, and again for each size."""
         return 1 << (size - 1).bit_length()
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> JaxExecutable:
@@ -110,7 +110,7 @@ class JaxBackend(KeptPrograms, Backend):
         if found is not None:
             return found
         started = time.perf_counter()
-        # Devices with memory of their own copy pages quickly; a mesh would ask all of its devices.
+        # Devices with separate memory copy pages quickly; on a mesh all devices would take part.
         made = JaxExecutable(
             program, roles, self.device, self._compiled, key,
             for_one_cpu=self._grid is None and self.device.platform == "cpu",
@@ -120,9 +120,9 @@ class JaxBackend(KeptPrograms, Backend):
         return made
 
     def serialize(self, executable: Executable) -> bytes | None:
-        """Return an executable as bytes, None for one of a mesh, and where JAX cannot.
+        """Return an executable as bytes, None on a mesh, and if JAX cannot serialize it.
 
-        One that was read itself is what is on disk, as long as it is there.
+        An executable that was read itself is on disk already, as long as the file exists.
         """
         if not isinstance(executable, JaxExecutable) or self._grid is not None:
             return None
@@ -169,7 +169,7 @@ class JaxBackend(KeptPrograms, Backend):
         return self.require_grid().placed(source, sharding)
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:
-        """Return None for what is in the memory of a device."""
+        """Return None for a buffer on a device."""
         return buffer.array if isinstance(buffer, HostValue) else None
 
     def copy(self, buffer: Buffer) -> Buffer:

@@ -1,4 +1,4 @@
-"""JAX itself, as far as the backend asks it for devices, arrays and compiled functions."""
+"""The part of JAX that the backend uses: devices, arrays and compiled functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def join_processes(
 ) -> None:
     """Meet the other processes, before JAX looks for devices; RuntimeError if it has.
 
-    What is None JAX asks of the launcher that it finds; ValueError if there is none. JAX ends this
+    JAX gets values that are None from the launcher; ValueError if it finds none. JAX ends this
     process when another one ends, unless it is to `outlive` that.
     """
     if outlive:
@@ -58,7 +58,7 @@ def join_processes(
 
 
 def leave_processes() -> None:
-    """Tell the other processes that this one ends; nothing if it met none."""
+    """Notify the other processes that this one ends; no effect if there are none."""
     _jax.distributed.shutdown()
 
 
@@ -73,13 +73,13 @@ def local_devices(platform: str | None) -> Sequence[Device]:
 
 
 def wide_types() -> AbstractContextManager[object]:
-    """Return a scope in which JAX knows types of 64 bits."""
+    """Return a scope in which 64-bit types are enabled in JAX."""
     return cast("AbstractContextManager[object]", _jax.enable_x64(True))
 
 
 @contextmanager
 def all_types(device: Device) -> Generator[None]:
-    """Scope in which JAX knows types of 64 bits, and puts arrays on `device`."""
+    """Scope in which 64-bit types are enabled in JAX, and arrays are put on `device`."""
     with wide_types(), _jax.default_device(device):
         yield
 
@@ -111,7 +111,7 @@ def compiled(
     """
     structures = [_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
     with all_types(device), warnings.catch_warnings():
-        # A donated input that fits no result is freed, which is what was asked for.
+        # A donated input that matches no result is freed, as requested.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = _jax.jit(function, donate_argnums=tuple(donated)).lower(*structures)
         return cast("Callable[..., Results]", lowered.compile(dict(options)))
@@ -123,7 +123,7 @@ def platform_version(device: Device) -> str:
 
 
 def serialized(function: Callable[..., object]) -> bytes | None:
-    """Return what `compiled` made as bytes; None where JAX cannot."""
+    """Return a compiled function as bytes; None if JAX cannot serialize it."""
     try:
         return cast("bytes", _dump(function)[0])
     except (ValueError, NotImplementedError, _jax.errors.JaxRuntimeError):
@@ -133,9 +133,9 @@ def serialized(function: Callable[..., object]) -> bytes | None:
 def deserialized(
     code: bytes, inputs: int, results: object, device: Device
 ) -> Callable[..., Any] | None:
-    """Return what was `serialized`, a function of so many `inputs`; None if JAX cannot load it.
+    """Return the `serialized` function of so many `inputs`; None if JAX cannot load it.
 
-    `results` has the nesting of what it returns.
+    `results` has the nesting of its results.
     """
     structure = _jax.tree_util.tree_structure
     try:
@@ -146,14 +146,15 @@ def deserialized(
             backend=cast("Any", device).client,
             execution_devices=[device],
         )
-    # JAX raises what its pickles do: they are of this version, but may name what is not there.
+    # JAX raises the errors of unpickling: pickles are of this version, but may name missing
+    # objects.
     except Exception:
         return None
     return cast("Callable[..., Any]", found)
 
 
 def program_text(function: Callable[..., object]) -> str | None:
-    """Return what `compiled` made in the language of XLA, None for other functions."""
+    """Return the compiled function in the language of XLA, None for other functions."""
     as_text = cast("Callable[[], str | None] | None", getattr(function, "as_text", None))
     return None if as_text is None else as_text()
 

@@ -52,7 +52,7 @@ def _to_complex(x: Array, source: DType, target: DType) -> Array:
 def _to_float(x: Array, source: DType, target: DType) -> Array:
     if source.is_float:
         if source is dtypes.f64 and target is dtypes.f16:
-            x = _rounded_to_odd_f32(x)  # XLA goes by f32 and rounds twice
+            x = _rounded_to_odd_f32(x)  # XLA converts through f32 and rounds twice
         wide = widen(source, x)
         if target is dtypes.f64 and source in (dtypes.f32, dtypes.bf16):
             return _f32_to_f64(wide)
@@ -101,7 +101,7 @@ def _rounded_to_53_bits(x: Array) -> Array:
 
 def _float_to_integer(x: Array, target: DType) -> Array:
     low, high = integer_limits(target)
-    # `high` itself may be no float, but the power of two above it is.
+    # `high` itself may not be representable, but the power of two above it is.
     too_high, too_low = x >= float(high + 1), x <= float(low) - (1.0 if target.bits < 32 else 0.0)
     inside = ~(too_high | too_low | (x != x))
     whole = lax.convert_element_type(
@@ -118,18 +118,19 @@ def _integer_to_integer(x: Array, source: DType, target: DType) -> Array:
     return wrap(target, lax.convert_element_type(lax.clamp(least, x, most), held(target)))
 
 
-# Small inputs that stay on the host until a program runs, which takes them along.
+# Small inputs that remain on the host until a program runs, which transfers them.
 
 
 MOST_BYTES = 1 << 16
-"""The largest array that is worth it: JAX needs 35 us to put one on a device, whatever its size,
-and less than one more to take it along when a program is called."""
+"""The largest array for which this pays: JAX needs 35 us to put one on a device, for any size, and
+less than one more to pass it when a program is called.
+"""
 
 _OF_TWO_LAYOUTS = frozenset(dtype.numpy for dtype in dtypes.ALL if dtype.bits == 4)
 
 
 class HostValue:
-    """A buffer of few bytes: an array that nobody writes, with its copy on the device if asked."""
+    """A small buffer: a read-only array, with a copy on the device on demand."""
 
     __slots__ = ("_on_device", "array", "dtype", "shape")
 

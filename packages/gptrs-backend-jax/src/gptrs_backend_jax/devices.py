@@ -15,7 +15,7 @@ from gptrs_backend_jax.plugin import VARIABLE
 _THREADS_VARIABLE = "NPROC"
 """XLA reads the number of its threads from it when its CPU client starts."""
 _CPU_OPTIONS: Mapping[str, bool | str] = {
-    # Products alone are left to the library YNN, which halves their time. With its fusions of sums,
+    # Only products are left to the library YNN, which halves their time. With its fusions of sums,
     # too, jaxlib 0.10.2 gives wrong sums of products of broadcast operands: a depthwise convolution
     # was off by 25. The conformance kit found it.
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
@@ -23,24 +23,24 @@ _CPU_OPTIONS: Mapping[str, bool | str] = {
 _FAMILIES = {"cuda": "gpu", "rocm": "gpu"}
 """Names that users know, and the platforms that JAX has for them."""
 _OPTION = "xla_"
-"""How the names of options begin: those of XLA's compiler."""
+"""The prefix of options for XLA's compiler."""
 _STEPS = "steps_at_once"
-"""An option of ours: how many steps of a generation one run takes."""
+"""Our own option: the number of steps of a generation in one run."""
 _FEW_STEPS, _MOST_STEPS = 8, 256
 
 
 _joined: list[ProcessGroup] = []
 """The processes that this one has met."""
 _started: dict[str, int | None] = {}
-"""Platforms that JAX has started here, each with the threads that were asked for then."""
+"""Platforms that JAX has started here, each with the threads requested then."""
 
 
 def chosen_device(settings: BackendSettings) -> Device:
     """Return the device that `settings` name: `gpu:1`, `cuda`, `cpu`; the first of a platform.
 
-    Without a name it is the first of the platform in `GPTRS_JAX_PLATFORM`, else of JAX's own. The
-    threads are those of XLA on the CPU, which are fixed when JAX starts in a process. BackendError,
-    with what to do, where the platform is not there, UsageError for a number that it does not have.
+    Without a name it is the first of the platform in `GPTRS_JAX_PLATFORM`, else of JAX's own.
+    `threads` are those of XLA on the CPU, fixed when JAX starts in a process. BackendError, with a
+    hint, if the platform is missing, UsageError for a device number that it does not have.
     """
     asked, _, number = (settings.device or "").partition(":")
     platform = asked or os.environ.get(VARIABLE) or None
@@ -56,8 +56,8 @@ def chosen_device(settings: BackendSettings) -> Device:
 def join(settings: BackendSettings) -> None:
     """Meet the processes of `settings`, the first time that it is called.
 
-    UsageError without a mesh, and for other processes than those of the first time; BackendError
-    where JAX has started without them, or they do not come.
+    UsageError without a mesh, and for other processes than the first time; BackendError if JAX has
+    started without them, or they do not connect.
     """
     group = settings.processes
     if group is None or _joined == [group]:
@@ -91,7 +91,7 @@ def _words(group: ProcessGroup) -> str:
 def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
     """Return the grid of the mesh in `settings`, of devices of the platform of `device`.
 
-    UsageError where there are too few of them, and for one device that is named beside a mesh.
+    UsageError if there are too few of them, or if a device is named together with a mesh.
     """
     assert settings.mesh is not None, "asked for one"
     if ":" in (settings.device or ""):
@@ -109,7 +109,7 @@ def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
 
 
 def device_name(device: Device, place: int) -> str:
-    """Return the name that `--device` takes for a device, `place` among those of its platform."""
+    """Return the name of a device for `--device`; `place` is its index on its platform."""
     return f"{device.platform}:{place}"
 
 
@@ -129,7 +129,7 @@ def all_devices(used: Sequence[Device]) -> list[DeviceInfo]:
 
 
 def ignored_settings(settings: BackendSettings, device: Device) -> list[str]:
-    """Return what cannot be had of `settings` on `device`, a sentence each."""
+    """Return the `settings` that `device` cannot honor, a sentence each."""
     threads, first = settings.threads, _started.get(device.platform)
     if threads is None or (device.platform == "cpu" and threads == first):
         return []
@@ -195,7 +195,7 @@ def compiler_options(
 
 
 def chosen_steps(given: Sequence[tuple[str, str]]) -> int:
-    """Return how many steps one run takes at most; UsageError for a number that is none."""
+    """Return how many steps one run takes at most; UsageError for an invalid number."""
     asked = dict(given).get(_STEPS)
     if asked is None:
         return _FEW_STEPS

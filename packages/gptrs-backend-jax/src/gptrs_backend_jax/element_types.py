@@ -1,7 +1,7 @@
-"""The types in which JAX holds and computes elements of PTIR, and the way between them.
+"""The types in which JAX stores and computes elements of PTIR, and their conversions.
 
-Integers of 4 bits are held as 8-bit ones in their range. Floats of 8 and 16 bits are held as they
-are and computed in f32, which holds each of them exactly; a result is rounded once.
+Integers of 4 bits are held as 8-bit ones in their range. Floats of 8 and 16 bits are stored in
+their type and computed in f32, which represents each of them exactly; a result is rounded once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
 COMPLEX = tuple(dtype for dtype in dtypes.ALL if dtype.is_complex)
 
 F8E4M3_GREATEST = 448.0
-"""The greatest value of f8e4m3, the one float type without infinities."""
+"""The greatest value of f8e4m3, the only float type without infinities."""
 
 
 def is_narrow_float(dtype: DType) -> bool:
@@ -48,7 +48,7 @@ def narrow(dtype: DType, x: Array) -> Array:
 
 
 def wrap(dtype: DType, x: Array) -> Array:
-    """Wrap integers of 4 bits to their range; other types stay as they are."""
+    """Wrap integers of 4 bits to their range; other types are returned unchanged."""
     if dtype.bits != 4:
         return x
     low = x & 15
@@ -71,8 +71,8 @@ def constant(array: np.ndarray, dtype: DType) -> np.ndarray:
 def order_keys(dtype: DType, x: Array) -> tuple[Array, Array | None]:
     """Return integers that order like `x`, with NaN greatest, and where `x` is NaN.
 
-    XLA takes subnormal numbers for zero when it compares floats on CPUs; their bits tell them
-    apart. -0.0 and 0.0 have one key. Integers and `i1` are their own keys, without NaN.
+    On CPUs, XLA treats subnormal numbers as zero when it compares floats; their bits distinguish
+    them. -0.0 and 0.0 have the same key. Integers and `i1` are their own keys, without NaN.
     """
     if not dtype.is_float:
         return x, None

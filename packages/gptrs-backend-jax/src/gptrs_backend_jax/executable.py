@@ -34,7 +34,7 @@ from gptrs_backend_jax.conversion import HostValue
 from gptrs_backend_jax.kept_programs import SerializedProgram
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
 
-# The kernels of one run and their times, as the profiler of JAX tells them.
+# The kernels of one run and their times, from the profiler of JAX.
 
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ _session = threading.Lock()
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = (\([^)]*\)|\S+) ([\w-]+)\(([^)]*)\)(.*)$")
 _INPUT = re.compile(r'op_name="inputs\[(\d+)\]"')
 _OUTER = ("while", "conditional", "call", "async-start", "async-done")
-"""Instructions whose kernels are told themselves."""
+"""Instructions whose kernels are reported separately."""
 
 
 class Kernels:
@@ -88,7 +88,7 @@ class Kernels:
 
 
 def profiled(work: Callable[[], Result], kernels: Kernels, tell: Tell) -> Result:
-    """Return what `work` gives, and tell of the kernels that it ran.
+    """Return the results of `work`, and report the kernels that it ran.
 
     While something else in this process uses the profiler of JAX, it runs without a report.
     """
@@ -114,9 +114,9 @@ def profiled(work: Callable[[], Result], kernels: Kernels, tell: Tell) -> Result
 
 
 def _events(path: Path) -> Iterator[tuple[str, float, float]]:
-    """Return the instruction of each kernel that ran, its start and what it took, in seconds.
+    """Return the instruction of each kernel that ran, its start and duration, in seconds.
 
-    Where there are devices besides the host, those that ran there.
+    If there are devices besides the host, only kernels on those.
     """
     planes = list(_profiler.ProfileData.from_file(str(path)).planes)
     of_devices = [plane for plane in planes if plane.name.startswith("/device:")]
@@ -129,7 +129,7 @@ def _events(path: Path) -> Iterator[tuple[str, float, float]]:
 
 
 def _instruction(event: Any) -> str | None:
-    """Return the instruction that an event is a run of, None for other events."""
+    """Return the instruction of a kernel event, None for other events."""
     if event.name.startswith("end: "):
         return None
     with suppress(ValueError, TypeError):
@@ -143,7 +143,7 @@ Compiled: TypeAlias = Callable[..., tuple[list[Array], Failure | None]]
 Maker: TypeAlias = Callable[
     [Compiled, Sequence[InputType], Sequence[int], Sequence[int | None]], Compiled
 ]
-"""Compiles a function of inputs of these types, some of them donated, some of them with heirs."""
+"""Compiles a function of inputs of these types, some of them donated, some reused by results."""
 
 
 class JaxExecutable(Executable):
@@ -160,7 +160,7 @@ class JaxExecutable(Executable):
         for_one_cpu: bool = False,
     ) -> None:
         self.key = key
-        """Tells what it was made of from all else, see `program_key`."""
+        """Identifies its program and settings, see `program_key`."""
         body = program.main.body
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
@@ -176,7 +176,7 @@ class JaxExecutable(Executable):
         self._array_type = array_type()
 
     def serialized(self) -> SerializedProgram | None:
-        """Return the program for other processes; None where JAX cannot write it.
+        """Return the program for other processes; None if JAX cannot serialize it.
 
         What JAX has read it cannot write again: it would lack the functions of its kernels.
         """
@@ -192,7 +192,7 @@ class JaxExecutable(Executable):
         device: Device,
         key: str,
     ) -> JaxExecutable | None:
-        """Return what was `serialized`, None if JAX cannot load it."""
+        """Return the `serialized` executable, None if JAX cannot load it."""
         body = program.main.body
         results = [0] * len(body.results), (0 if kept.messages else None)
         call = deserialized(kept.code, len(body.params), results, device)
@@ -213,7 +213,7 @@ class JaxExecutable(Executable):
         return self._recording.count
 
     def require(self, inputs: Sequence[Buffer], bound: int) -> None:
-        """UsageError unless `inputs` are those of a run with so many `bound` ones after them."""
+        """Raise UsageError unless `inputs` suit a run with so many `bound` ones after them."""
         self._require(inputs, bound)
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
@@ -235,7 +235,7 @@ class JaxExecutable(Executable):
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
-        """Run, and tell of the kernels of XLA; of a program of a mesh nothing is told."""
+        """Run, and report the kernels of XLA; none for a program on a mesh."""
         text = program_text(self._call)
         if text is None:
             return self.run(inputs)
@@ -291,9 +291,9 @@ class JaxExecutable(Executable):
         return cast("list[Buffer]", results), run
 
     def _require(self, inputs: Sequence[Buffer], bound: int = 0) -> None:
-        """UsageError unless the inputs are those of the parameters, as buffers of ours.
+        """Raise UsageError unless the inputs match the parameters, as our buffers.
 
-        The last ones may be `bound`, and are not looked at.
+        The last ones may be `bound`, and are not checked.
         """
         found, wanted = len(inputs) + bound, len(self._params)
         if found != wanted:
@@ -305,7 +305,7 @@ class JaxExecutable(Executable):
 
 
 def _heirs(program: Program, donated: Sequence[int]) -> list[int | None]:
-    """Return for each result the donated input, of its type, whose place it takes."""
+    """Return for each result the donated input of its type that it replaces."""
     body = program.main.body
     free = list(donated)
     found: list[int | None] = []
@@ -340,7 +340,7 @@ class _Run:
 
 
 class _Recording:
-    """The function that JAX records: the walk over a program, and what it may fail with."""
+    """The function that JAX traces: the walk over a program, and its possible errors."""
 
     def __init__(self, program: Program, roles: Sequence[InputRole], for_one_cpu: bool) -> None:
         self._program = program

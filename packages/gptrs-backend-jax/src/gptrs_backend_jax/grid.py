@@ -1,4 +1,4 @@
-"""A mesh of devices: buffers that lie on all of them, programs that XLA divides among them."""
+"""A mesh of devices: buffers distributed over them, programs that XLA partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _jax = cast("Any", jax)
 
 
 class Grid:
-    """The devices of a `Mesh`, those of other processes among them."""
+    """The devices of a `Mesh`, including those of other processes."""
 
     def __init__(self, mesh: Mesh, devices: Sequence[Device]) -> None:
         if len(devices) < mesh.size:
@@ -85,11 +85,11 @@ def _same(array: Array) -> Array:
 
 @dataclass
 class GridCall:
-    """A recorded function, compiled for each way in which its inputs lie on a grid.
+    """A traced function, compiled for each combination of input shardings on a grid.
 
-    A result that takes the place of a donated input lies as that did; how others lie is up to XLA,
-    and of a program without inputs all devices have all of them. `heirs` has the place of that
-    input for each result.
+    A result that replaces a donated input has its sharding; XLA chooses that of others, and results
+    of a program without inputs are replicated. `heirs` has the position of that input for each
+    result.
     """
 
     function: Callable[..., Any]

@@ -27,20 +27,20 @@ _LEAST_SECONDS = 0.1
 """Programs that compile faster are not worth a file."""
 _FOLDER = "jax"
 _ENDING, _PARTIAL = "-cache", ".new"
-"""Suffixes of kept programs, the one that JAX uses, too, and of files that are being written."""
+"""Suffixes of stored programs, ours and JAX's, and of files that are being written."""
 _FOLDER_SETTING = "jax_compilation_cache_dir"
 
 
 def keep_compiled_programs(*, whole: bool) -> None:
     """Keep what XLA compiles in a folder of our cache, unless the user gave JAX another.
 
-    Programs are kept `whole` by us, or their parts by JAX, which then traces each of them anew.
-    Those unused for longest are removed until the others fit into the budget.
+    We store `whole` programs, or JAX stores their parts, and then traces each program again. Those
+    unused for longest are removed until the others fit into the budget.
     """
     budget = budget_bytes()
     if setting(_FOLDER_SETTING) is not None or not budget:
         return
-    with suppress(OSError):  # nothing can be kept here: each process compiles anew
+    with suppress(OSError):  # nothing can be stored here: each process compiles again
         folder = _folder()
         make_room((each for found in folder.parent.iterdir() for each in _programs(found)), budget)
         if whole:
@@ -50,12 +50,12 @@ def keep_compiled_programs(*, whole: bool) -> None:
 
 
 def keeps_executables() -> bool:
-    """Whether programs are kept whole: JAX cannot write down again what it has read itself."""
+    """Return whether whole programs are stored: JAX cannot serialize a loaded program."""
     return setting(_FOLDER_SETTING) is None and bool(budget_bytes())
 
 
 def read_executable(key: str) -> bytes:
-    """Return what was kept under `key`, and mark it as used; nothing if it is not there."""
+    """Return the program stored under `key`, and mark it as used; empty if it is missing."""
     with suppress(OSError):
         path = _folder() / f"{key}{_ENDING}"
         data = path.read_bytes()
@@ -81,7 +81,7 @@ class KeptPrograms:
     """The part of the backend that knows its programs on disk."""
 
     def cache_report(self) -> CacheReport:
-        """Return what is kept, by the version of JAX that made it; changes nothing."""
+        """Return a report of stored programs by version of JAX; changes nothing."""
         budget = budget_bytes()
         if not budget:
             return CacheReport(None, 0, [])
@@ -97,7 +97,7 @@ class KeptPrograms:
         return CacheReport(folder.parent, budget, parts)
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
-        """Remove all programs, or those of other versions; ExecutionError if one cannot be."""
+        """Remove all programs, or those of other versions; ExecutionError on failure."""
         try:
             folder = _folder()
         except OSError:
@@ -111,7 +111,7 @@ class KeptPrograms:
 
 
 def _folder() -> Path:
-    """Return the folder of this version of JAX; OSError where nothing can be kept."""
+    """Return the folder of this version of JAX; OSError if nothing can be stored."""
     return private_folder(_FOLDER, jax.__version__)
 
 
@@ -122,14 +122,14 @@ def _is_used(folder: Path) -> bool:
 
 
 def _programs(folder: Path) -> Iterator[Found]:
-    """Return each program in `folder`; JAX marks that it was read by the time of access alone."""
+    """Return each program in `folder`; JAX marks reads only by the time of access."""
     for path in folder.glob(f"*{_ENDING}"):
         with suppress(FileNotFoundError):  # another process was faster
             status = path.lstat()
             yield Found(path, status.st_size, max(status.st_atime, status.st_mtime))
 
 
-# Compiled programs as bytes: what XLA made, the errors of the program, and whom they are for.
+# Compiled programs as bytes: XLA's executable, the errors of the program, and its key.
 
 
 _FORMAT = "gptrs-jax 1"
@@ -153,7 +153,7 @@ class SerializedProgram:
 
 
 def unsealed(data: bytes, key: str) -> SerializedProgram | None:
-    """Return what was `sealed` under `key`, None for what is damaged or was under another one."""
+    """Return the content `sealed` under `key`, None if it is damaged or has another key."""
     content = data[_DIGEST_BYTES:]
     if data[:_DIGEST_BYTES] != _seal(key, content):
         return None
@@ -172,7 +172,7 @@ def program_key(
     device: Device,
     options: Mapping[str, bool | str],
 ) -> str:
-    """Return a digest of all that decides what XLA makes of a program, and where that runs."""
+    """Return a digest of everything that affects XLA's result for a program, and where it runs."""
     settings = {name: value for name, value in os.environ.items() if name.startswith("XLA_")}
     parts = (
         *(_FORMAT, jax.__version__, version("jaxlib"), _our_sources()),

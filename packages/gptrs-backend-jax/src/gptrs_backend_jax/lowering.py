@@ -1,4 +1,4 @@
-"""The table of lowerings: what each op is in JAX, by op class and element type."""
+"""The table of lowerings of ops to JAX, by op class and element type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Walk(Protocol):
         ...
 
     def maker(self, value: Value) -> tuple[Instruction, Arrays] | None:
-        """Return the instruction that made `value`, and its operands; None for most ops."""
+        """Return the instruction that defines `value`, and its operands; None for most ops."""
         ...
 
     def repeats_rows(self, indices: Value) -> bool:
@@ -47,7 +47,7 @@ class Walk(Protocol):
         ...
 
     def loop(self, condition: Region, body: Region, state: Arrays) -> Arrays:
-        """Run `body` on the state while `condition` holds of it; return the last state."""
+        """Run `body` on the state while `condition` is true; return the last state."""
         ...
 
     def scan(
@@ -100,7 +100,7 @@ def from_accumulator(x: Array, accum: DType, out: DType) -> Array:
     return convert(narrow(accum, x), accum, out)
 
 
-# Products that are rounded by themselves, where a sum follows them.
+# Products that are rounded separately before a sum.
 
 
 _NO_PRODUCT = -0x5A5A5A5A
@@ -110,8 +110,8 @@ _NO_PRODUCT = -0x5A5A5A5A
 def unfused(product: Array) -> Array:
     """Return `product`, f32 or f64, so that no compiler combines it with what follows.
 
-    LLVM makes one operation that rounds once (FMA) of `a * b + c`, whatever XLA is told about
-    precision. What is between them here, an integer operation that changes nothing, stops it.
+    LLVM contracts `a * b + c` to one operation that rounds once (FMA), for any precision set in
+    XLA. An integer operation between them that changes nothing prevents that.
     """
     whole = np.dtype(f"int{8 * product.dtype.itemsize}")
     bits = lax.bitcast_convert_type(product, whole)
@@ -119,7 +119,7 @@ def unfused(product: Array) -> Array:
     return lax.bitcast_convert_type(bits ^ flipped, product.dtype)
 
 
-# Functions of JAX whose own types are partly unknown, with whole ones, as far as they are used.
+# Functions of JAX with partly unknown types, typed as far as they are used.
 
 
 Carried = TypeVar("Carried")
@@ -213,14 +213,14 @@ def cond(
     otherwise: Callable[[Carried], Made],
     operand: Carried,
 ) -> Made:
-    """Return what the one or the other function gives."""
+    """Return the result of one of the two functions."""
     return cast("Made", _lax.cond(predicate, then, otherwise, operand))
 
 
 def while_loop(
     more: Callable[[Carried], Array], step: Callable[[Carried], Carried], first: Carried
 ) -> Carried:
-    """Return the first value for which `more` is false, after steps from `first` on."""
+    """Return the first value for which `more` is false, stepping from `first`."""
     return cast("Carried", _lax.while_loop(more, step, first))
 
 
@@ -240,5 +240,5 @@ def scan(
 
 
 def copy(x: Array) -> Array:
-    """Return the elements in memory of their own."""
+    """Return the elements in separate memory."""
     return cast("Array", _numpy.copy(x))

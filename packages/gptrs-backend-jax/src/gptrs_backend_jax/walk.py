@@ -19,9 +19,9 @@ from gptrs_backend_jax.lowerings import TABLE
 
 # Instructions without axes of size 1: on CPUs XLA writes in place only where shapes are equal.
 #
-# A product of XLA has its own axes alone; the shapes of PTIR have the heads of a group besides,
-# which is often 1. So a bitcast stood between the two, and the softmax of a prompt of GPT-2 124M
-# took a third longer.
+# A product of XLA has only its own axes; the shapes of PTIR also have the heads of a group, often
+# 1. So a bitcast was between the two, and the softmax of a prompt of GPT-2 124M took a third
+# longer.
 
 
 BroadcastTo = ops.layout.BroadcastTo
@@ -35,7 +35,7 @@ _ELEMENTWISE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Squeezed:
-    """An instruction of arrays without axes of size 1; `restored` brings those of results back."""
+    """An instruction on arrays without axes of size 1; `restored` adds those of results again."""
 
     op: Op
     operands: tuple[TensorType, ...]
@@ -44,7 +44,7 @@ class Squeezed:
 
 
 def squeezed(instruction: Instruction, given: Arrays) -> Squeezed | None:
-    """Return an instruction without axes of size 1, None if it has none or needs them."""
+    """Return an instruction without axes of size 1, None if it has no such axes or needs them."""
     op = instruction.op
     operands = tuple(value.type for value in instruction.operands)
     results = tuple(value.type for value in instruction.results)
@@ -105,7 +105,8 @@ def _typed(like: TensorType, shape: tuple[int, ...]) -> TensorType:
 
 
 Failure = Array
-"""The first error so far, si64 [2]: its number from 1 on, 0 for none, and the value it names."""
+"""The first error so far, si64 [2]: its number from 1 on, 0 for no error, and the value it names.
+"""
 Carried = tuple[Failure, tuple[Array, ...]]
 _LAYOUT = (ops.layout.Reshape, ops.layout.BroadcastTo)
 _MAKERS = (
@@ -116,7 +117,7 @@ _MAKERS = (
 
 @dataclass(frozen=True)
 class Message:
-    """The text of an error, with `{}` in the place of the value that it names."""
+    """The text of an error, with `{}` for the value that it names."""
 
     text: str
     is_unsigned: bool
@@ -128,7 +129,7 @@ class Message:
 
 @dataclass
 class ProgramWalk:
-    """One recording of a program. `messages` has those of its errors, by number from 1 on."""
+    """One recording of a program. `messages` has the texts of its errors, by number from 1 on."""
 
     program: Program
     for_one_cpu: bool = False
@@ -172,7 +173,7 @@ class ProgramWalk:
         return restored(instruction, _all(lowering(flat.op, ctx, *flat.given)))
 
     def _once(self, what: Hashable, call: Callable[..., Arrays], given: Arrays) -> Arrays:
-        """Return what `call` gives, recorded once for the same arrays: so is what it checks.
+        """Return the result of `call`, traced once for the same arrays, as are its checks.
 
         The layers of a model look up the same rows of the same table, and XLA would check each
         time, since each check names another error.
@@ -199,7 +200,7 @@ class ProgramWalk:
         return False
 
     def _laid_out(self, value: Value) -> Value | None:
-        """Return what a reshape or broadcast made `value` of, None for other values."""
+        """Return the operand of the reshape or broadcast behind `value`, None for others."""
         made = self._makers.get(value)
         return made[0].operands[0] if made and isinstance(made[0].op, _LAYOUT) else None
 
@@ -295,7 +296,7 @@ class ProgramWalk:
 
         def run(carried: Carried) -> Carried:
             outer, self.failure = self.failure, carried[0]
-            # What is recorded in there is not known outside.
+            # Values traced inside are not valid outside.
             recorded, self._recorded = self._recorded, {}
             results = self.region(region, carried[1])
             inner, self.failure = self.failure, outer
@@ -323,7 +324,7 @@ def no_failure() -> Failure:
 
 
 def entered(value: Value, x: Array) -> Array:
-    """Return an input in the type in which it is held."""
+    """Return an input in its storage type."""
     return lax.convert_element_type(x, held(value.type.dtype))
 
 

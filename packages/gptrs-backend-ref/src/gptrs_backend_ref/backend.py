@@ -84,11 +84,11 @@ class RefExecutable(Executable):
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Return results as arrays that share memory neither with an input nor with each other.
 
-        UsageError if the inputs do not fit the parameters, ExecutionError for what depends on
-        values. Donated inputs are treated as any other.
+        UsageError if the inputs do not match the parameters, ExecutionError for errors that depend
+        on values. Donated inputs are treated as any other.
         """
         arrays = self._checked(inputs)
-        # PTIR defines what overflow and invalid operations give, so NumPy need not warn of them.
+        # PTIR defines the results of overflow and invalid operations, so NumPy need not warn.
         with np.errstate(all="ignore"):
             results = self._body(*arrays)
         return _owned(list(results), arrays)
@@ -129,7 +129,7 @@ class RefBackend(Backend):
         return (PRODUCT_ROUNDING,) if self.precision == "bf16" else ()
 
     def compile_settings(self) -> Precision:
-        """Return what decides, besides a program, how it is computed."""
+        """Return the settings that affect the computation besides the program."""
         return self.precision
 
     def refusal(
@@ -156,7 +156,7 @@ class RefBackend(Backend):
         return RefExecutable(program, self._table)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
-        """Return `array` itself, converted if its byte order is not that of this machine."""
+        """Return `array` itself, converted if it has a foreign byte order."""
         return array.astype(TensorType.of(array).dtype.numpy, copy=False)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
@@ -218,7 +218,7 @@ def _owned(results: list[np.ndarray], inputs: list[np.ndarray]) -> list[Buffer]:
     taken = {id(array) for array in inputs}
     owned: list[Buffer] = []
     for result in results:
-        # An array that owns its memory is shared by nothing but views, which are copied themselves.
+        # Only views share an array that owns its memory, and they are copied themselves.
         if not result.flags.owndata or id(result) in taken:
             result = np.array(result, order="C", copy=True)
         taken.add(id(result))

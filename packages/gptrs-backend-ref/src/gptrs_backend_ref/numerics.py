@@ -2,7 +2,7 @@
 
 Floats of 8 and 16 bits are computed in f32, which holds each of them exactly, and the result is
 rounded once. Integers of 4 bits are computed in 8 bits, and the result wraps. Every other type is
-computed in as it is.
+computed in itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The light description under which gptrs finds this backend; NumPy code loads on first use."""
+"""The lightweight description by which gptrs finds this backend; NumPy code loads on first use."""
 
 from gptrs.api import BackendPlugin
 

@@ -13,7 +13,7 @@ from gptrs.ir.op import Signature
 Kernel: TypeAlias = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
 """`(op, *arrays) -> array`: the result for operands that have passed the checks of `op.infer`.
 
-An op with several results gives a tuple of them. A kernel of an op with regions or callees takes
+An op with several results returns a tuple of them. A kernel of an op with regions or callees takes
 a `Body` for each as the keyword `bodies`. A kernel never writes to an operand and may return a view
 of one. It runs with the floating-point warnings of NumPy off, since PTIR defines every such case.
 """

@@ -13,7 +13,7 @@ Level = Literal["smoke", "core", "full"]
 
 
 class CheckFailure(Exception):  # noqa: N818 - what fails is the backend, not the kit
-    """A backend did not do what PTIR or its contract says; the text says what it did instead."""
+    """A backend violated PTIR or its contract; the text describes the actual behavior."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tensors as Python numbers, each exact, and what reductions make of them."""
+"""Tensors as exact Python numbers, and their reductions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gptrs_conformance.samples import as_float, edge_floats, edge_integers, inte
 Index = tuple[int, ...]
 
 ROUNDED_COMPLEX = Tolerance.close(1e-6, 1e-6)
-"""For complex products and sums that are exact but for the signs of zeros."""
+"""For complex products and sums that are exact except for the signs of zeros."""
 
 
 def plain(x: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def plain(x: np.ndarray) -> np.ndarray:
 
 
 def wide(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Python numbers in the form in which the kit takes expected values of `dtype`."""
+    """Return Python numbers as expected values of `dtype`."""
     if dtype.is_integer:
         return values
     storage = np.bool_ if dtype.is_bool else np.complex128 if dtype.is_complex else np.float64
@@ -103,7 +103,7 @@ def combined(kind: str, values: Iterable[complex], accum: DType) -> complex:
 
 
 def converted(value: complex, out: DType) -> complex:
-    """Return a total as `cast` brings it to `out`: integers saturate, floats stay unrounded."""
+    """Return a total converted to `out` as by `cast`: integers saturate, floats are not rounded."""
     if not out.is_integer:
         return value
     low, high = integer_range(out)

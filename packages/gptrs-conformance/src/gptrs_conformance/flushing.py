@@ -22,11 +22,11 @@ def flushes(backend: Backend) -> bool:
 
 
 def judged(case: OpCase, found: np.ndarray, index: int, dtype: DType) -> np.ndarray:
-    """Return the expected result `index` of a backend that flushes: of what is right the nearest.
+    """Return the expected result `index` of a backend that flushes: the nearest correct one.
 
     Where an operand or the result of arithmetic is subnormal in the type that it is computed in,
-    f32 for floats of 8 and 16 bits, three results are right: that of PTIR, that of the operands
-    flushed to zero, and zero for one that is subnormal.
+    f32 for floats of 8 and 16 bits, three results are correct: that of PTIR, that of the operands
+    flushed to zero, and zero for a subnormal one.
     """
     expected = np.asarray(case.expected[index])
     function = UNARY.get(type(case.op)) or BINARY.get(type(case.op))
@@ -52,7 +52,7 @@ def _nearest(
     touched: np.ndarray,
     least: float,
 ) -> np.ndarray:
-    """Return `expected`, where `touched` what is nearest to `found` of all that is right."""
+    """Return `expected`, and where `touched` the correct value nearest to `found`."""
     result = expected
     for other in (computed, _flushed(expected, least), _flushed(computed, least)):
         with np.errstate(invalid="ignore"):

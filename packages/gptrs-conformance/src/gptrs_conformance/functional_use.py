@@ -1,4 +1,4 @@
-"""A use of a functional: a call on arrays, and what it must give."""
+"""A use of a functional: a call on arrays, and its expected results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Use:
     call: Callable[..., Tensor | Sequence[Tensor]]
     """Called with a tensor for each input."""
     expected: Callable[..., np.ndarray | Sequence[np.ndarray]]
-    """Called with the inputs, their floats widened to f64; imports of torch have no place here."""
+    """Called with the inputs, their floats widened to f64; must not import torch."""
     label: str = ""
     """Distinguishes several uses of one functional."""
     small_floats: bool = True
@@ -90,7 +90,7 @@ class Use:
                 raise CheckFailure(f"with {dtype}, {how}: result {index} {problem}")
 
     def check(self) -> Check:
-        """Return the check that this use gives what it should."""
+        """Return a check that this use gives the expected results."""
         return Check(f"functional {self.name}", "full", self.run)
 
 

@@ -1,4 +1,4 @@
-"""A whole program with inputs, and what must come out of it: how the graph checks are stated."""
+"""A whole program with inputs and expected results: the form of graph checks."""
 
 from __future__ import annotations
 

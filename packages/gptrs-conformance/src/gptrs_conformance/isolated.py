@@ -1,8 +1,7 @@
 """The kit in forked children: a backend that crashes, or ends the process, is a failure of a case.
 
-A child says what it is about to run before it does so. Where it ends too early, or says nothing for
-too long, that is the case to blame; the rest of its op is left out, and a new child goes on with
-what comes next.
+A child announces each case before it runs it. If it ends early, or is silent for too long, that
+case is to blame; the rest of its op is skipped, and a new child continues with the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CASE_S = 600.0
 """How long a case may take."""
 
 Opened = Callable[[], AbstractContextManager[Backend]]
-"""Opens the scope in which a backend is run, and makes the backend."""
+"""Opens the scope in which a backend runs, and creates the backend."""
 Keep = Callable[[Report], object]
 
 
@@ -76,7 +75,7 @@ def run_isolated(
 
 @dataclass
 class _Run:
-    """The report of a run, made of what all workers tell."""
+    """The report of a run, from the messages of all workers."""
 
     report: Report
     workers: Sequence[_Worker]
@@ -92,7 +91,7 @@ class _Run:
         return sum(worker.position for worker in self.workers)
 
     def follow(self) -> None:
-        """Take what the workers tell until all are done."""
+        """Collect messages of the workers until all are done."""
         active = list(self.workers)
         for worker in active:
             worker.start()
@@ -158,7 +157,7 @@ class _Worker:
             self._process = None
 
     def answer(self, ready: bool) -> tuple[Any, ...] | None:
-        """Return what the child tells next, or what to tell of its end; None for nothing new."""
+        """Return the next message of the child, or of its end; None if there is none."""
         assert self._process is not None
         if ready:
             try:
@@ -194,7 +193,7 @@ class _Worker:
         if case is None:
             raise BackendError(f"making the backend {ending}")
         subject, reason = case.name, f"it {ending}"
-        while self.position < len(self._steps):  # what is left of the op would end it, too
+        while self.position < len(self._steps):  # the rest of the op would probably end it, too
             if self._steps[self.position].subject != subject:
                 break
             self.position += 1
@@ -207,7 +206,7 @@ class _Worker:
 
 
 def _work(sender: Connection, opened: Opened, steps: Sequence[CaseGroup]) -> None:
-    """Run the steps in the child, and say before each case which it is, and then what it gave."""
+    """Run the steps in the child; announce each case, then send its outcome."""
     # A thread of the parent that draws a bar may have held the lock of its standard error.
     sys.stderr = sys.__stderr__
     try:
@@ -227,7 +226,7 @@ def _work(sender: Connection, opened: Opened, steps: Sequence[CaseGroup]) -> Non
 
 
 def _ignore(*_: object) -> None:
-    """Take what nobody wants to know."""
+    """Ignore the arguments."""
 
 
 def _ending(process: BaseProcess) -> str:

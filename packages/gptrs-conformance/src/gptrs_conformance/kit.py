@@ -29,16 +29,16 @@ from gptrs_conformance.op_runner import Outcome, run_case
 from gptrs_conformance.report import CaseName, Report
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
-"""From the quickest to the most thorough; each has all that the one before it has."""
+"""From the fastest to the most thorough; each includes the previous one."""
 LARGEST_NEED = 1 << 25
-"""Elements of operands and results; of what is larger in a model only the claim is checked."""
+"""Elements of operands and results; for larger ones in a model only the claim is checked."""
 
 NamedCase = tuple[CaseName, Callable[[Backend], Outcome]]
 
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """Some cases that belong together: those of an op on an element type, or one check.
+    """Cases that belong together: those of an op on an element type, or one check.
 
     `subject` is the name of the op or the check.
     """
@@ -51,10 +51,10 @@ class CaseGroup:
 class Plan:
     """A part of the kit to run, the same in every process.
 
-    `ops` limits it to these ops, without checks; `model` takes the ops of this model's programs, on
-    the types and shapes that they have there, instead of a level. `sample` takes at most so many
-    of all cases and checks, as many of each op and type, drawn by `seed`; `shard` (i, n) is the
-    i-th of n parts, from 1. UsageError for what makes no sense.
+    `ops` limits it to these ops, without checks; `model` selects the ops of this model's programs,
+    with their types and shapes, instead of a level. `sample` selects at most so many of all cases
+    and checks, evenly over ops and types, by `seed`; `shard` (i, n) is the i-th of n parts, from 1.
+    UsageError for what makes no sense.
     """
 
     level: Level = "core"
@@ -64,7 +64,7 @@ class Plan:
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
     claimed: bool = True
-    """Whether only what the backend claims is judged: what it refuses is no failure."""
+    """Whether only claims of the backend are judged, so that a refusal is not a failure."""
 
     def __post_init__(self) -> None:
         for name in self.ops:
@@ -80,7 +80,7 @@ class Plan:
             raise UsageError(f"a sample has at least one case, got {self.sample}")
 
     def steps(self) -> list[CaseGroup]:
-        """Return what is run, in order. Raises as `load_model` does for the model."""
+        """Return the steps to run, in order. Raises as `load_model` does for the model."""
         steps = _needed(self.model, self.ops) if self.model else self._of_level()
         if self.sample is not None:
             steps = _drawn(steps, self.sample, self.seed)
@@ -150,7 +150,7 @@ def checks_of(level: Level) -> list[Check]:
 
 
 def run_check(backend: Backend, check: Check) -> Outcome:
-    """Run one check. Whatever the backend raises, an Outcome comes back."""
+    """Run one check. Returns an Outcome for any exception of the backend."""
     try:
         check.run(backend)
     except CheckFailure as failure:

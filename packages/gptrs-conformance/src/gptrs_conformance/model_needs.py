@@ -1,7 +1,7 @@
 """The ops that the programs of a model need, on the types and shapes that they have there.
 
 The model runs on a backend that takes every op and computes nothing: its programs are recorded,
-and their results are zeros. So a model of any size tells its needs in a second.
+and their results are zeros. So the needs of a model of any size are known in a second.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Need:
 
     @property
     def label(self) -> str:
-        """The types that it is applied to, as a program states them; those of a result without."""
+        """The types of its operands, as in a program; those of the results if it has none."""
         return ", ".join(map(str, self.operands)) or str(self.results[0])
 
     @property
@@ -174,7 +174,7 @@ class _Recorder(Backend):
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:
-        # Custom calls are replaced by what they stand for, in ops that every backend may have.
+        # Custom calls are replaced by equivalent ops that every backend may have.
         return "`custom_call`" if isinstance(op, CustomCall) else None
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> _Zeros:
@@ -216,5 +216,5 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 def _text_of(step: Instruction) -> str:
-    """Return what tells the regions of two instructions apart."""
+    """Return a text that distinguishes the regions of instructions."""
     return ";".join(f"{inner.op!r}" for region in step.regions for inner in region.walk())

@@ -99,7 +99,7 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def rounded_exactly(value: Fraction, dtype: DType) -> float:
-    """Return a fraction rounded to nearest even in a float type, by integer arithmetic alone."""
+    """Return a fraction rounded to nearest even in a float type, using only integer arithmetic."""
     magnitude = abs(value)
     if magnitude == 0:
         return 0.0
@@ -139,7 +139,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray, dtype: DType) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Tolerance:
-    """The largest of three allowances, each 0 unless given; 0 in all asks for equality.
+    """The largest of three allowances, each 0 by default; all 0 requires equality.
 
     Equality is bit for bit, but that any NaN equals any other. Floats within an allowance must
     have the NaN and infinities of the expected value. `ulps` counts units in the last place of the
@@ -164,11 +164,11 @@ class Tolerance:
 
     @property
     def exact(self) -> bool:
-        """Whether equality is asked for."""
+        """Whether equality is required."""
         return not self.ulps and not self.rtol and not np.any(self.atol)
 
     def mismatch(self, found: np.ndarray, expected: np.ndarray, dtype: DType) -> str | None:
-        """Say where `found`, of `dtype`, is too far from `expected`; None if nowhere."""
+        """Describe where `found`, of `dtype`, is too far from `expected`; None if nowhere."""
         if found.shape != np.shape(expected):
             return f"has the shape {list(found.shape)}, expected {list(np.shape(expected))}"
         if dtype.is_complex:

@@ -61,7 +61,7 @@ def rows(*op_classes: type[Op], dtypes: Iterable[DType]) -> Callable[[CaseMaker]
 def legal_dtypes(op_class: type[Op]) -> list[DType]:
     """Return the element types that an op has rows for, in the order of `gptrs.ir.dtypes`.
 
-    `custom_call` has none: what it computes is known to the backend of its target alone.
+    `custom_call` has none: only the backend of its target knows its meaning.
     """
     return [dtype for dtype in ALL if dtype in ROWS.get(op_class, {})]
 
@@ -78,7 +78,7 @@ def cases(op_class: type[Op], dtype: DType, level: Level = "full") -> list[OpCas
 
 
 def new_cases(make: CaseMaker, op_class: type[Op], dtype: DType) -> Iterator[OpCase]:
-    """Make the cases of an op on a type anew."""
+    """Make new cases of an op on a type."""
     seed = zlib.crc32(f"{op_class.name} {dtype}".encode())
     return make(op_class, dtype, np.random.default_rng(seed))
 

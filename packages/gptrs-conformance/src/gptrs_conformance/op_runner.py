@@ -1,4 +1,4 @@
-"""Single ops run on a backend, and the verdict on what it did."""
+"""Runs single ops on a backend, and judges the results."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
     """Run one case. Whatever the backend raises, an Outcome comes back.
 
     Refused means that `refusal` says so and `compile` raises UnsupportedError that names the op.
-    Anything else but the expected result, type for type and in memory of its own, with operands
-    left as they are, or the expected ExecutionError, is a failure.
+    Anything except the expected result, with equal types, in separate memory and with unmodified
+    operands, or the expected ExecutionError, is a failure.
     """
     try:
         return _judge(backend, case)
@@ -49,7 +49,7 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
 
 
 def failures(backend: Backend, cases: Iterable[OpCase]) -> list[str]:
-    """Run `cases`; return for each that fails its label, op, operands, and what was found."""
+    """Run `cases`; return for each failure its label, op, operands, and finding."""
     found: list[str] = []
     for case in cases:
         outcome = run_case(backend, case)

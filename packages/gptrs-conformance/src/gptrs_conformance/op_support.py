@@ -18,8 +18,8 @@ Support = Literal["all", "some", "none"]
 def op_support(backend: Backend) -> dict[str, dict[str, Support]]:
     """By op and element type, how many cases of the conformance kit `backend` does not refuse.
 
-    The types are those that the op is defined on, by the type that its kernel is chosen by.
-    `some`: it depends on the other types, the attributes or the shapes of the case.
+    Covers the types on which the op is defined, by the type that selects its kernel. `some`: it
+    depends on the other types, the attributes or the shapes of the case.
     """
     return {
         name: {

@@ -42,7 +42,7 @@ class Failure:
 class Report:
     """The results of a run of the kit; counts are of cases and checks.
 
-    `model`, `claimed`, `sample`, `seed` and `shard` are those of its `Plan`. It is `complete` when
+    `model`, `claimed`, `sample`, `seed` and `shard` come from its `Plan`. It is `complete` when
     nothing ended the run early.
     """
 

@@ -30,7 +30,8 @@ class ConformanceSuite:
 
     An op that the backend refuses is skipped with the reason, after checking that it is refused
     before it runs. `known_failures` maps `op dtype` (`"tanh f16"`) or the name of a check to the
-    reason why it is allowed to fail; one that passes is an error, so that the list stays true.
+    reason why it is allowed to fail; one that passes is an error, so that the list remains
+    accurate.
     """
 
     backend_name: ClassVar[str]
@@ -95,7 +96,7 @@ class ConformanceSuite:
             pytest.fail("\n".join(wrong), pytrace=False)
 
     def _judged(self, name: str, outcomes: list[tuple[str, Outcome]]) -> list[str]:
-        """Return what is wrong with these outcomes, the known failures considered."""
+        """Return the problems in these outcomes, considering the known failures."""
         failed = [
             f"{name} ({label}): {outcome.reason}" if label else f"{name}: {outcome.reason}"
             for label, outcome in outcomes

@@ -1,1 +1,1 @@
-"""Watch programs run: `dump` writes each of them to a folder, `profile` sums up kernel times."""
+"""Observe running programs: `dump` writes each to a folder, `profile` sums up kernel times."""

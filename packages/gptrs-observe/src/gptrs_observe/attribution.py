@@ -1,4 +1,4 @@
-"""Where the wall time of a profile went: parts that add up to all of it."""
+"""Attribution of the wall time of a profile to parts that add up to the total."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Part:
 
 
 def attribution(profile: Profile) -> list[Part]:
-    """Return the parts of the wall time, the largest first, what is not attributed last.
+    """Return the parts of the wall time, largest first, with the unattributed rest last.
 
     Of the thread that began the profile; each part without the others.
     """
@@ -84,7 +84,7 @@ _MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Values that are wanted besides the hidden states."""
+    """Values to trace in addition to the hidden states."""
 
     modules: Sequence[str] = ()
     """Patterns of names of modules, whose inputs and outputs are read."""
@@ -94,7 +94,7 @@ class TraceRequest:
 def traced_values(
     model: LoadedModel, inputs: np.ndarray, request: TraceRequest
 ) -> dict[str, np.ndarray]:
-    """Run a model once and return what was asked for, hidden states first.
+    """Run a model once and return the requested values, hidden states first.
 
     Modules come in the order of computation, as `NAME.input` and `NAME.output`; attention weights
     as `NAME.attention`, [B, H, T, T]. Rows of texts are [B, T, ...] as hidden states are.
@@ -155,7 +155,7 @@ def logit_lens(
     """
     lm = model.causal_lm()
     if not (hasattr(lm, "final_norm") and hasattr(lm, "logits")):
-        raise ModelError(f"`{model.name}` has no norm and head of its own for a logit lens")
+        raise ModelError(f"`{model.name}` has no separate norm and head for a logit lens")
     head = cast("_Head", lm)
     found: dict[str, list[LensToken]] = {}
     *_, last = states

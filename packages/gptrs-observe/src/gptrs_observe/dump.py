@@ -59,11 +59,11 @@ VERSION = 1
 _MARK = json_text({"format": "gptrs-dump", "version": VERSION}).encode()
 _PROGRAM = re.compile(r"program-([0-9]{6,12})-.*", re.DOTALL)
 _MAX_SLUG = 40
-_CHOOSE = "name a new or an empty folder, or that of an earlier dump"
+_CHOOSE = "name a new or empty folder, or one of an earlier dump"
 
 
 class DumpFolder:
-    """A folder for dumps, made if there is none; several dumps may write to it at once.
+    """A folder for dumps, created if missing; several dumps may write to it concurrently.
 
     UsageError for a folder that holds anything but an earlier dump; GptrsError for what the system
     refuses, here and in every method.
@@ -107,7 +107,7 @@ class DumpFolder:
                 with suppress(OSError):
                     if path.is_file():
                         path.unlink()
-                    path.parent.rmdir()  # it stays if it has other files
+                    path.parent.rmdir()  # it is kept if it has other files
                 raise
 
     def write_arrays(self, folder: str, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -117,7 +117,7 @@ class DumpFolder:
     def append(self, name: str, fields: Mapping[str, object]) -> None:
         """Add a JSON object as a line to the file `name`."""
         line = f"{json.dumps(fields)}\n".encode()
-        # One system call for the line, so that those of several processes do not mix.
+        # One system call per line, so that lines of several processes do not mix.
         with self._reported(name), (self._root / name).open("ab", buffering=0) as file:
             _write_whole(file, line)
 
@@ -157,7 +157,7 @@ class DumpFolder:
 
 
 def _write_whole(file: FileIO, data: bytes) -> None:
-    """Write `data` at the end of a file without a buffer, all of it or nothing, with an OSError."""
+    """Append `data` to a file without a buffer, completely or not at all; OSError on failure."""
     written = 0
     try:
         while written < len(data):
@@ -170,7 +170,7 @@ def _write_whole(file: FileIO, data: bytes) -> None:
 
 
 def _number_of(name: str) -> int:
-    """Return the number of the program whose folder is called `name`, -1 if it is none."""
+    """Return the number of the program with the folder `name`, -1 if it is not one."""
     found = _PROGRAM.fullmatch(name)
     return int(found[1]) if found else -1
 
@@ -192,12 +192,12 @@ def dumping(
 ) -> Generator[ProgramDump]:
     """Dump the programs that any thread compiles and runs in this scope into `directory`.
 
-    The folder is made if there is none; a dump into that of an earlier one adds to it. Its layout:
-    docs/dumps.md. With `mode` "compile", executions are left out unless they fail. With
-    `inputs`, the inputs of the first run of each program are written but for weights, so that
-    `gptrs run` can run it again. UsageError for a
-    folder that holds something else, GptrsError when a file cannot be written; while a program
-    fails, its own error is raised, and the failure to write is logged.
+    The folder is created if missing; a dump into the folder of an earlier one adds to it. Its
+    layout: docs/dumps.md. With `mode` "compile", executions are left out unless they fail. With
+    `inputs`, the inputs of the first run of each program, except weights, are written, so that
+    `gptrs run` can run it again. UsageError for a folder that holds something else, GptrsError when
+    a file cannot be written; while a program fails, its own error is raised, and the failure to
+    write is logged.
     """
     dump = ProgramDump(directory, mode, inputs=inputs)
     error: BaseException | None = None
@@ -336,7 +336,7 @@ class ProgramDump(ExecutionTraceSink):
                     self._write_stats(record)
 
     def _record(self, number: int) -> ProgramRecord | None:
-        """Return the record of a program; None if it began before the dump or after its end."""
+        """Return the record of a program; None if it began before or after the dump."""
         return None if self._closed else self._records.get(number)
 
     def _end_of(self, number: int) -> _Running | None:
@@ -354,7 +354,7 @@ class ProgramDump(ExecutionTraceSink):
             for name, array in zip(record.inputs, event.read(), strict=False)
             if array is not None
         }
-        # The one format that has all element types.
+        # The only format with all element types.
         self._folder.write_arrays(record.folder, "inputs.gptrsten", arrays)
 
     def _write_meta(self, record: ProgramRecord) -> None:

@@ -65,7 +65,7 @@ class ProgramRecord:
     inputs: tuple[str, ...] = ()
     """The names of the inputs of the optimized program."""
     has_inputs: bool = False
-    """Whether those of a run were written."""
+    """Whether the inputs of a run were written."""
 
     def compiled(self, event: CompileEnd) -> None:
         """Record the end of the compilation."""
@@ -143,7 +143,7 @@ def choice_fields(choice: ImplementationChoice) -> dict[str, object]:
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
-    """Return type and message of an error, whatever its `__str__` does."""
+    """Return type and message of an error, even if its `__str__` fails."""
     try:
         message = str(error)
     except Exception:
@@ -152,7 +152,7 @@ def error_fields(error: BaseException) -> dict[str, object]:
 
 
 def op_counts(program: Program) -> dict[str, int]:
-    """Count the instructions of a program, in all and of each op, the most frequent first.
+    """Count the instructions of a program, in total and of each op, the most frequent first.
 
     A composite is one instruction; what its decomposition has is not counted.
     """
@@ -194,7 +194,7 @@ def utc_now() -> str:
 
 
 def _signature(program: Program, roles: Sequence[InputRole]) -> dict[str, object] | None:
-    """Return inputs, named as by `gptrs run`, and results; None for a program without `@main`."""
+    """Return inputs, named as in `gptrs run`, and results; None for a program without `@main`."""
     main = next((function.body for function in program.functions if function.name == "main"), None)
     if main is None:
         return None

@@ -21,7 +21,7 @@ from gptrs.quoting import quoted
 from gptrs_runtime.loaded_model import LoadedModel
 
 Replacement = Callable[[Tensor], Tensor] | np.ndarray
-"""A function of the output of a module, or rows that stand in the place of its first ones."""
+"""A function of the output of a module, or rows that replace its first ones."""
 
 
 def module_names(model: LoadedModel) -> list[str]:
@@ -32,10 +32,10 @@ def module_names(model: LoadedModel) -> list[str]:
 class Hooks:
     """Reads or replaces activations of the modules of a model, by their dotted names.
 
-    `with hooks:` is the scope in which the model is watched. What it computes is captured and
-    compiled once for these hooks, with more results, and replayed after that: values change from
-    call to call, and so may the arrays of `replace`. In the scope blocks are compiled one by one,
-    and not once for all equal ones.
+    `with hooks:` is the scope in which the model is watched. The model is captured and compiled
+    once for these hooks, with additional results, then replayed: values change from call to call,
+    and so may the arrays of `replace`. In the scope blocks are compiled one by one, and not once
+    for all equal ones.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Hooks:
         """Watch the modules whose names match a pattern of `read` (`h.*.mlp`) or are in `replace`.
 
         `attention` reads the weights of causal attention, [H, N, N] for N rows, under the names of
-        the modules that compute it; those of texts that begin in the step. UsageError for a name
-        that no module has, ModelError for a model that is not made of modules.
+        the modules that compute it, for texts that begin in the step. UsageError for a name that no
+        module has, ModelError for a model that is not made of modules.
         """
         known = _modules(model)
         self._names = {id(module): name for name, module in known.items()}
@@ -74,7 +74,7 @@ class Hooks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching; what was read stays."""
+        """Stop watching; the values read are kept."""
         self._scopes.pop().close()
 
     @property
@@ -127,7 +127,7 @@ class Hooks:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """Call a module, and read or replace as asked; see `gptrs.nn.layers.Watcher`."""
+        """Call a module, and read or replace as requested; see `gptrs.nn.layers.Watcher`."""
         name = self._names.get(id(module))
         if name is None:
             return call(module, *args, **kwargs)

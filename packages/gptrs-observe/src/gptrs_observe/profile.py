@@ -1,4 +1,4 @@
-"""`--profile`: where the time of programs goes, by kernel, on any backend that can tell."""
+"""`--profile`: the time of programs by kernel, on any backend that reports it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from gptrs_observe.timeline import Interval, Kind, Timeline
 
 @dataclass(slots=True)
 class ProgramMemory:
-    """The inputs of a program, and the most bytes that those of each role have had in a run."""
+    """The inputs of a program, and the peak bytes of the inputs of each role in a run."""
 
     program: Program | None = None
-    """As it was captured."""
+    """As captured."""
     roles: tuple[InputRole, ...] = ()
     most: Counter[InputRole] = field(default_factory=Counter[InputRole])
     sizes: dict[int, int] = field(default_factory=dict[int, int])
@@ -51,7 +51,7 @@ class ProgramMemory:
 
     @classmethod
     def of(cls, program: Program, roles: Sequence[InputRole]) -> ProgramMemory:
-        """Return that of a program which has not run yet."""
+        """Return the record of a program that has not run yet."""
         return cls(program, tuple(roles))
 
     def see(self, shapes: Sequence[tuple[int, ...]]) -> None:
@@ -117,9 +117,9 @@ class KernelTotals:
     calls: int = 0
     seconds: float = 0.0
     nbytes: int | None = 0
-    """Bytes read and written; None if that is not known."""
+    """Bytes read and written; None if unknown."""
     operations: int | None = 0
-    """Operations on elements; None if that is not known."""
+    """Operations on elements; None if unknown."""
 
     def add(self, other: KernelTotals) -> None:
         """Count these as well."""
@@ -130,17 +130,17 @@ class KernelTotals:
 
     @property
     def gb_per_s(self) -> float | None:
-        """Gigabytes (10^9) read and written a second; None if that is not known."""
+        """Gigabytes (10^9) read and written per second; None if unknown."""
         return self.nbytes / self.seconds / 1e9 if self.nbytes and self.seconds else None
 
     @property
     def operations_per_byte(self) -> float | None:
-        """Operations for each byte read or written; None if that is not known."""
+        """Operations for each byte read or written; None if unknown."""
         return self.operations / self.nbytes if self.operations and self.nbytes else None
 
     @property
     def gflop_per_s(self) -> float | None:
-        """Operations a second, 10^9; None if that is not known."""
+        """Operations per second, 10^9; None if unknown."""
         return self.operations / self.seconds / 1e9 if self.operations and self.seconds else None
 
 
@@ -179,7 +179,7 @@ class ProgramProfile:
 
 
 class Profile(ExecutionTraceSink):
-    """Adds up what it is told of, from every thread."""
+    """Adds up the reported events of every thread."""
 
     wants_kernels = True
 
@@ -188,7 +188,7 @@ class Profile(ExecutionTraceSink):
         self._lock = ForkSafeLock()
         self.timeline = Timeline()
         self.spans: dict[str, KernelTotals] = {}
-        """Calls and seconds of each kind of work beside programs, by name."""
+        """Calls and seconds of each kind of work outside of programs, by name."""
         self.choices: dict[ImplementationChoice, None] = {}
         """Implementations that the policy `benchmark` chose, in order."""
         self.started = time.perf_counter()
@@ -279,7 +279,7 @@ class Profile(ExecutionTraceSink):
             self._end("run", "run program", program.origin, event.number)
 
     def after_span(self, span: Span) -> None:
-        """Count work beside programs."""
+        """Count work outside of programs."""
         with self._lock:
             self.spans.setdefault(span.name, KernelTotals()).add(KernelTotals(1, span.seconds))
             self.timeline.add(
@@ -322,7 +322,7 @@ class Profile(ExecutionTraceSink):
         }
 
     def table(self) -> str:
-        """Return the programs that ran and the costliest kernels of them all, a line each."""
+        """Return a line for each program that ran, and for the costliest kernels overall."""
         ran = {number: each for number, each in self.programs.items() if each.runs}
         lines = [f"{'program':>8}{'runs':>8}{'ms':>11}{'in kernels':>12}  asked for by"]
         for number, program in ran.items():
@@ -337,7 +337,7 @@ class Profile(ExecutionTraceSink):
 
 @contextmanager
 def recording(profile: Profile) -> Generator[None]:
-    """Scope in which `profile` hears of all programs of the process; runs take longer meanwhile."""
+    """Scope in which `profile` records all programs of the process; runs take longer meanwhile."""
     install(profile)
     try:
         with spans_told(profile.after_span):

@@ -22,7 +22,7 @@ FORMAT, VERSION = "gptrs-profile", 1
 
 
 def profile_document(profile: Profile, limits: MachineLimits | None = None) -> dict[str, object]:
-    """Return the profile as JSON values; `limits` are those of the machine, if measured."""
+    """Return the profile as JSON values; `limits` are the machine's, if measured."""
     parts = attribution(profile)
     total = profile.seconds or 1.0
     return {
@@ -96,7 +96,7 @@ def caches(profile: Profile) -> dict[str, int]:
 
 
 def _resident_peak() -> int:
-    """Return the most bytes of memory that the process has had; 0 where nobody says."""
+    """Return the peak memory of the process in bytes; 0 if unknown."""
     if resource is None:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -86,7 +86,7 @@ def speedscope(profile: Profile) -> dict[str, object]:
 
 
 def title(interval: Interval) -> str:
-    """Return what is shown on an interval."""
+    """Return the label of an interval."""
     if interval.kind == "kernel":
         return kernel_name(interval.name)
     return f"{interval.name} {interval.detail}".rstrip()
@@ -95,7 +95,7 @@ def title(interval: Interval) -> str:
 def _opened_and_closed(
     intervals: Iterable[Interval], profile: Profile, frames: dict[str, int]
 ) -> Iterable[tuple[str, float, int]]:
-    """Yield when each frame opens and closes; an inner one never outlasts the one around it."""
+    """Yield when each frame opens and closes; an inner one never outlasts its parent."""
     open_: list[tuple[float, int]] = []
     now = 0.0
     for each in intervals:
@@ -120,7 +120,7 @@ def _by_start(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _threads(profile: Profile) -> dict[int, int]:
-    """Return a small number for each thread; 1 is the one that began the profile."""
+    """Return a small number for each thread; 1 is the one that started the profile."""
     found = dict.fromkeys(
         [profile.timeline.thread, *(i.thread for i in profile.timeline.intervals)]
     )
@@ -146,7 +146,7 @@ def profiling(folder: str | Path | None = None, title: str = "") -> Generator[Pr
 
     In the end the profile is written to `folder`, which is made before anything runs: report.html,
     profile.json, profile.txt, trace.json for Perfetto, and profile.speedscope.json. Nothing is
-    written where no program ran. `title` says what is run. UsageError for a folder that cannot be
+    written where no program ran. `title` describes the run. UsageError for a folder that cannot be
     made or written to.
     """
     with nullcontext() if folder is None else folder_made(Path(folder)):
@@ -177,7 +177,7 @@ def folder_made(folder: Path, error: type[GptrsError] = UsageError) -> Generator
     try:
         yield
     finally:
-        with suppress(OSError):  # one that has files stays, and what it lies in
+        with suppress(OSError):  # a folder with files is kept, and so are its parents
             for each in made:
                 each.rmdir()
 
@@ -189,7 +189,7 @@ def write_profile(
     threads: int | None = None,
     error: type[GptrsError] = UsageError,
 ) -> None:
-    """Measure the machine, and write the files; `threads` are those that the backend was given.
+    """Measure the machine, and write the files; `threads` are the backend's.
 
     All files are written, or none is: `error` if one cannot be written.
     """
@@ -201,7 +201,7 @@ def write_profile(
         "profile.speedscope.json": json.dumps(speedscope(profile)),
         "report.html": report_page(profile, limits, title),
     }
-    with ExitStack() as staged:  # they get their names once all of them lie on the disk
+    with ExitStack() as staged:  # they get their names once all of them are on disk
         for name, text in contents.items():
             file = staged.enter_context(atomic_file(folder / name, error))
             file.write(f"{text.rstrip()}\n".encode())
@@ -216,5 +216,5 @@ def _limits(profile: Profile, threads: int | None) -> MachineLimits | None:
     costliest = max(timed, key=lambda program: program.seconds)
     try:
         return measure_limits(manager().get_backend(costliest.backend, threads))
-    except GptrsError:  # a backend that was made by hand has no name to ask for
+    except GptrsError:  # a backend that was constructed directly has no registered name
         return None

@@ -19,7 +19,7 @@ from gptrs_runtime.results import Inputs, Number, OfModel, Profile, Result, RunT
 
 
 class ComparedValue(Struct, frozen=True, kw_only=True):
-    """A value beside that of the reference; errors are shares of the range of the reference."""
+    """A value compared with the reference; errors are relative to the range of the reference."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class ComparedValue(Struct, frozen=True, kw_only=True):
 
 
 class ComparedTrace(Struct, frozen=True, kw_only=True):
-    """With `--against`: how far the values are from those of another run."""
+    """With `--against`: the differences from the values of another run."""
 
     tolerance: Number
     agrees: bool
@@ -76,7 +76,7 @@ class Run(Result, frozen=True, kw_only=True, tag="gptrs.run/1"):
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """How far an array is from that of the reference."""
+    """The distance of an array from the reference."""
 
     name: str
     type: str
@@ -89,7 +89,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, one: Errors, agrees: bool) -> Agreement:
-        """Return errors as results tell them; `agrees` says whether they hold a tolerance."""
+        """Return errors in the form of results; `agrees`: they are within a tolerance."""
         return cls(
             name=one.name,
             type=one.type,
@@ -184,15 +184,15 @@ class Bench(Result, frozen=True, kw_only=True, tag="gptrs.bench/1"):
 
 
 class LoadRatio(Struct, frozen=True):
-    """Streams beside the fewest ones, and HTTP beside the engine, round by round."""
+    """Ratios to the fewest streams, and of HTTP to the engine, round by round."""
 
     streams: int
     of_fewest: Spread
-    """Tokens a second of the engine, over those of the fewest streams."""
+    """Tokens per second of the engine, relative to those with the fewest streams."""
     of_engine: Spread
-    """Tokens a second over HTTP, over those of the engine."""
+    """Tokens per second over HTTP, relative to those of the engine."""
     later_ms: Spread
-    """First tokens over HTTP, after those of the engine; in milliseconds."""
+    """Delay of first tokens over HTTP relative to the engine; in milliseconds."""
 
 
 class BenchServe(Result, frozen=True, kw_only=True, tag="gptrs.bench.serve/1"):

@@ -28,7 +28,7 @@ class Interval:
 
 
 class Timeline:
-    """The intervals of a profile; those of a thread nest, and an inner one ends first.
+    """The intervals of a profile; intervals of a thread nest, and an inner one ends first.
 
     Not safe between threads: the caller holds a lock.
     """
@@ -38,11 +38,11 @@ class Timeline:
         self.left_out = 0
         """Intervals beyond `MOST_INTERVALS`."""
         self.thread = threading.get_ident()
-        """The thread that began the profile; its time is what `own` adds up."""
+        """The thread that started the profile; `own` adds up its time."""
         self.own: dict[tuple[Kind, str], float] = defaultdict(float)
         """Seconds by kind and name, without those of inner intervals."""
         self._inner: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        """Start and seconds of the intervals that none has enclosed yet, by thread."""
+        """Start and seconds of the outermost intervals so far, by thread."""
 
     def add(self, interval: Interval) -> None:
         """Add an interval that has just ended."""

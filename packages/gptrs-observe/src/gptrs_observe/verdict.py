@@ -11,14 +11,14 @@ from gptrs_observe.profile import KernelTotals, Profile, ProgramProfile, merged
 TOKEN = "choose token"
 """The span of each token that is generated."""
 _NEAR = 0.5
-"""From this share of a limit on kernels are said to be bound by it."""
+"""From this share of a limit on, kernels count as bound by it."""
 _SHORT = 50e-6
 """Seconds: kernels that take less on average are short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Figures, None where they are not known, and sentences that say them."""
+    """Figures, None if unknown, and sentences that state them."""
 
     tokens: int
     tokens_per_s: float | None
@@ -28,7 +28,8 @@ class Verdict:
     kernel_seconds: float | None
     """Seconds in kernels of one run of it."""
     gb_per_s: float | None
-    """Bytes that its kernels read and write, over their time; those that say what they are."""
+    """Bytes that its kernels read and write, divided by their time, for kernels that report them.
+    """
     gflop_per_s: float | None
     share_of_memory: float | None
     share_of_arithmetic: float | None

@@ -1,1 +1,1 @@
-"""One model over several processes: the first one leads, and the others do what it does."""
+"""One model over several processes: the first one leads, and the others follow it."""

@@ -26,7 +26,7 @@ _PREFIX = struct.Struct("<II")
 _SIZE = struct.Struct("<Q")
 _MEET_S = 60
 _GREET_S = 5
-"""Seconds for the first bytes of who connects: a stranger who says nothing holds up nobody else."""
+"""Seconds for the first bytes of a new connection, so that a silent stranger blocks no one."""
 _ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence, between questions, and how many of these go unanswered."""
 _INVITATION_BYTES, _TOKEN_BYTES = 1024, 32
@@ -37,7 +37,7 @@ _jax, _hosts = cast("Any", jax), cast("Any", multihost_utils)
 
 
 class Follower:
-    """The way to one process that follows; `number` is that of JAX."""
+    """The connection to one follower process; `number` is its number in JAX."""
 
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
@@ -106,7 +106,7 @@ class Leader:
 def lead(group: ProcessGroup) -> list[Follower]:
     """Return the ways to all other processes, which call `follow` meanwhile.
 
-    Where to meet, and a word that tells them from strangers, they hear from JAX.
+    The followers get the address, and a secret that authenticates them, from JAX.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
     host = _host_of(group)
@@ -157,7 +157,7 @@ def _met(listener: socket.socket, token: str, count: int) -> list[Follower]:
 
 
 def _number_of(connection: socket.socket, token: str) -> int | None:
-    """Return the number that a process says after the word it was told; None for a stranger."""
+    """Return the number that a process sends after the secret; None for a stranger."""
     connection.settimeout(_GREET_S)
     try:
         given = connection.recv(2 * _TOKEN_BYTES + 8, socket.MSG_WAITALL)
@@ -169,7 +169,7 @@ def _number_of(connection: socket.socket, token: str) -> int | None:
 
 
 def _prepare(connection: socket.socket) -> None:
-    """Let small messages go at once, and find out about a host that is gone within a minute."""
+    """Send small messages immediately, and detect a lost host within a minute."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -179,7 +179,7 @@ def _prepare(connection: socket.socket) -> None:
 
 
 def _told(invitation: Mapping[str, object] | None) -> dict[str, Any]:
-    """Return the invitation of the first process, which all call with theirs, or None."""
+    """Return the invitation of the first process; it calls with its own, the others with None."""
     text = json.dumps(invitation or {}).encode()
     sent = np.zeros(_INVITATION_BYTES, np.uint8)
     sent[: len(text)] = np.frombuffer(text, np.uint8)

@@ -25,7 +25,7 @@ Head: TypeAlias = Mapping[str, Any]
 
 
 class FollowingBackend(Backend):
-    """A backend that runs nothing of its own."""
+    """A backend that runs only the leader's programs."""
 
     name = "jax"
     follows = True
@@ -70,7 +70,7 @@ class FollowingBackend(Backend):
 
 def _refuse() -> NoReturn:
     raise UsageError(
-        "this process follows the first one, and runs nothing of its own",
+        "this process follows the first one, and runs no programs itself",
         hint="call `follow`, or ask the first one",
     )
 

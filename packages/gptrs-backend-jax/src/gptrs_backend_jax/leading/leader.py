@@ -1,4 +1,4 @@
-"""The backend of the first process: what it does to its devices it tells the others before."""
+"""The backend of the first process: it announces each device operation to the others first."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 _LEAVE_S: Final = 10
 """How long the others have to end before this one does; JAX aborts those that do so later."""
 _WATCH_S: Final = 0.5
-"""How often the connections to those who follow are looked at."""
+"""How often the connections to followers are checked."""
 
 
 class LedBuffer:
-    """A tensor on the devices of all processes, by the number under which they know it."""
+    """A tensor on the devices of all processes, by its number in all of them."""
 
     __slots__ = ("array", "dtype", "number", "shape", "told")
 
@@ -59,33 +59,33 @@ class LedBuffer:
 
 
 class Followers:
-    """The other processes: what they are told, all in the order in which it happens here."""
+    """The other processes, which receive all messages in the order of operations here."""
 
     def __init__(self, ways: Sequence[Follower]) -> None:
         self.ways = ways
         self.lock = threading.RLock()
-        """Held while something is told and done."""
+        """Held while an operation is sent and executed."""
         self.forgotten: deque[int] = deque()
-        """Numbers of what nobody has any more; appended to from anywhere."""
+        """Numbers of dropped tensors; appended to from any thread."""
         self.lost: str | None = None
-        """Which of them is gone, in words."""
+        """Which of them is gone, as text."""
         self._numbers = itertools.count(1)
         atexit.register(self.end)
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="gptrs followers", daemon=True).start()
 
     def new_number(self) -> int:
-        """Return a number for what they are to keep."""
+        """Return a number for an object that they must keep."""
         return next(self._numbers)
 
     def tell(self, what: str, parts: Sequence[bytes] = (), **head: object) -> None:
-        """Tell all of them the same; BackendError if one is gone."""
+        """Send all of them the same message; BackendError if one is gone."""
         message = self.message(what, **head)
         for way in self.ways:
             way.send(message, parts)
 
     def message(self, what: str, **head: object) -> Mapping[str, object]:
-        """Return the head of a message, with what is forgotten before it is done."""
+        """Return the head of a message, with the numbers to drop before it is executed."""
         drop = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
         return {"do": what, "forget": drop, **head}
 
@@ -115,7 +115,7 @@ class Followers:
 class LeadingBackend(Backend):
     """Runs programs on a mesh of several processes; all others have a `FollowingBackend`.
 
-    They have no program of their own: any thread of this one may ask for anything at any time.
+    They run no programs themselves, so any thread of this one may use them at any time.
     """
 
     name = "jax"
@@ -235,7 +235,7 @@ class LedExecutable(Executable):
     def submit(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
-        """Begin a run in all processes."""
+        """Start a run in all processes."""
         told, given = self._told, [_led(each) for each in inputs]
         arrays = [cast("Buffer", each.array) for each in given]
         self._made.require(arrays, 0 if bound is None else len(bound.buffers))
@@ -257,7 +257,7 @@ class LedExecutable(Executable):
         return cast("list[Buffer]", made), run
 
     def _bound_here(self, bound: BoundInputs) -> tuple[int, BoundInputs]:
-        """Return weights as JAX has them, and the number under which the others know them."""
+        """Return weights as JAX arrays, and their number in the other processes."""
         found = self._bound.get(bound)
         if found is None:
             told, given = self._told, [_led(each) for each in bound.buffers]
@@ -279,6 +279,6 @@ def _led(buffer: Buffer) -> LedBuffer:
     if not isinstance(buffer, LedBuffer):
         kind = type(buffer).__name__
         raise UsageError(
-            f"a buffer of this backend is wanted, got `{kind}`", hint="use `to_device`"
+            f"a buffer of this backend is required, got `{kind}`", hint="use `to_device`"
         )
     return buffer

@@ -30,9 +30,9 @@ from gptrs_backend_jax.lowerings.indexing import inside, taken
 
 DotGeneral = ops.contraction.DotGeneral
 _POOL_PART = 2
-"""A pool may have so many times the pages of a table: all of them are multiplied."""
+"""A pool may have so many times the pages of a table for all of them to be multiplied."""
 _FEW_ROWS = 4
-"""So many positions of a page pay for one row: values give a row of sums for each page."""
+"""Positions of a page that pay for one row: values give a row of sums for each page."""
 _TYPES = (dtypes.f32, dtypes.f64)
 """Types that CPUs multiply without conversions, and sum in themselves."""
 
@@ -41,11 +41,11 @@ class _Pages(NamedTuple):
     pool: Array
     """The pages, [P, K, S, D]."""
     table: Array
-    """Those of a text, [W], each in [0, P)."""
+    """The pages of a text, [W], each in [0, P)."""
 
 
 def product_in_place(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Array | None:
-    """Return the product of an instruction with pages; None where they are better copied."""
+    """Return the product of an instruction with pages; None if copying them is faster."""
     dtype = ctx.operands[0].dtype
     is_plain = dtype in _TYPES and op.accumulator(ctx.operands[0]) is dtype is ctx.result.dtype
     if not ctx.walk.for_one_cpu or not is_plain or op.batch_rhs != (1,):
@@ -72,8 +72,8 @@ def _product_of_keys(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Array 
 def _product_of_values(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Array | None:
     """[K, .., W, S], values [W, K, S, E] that are 0 where unused -> [K, .., E].
 
-    A weight of 0 leaves nothing of a number, but makes NaN of an infinite one. So where the result
-    is not finite, or a page has several places in the table, the pages are copied after all.
+    A weight of 0 leaves nothing of a number, but makes NaN of an infinite one. So if the result is
+    not finite, or a page occurs several times in the table, the pages are copied after all.
     """
     found = _used_pages(ctx, ctx.instruction.operands[1])
     if found is None:
@@ -92,7 +92,7 @@ def _product_of_values(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Arra
 
 
 def _by_page(weights: Array, pages: _Pages, used: Array) -> tuple[Array, Array]:
-    """Return weights [P, K, R, S] for the pages of the pool, and whether each has one place."""
+    """Return weights [P, K, R, S] for the pages of the pool, and whether each occurs once."""
     count = len(pages.pool)
     is_page = pages.table == lowering.iota(pages.table.dtype, (count, len(pages.table)), 0)
     is_there = is_page & jnp.any(used, axis=1)  # (P, W)
@@ -137,13 +137,13 @@ def _ordered(x: Array, first: Sequence[int], last: Sequence[int]) -> Array:
 
 
 def _pays(rows: int, pages: _Pages) -> bool:
-    """Whether the product of so many rows, of all heads, takes less than copies of the pages."""
+    """Return whether the product of so many rows of all heads is faster than copying pages."""
     count, heads, size, _ = pages.pool.shape
     return count <= _POOL_PART * len(pages.table) and rows * _FEW_ROWS <= heads * size
 
 
 def _pages(ctx: LoweringContext, value: Value) -> _Pages | None:
-    """Return the pool and the table that `value` was taken by, None for other values."""
+    """Return the pool and the table that `value` was taken from, None for other values."""
     made = ctx.walk.maker(value)
     if made is None or not isinstance(made[0].op, ops.indexing.Take):
         return None
@@ -154,7 +154,7 @@ def _pages(ctx: LoweringContext, value: Value) -> _Pages | None:
 
 
 def _used_pages(ctx: LoweringContext, value: Value) -> tuple[_Pages, Array] | None:
-    """Return the pages in `value`, and which positions of them it keeps, i1 [W, S]."""
+    """Return the pages in `value`, and the positions that it keeps, i1 [W, S]."""
     made = ctx.walk.maker(value)
     if made is None or not isinstance(made[0].op, ops.elementwise.Select):
         return None
@@ -169,7 +169,7 @@ def _used_pages(ctx: LoweringContext, value: Value) -> tuple[_Pages, Array] | No
 
 
 def _is_zero(ctx: LoweringContext, value: Value) -> bool:
-    """Whether `value` is known to have nothing but 0."""
+    """Return whether `value` is known to be all 0."""
     made = ctx.walk.maker(value)
     while made is not None and isinstance(made[0].op, ops.layout.BroadcastTo):
         made = ctx.walk.maker(made[0].operands[0])
@@ -205,8 +205,8 @@ def _as_matrices(
 ) -> tuple[Array, tuple[int, Sequence[int]]]:
     """Return `x` with its batch axes first, then one contracted axis and one for all others.
 
-    Which of both is the last stays so: XLA always puts the contracted axis of `rhs` before, and on
-    CPUs that turns each row of a key/value cache that is read. Also the contracted axis, and the
+    Keeps which of both is last: XLA otherwise puts the contracted axis of `rhs` first, which on
+    CPUs transposes each row of a key/value cache that is read. Also the contracted axis, and the
     sizes of the others.
     """
     free = [axis for axis in range(x.ndim) if axis not in (*batch, *contracted)]

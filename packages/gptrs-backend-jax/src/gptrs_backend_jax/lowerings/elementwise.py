@@ -127,7 +127,7 @@ def log1p(x: Array) -> Array:
 
 @computes(elementwise.Abs)
 def absolute(x: Array) -> Array:
-    """Return `|x|`; unsigned integers, which lax refuses, as they are."""
+    """Return `|x|`; unsigned integers, which lax refuses, unchanged."""
     return x if np.issubdtype(x.dtype, np.unsignedinteger) else lax.abs(x)
 
 

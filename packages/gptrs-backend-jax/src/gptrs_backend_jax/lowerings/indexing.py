@@ -179,7 +179,7 @@ def _replaced(
 
 
 def _as_they_lie(ctx: LoweringContext, rows: Array, updates: Array) -> tuple[Array, Array]:
-    """Return the rows and their updates in another order, in which XLA need not copy the latter.
+    """Return the rows and their updates in an order in which XLA need not copy the latter.
 
     The keys of a prompt come token by token, and are written head by head.
     """

@@ -94,12 +94,12 @@ def reverse(op: layout.Reverse, ctx: LoweringContext, x: Array) -> Array:
     return lax.rev(x, op.axes)
 
 
-# Lowerings of the ops that make a tensor from attributes alone.
+# Lowerings of the ops that make a tensor from attributes only.
 
 
 @TABLE.register(ops.creation.Constant, dtypes=dtypes.ALL)
 def literal(op: ops.creation.Constant, ctx: LoweringContext) -> Array:
-    """Return the elements of the literal; one element repeated stays one element for XLA."""
+    """Return the elements of the literal; a repeated element is passed to XLA once."""
     array = constant(op.value.array, ctx.result.dtype)
     if op.value.splat is None:
         return lowering.array(array)
@@ -138,7 +138,7 @@ def top_k(op: sorting.TopK, ctx: LoweringContext, x: Array) -> Arrays:
 def _sorted(dtype: DType, operands: Arrays, axis: int, descending: bool) -> Arrays:
     keys, _ = order_keys(dtype, operands[0])
     if descending:
-        keys = ~keys  # turns the order of integers around, and equal ones stay equal
+        keys = ~keys  # reverses the order of integers, and keeps equal ones equal
     return lax.sort((keys, *operands), dimension=axis, is_stable=True, num_keys=1)[1:]
 
 

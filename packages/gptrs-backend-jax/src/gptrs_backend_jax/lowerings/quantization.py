@@ -21,7 +21,7 @@ quantization = ops.quantization
 QUANTIZED = [dtype for dtype in dtypes.INTEGERS if dtype.bits <= 32]
 
 FAR_OUTSIDE = 2.0**40
-"""Beyond every integer of 32 bits, whatever zero point is added to it."""
+"""Beyond every integer of 32 bits plus any zero point."""
 
 
 @TABLE.register(quantization.Quantize, dtypes=dtypes.FLOATS)
@@ -82,7 +82,7 @@ def requantize(
 
 @TABLE.register(quantization.UnpackBits, dtypes=[dtypes.ui8])
 def unpack_bits(op: quantization.UnpackBits, ctx: LoweringContext, packed: Array) -> Array:
-    """Take each integer out of the one or two bytes in which its bits are."""
+    """Extract each integer from the one or two bytes that contain its bits."""
     axis, bits = op.axis, op.bits
     if bits == 8:
         return packed
@@ -130,8 +130,8 @@ def _quantized(value: Array, scale: Array, zero_point: Array, dtype: DType) -> A
 def _dequantized(
     of_q: TensorType, q: Array, scale: Array, zero_point: Array, compute: DType
 ) -> Array:
-    # Differences of small integers fit 32 bits unless the zero point is far outside of them, and
-    # 64-bit ones are exact always.
+    # Differences of small integers fit 32 bits unless the zero point is far outside of their range;
+    # 64-bit ones are always exact.
     difference = lax.convert_element_type(q, np.int64) - lax.convert_element_type(
         zero_point, np.int64
     )
@@ -173,8 +173,8 @@ def rng_uniform(op: ops.random.RngUniform, ctx: LoweringContext, seed: Array) ->
     return lax.reshape(convert(fraction, types.f64, op.dtype), op.shape)
 
 
-# Refused for f64: XLA's results are off by one or two units in the last place there, and PTIR asks
-# for the bits. Narrower types are rounded from f64, which hides it.
+# Refused for f64: XLA's results are off by one or two units in the last place there, and PTIR
+# specifies the bits. Narrower types are rounded from f64, which hides it.
 @TABLE.register(
     random.RngNormal, dtypes=[d for d in random.RngNormal.allowed if d is not types.f64]
 )

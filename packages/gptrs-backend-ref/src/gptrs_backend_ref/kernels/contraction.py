@@ -46,7 +46,7 @@ def _as_matrices(
 ) -> np.ndarray:
     """Return `x` in the accumulator type, each group of axes merged: (batch, rows, columns).
 
-    The result is contiguous, so that the bits of a product depend on the values alone.
+    The result is contiguous, so that the bits of a product depend only on the values.
     """
     shape = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, rows, columns)]
     merged = to_accumulator(x, accum).transpose(batch + rows + columns).reshape(shape)

@@ -33,7 +33,7 @@ def gather(op: ops.Gather, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def along_axis(x: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
-    """Return `x[.., positions[.., i, ..], ..]`; all dims but that of `axis` are equal."""
+    """Return `x[.., positions[.., i, ..], ..]`; all dims except that of `axis` are equal."""
     if positions.size == 0:  # NumPy would index the other dims, which may be huge
         return np.empty(positions.shape, x.dtype)
     return np.take_along_axis(x, positions, axis)

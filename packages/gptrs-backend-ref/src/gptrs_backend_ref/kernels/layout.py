@@ -51,7 +51,7 @@ def concat(op: layout_ops.Concat, *parts: np.ndarray) -> np.ndarray:
 
 @TABLE.register(layout_ops.Pad, dtypes=dtypes.ALL)
 def pad(op: layout_ops.Pad, x: np.ndarray) -> np.ndarray:
-    """Copy the elements that are not trimmed to their places in a tensor of `value`."""
+    """Copy the elements that are not trimmed to their positions in a tensor of `value`."""
     shape = op.infer(TensorType.of(x)).shape
     result = np.zeros(shape, x.dtype)
     if op.value is not None:
@@ -85,7 +85,7 @@ def reverse(op: layout_ops.Reverse, x: np.ndarray) -> np.ndarray:
     return np.flip(x, op.axes)
 
 
-# Kernels of the ops that make a tensor from attributes alone.
+# Kernels of the ops that make a tensor from attributes only.
 
 
 @TABLE.register(creation_ops.Constant, dtypes=dtypes.ALL)

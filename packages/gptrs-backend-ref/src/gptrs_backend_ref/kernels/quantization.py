@@ -15,7 +15,7 @@ from gptrs_backend_ref.numerics import convert, integer_limits, widen
 from gptrs_backend_ref.table import TABLE
 
 FAR_OUTSIDE = 2.0**40
-"""Beyond every integer of 32 bits, whatever zero point is added to it."""
+"""Beyond every integer of 32 bits plus any zero point."""
 
 
 @TABLE.register(quantization_ops.Quantize, dtypes=dtypes.FLOATS)
@@ -51,7 +51,7 @@ def dequantize_affine(
 
 @TABLE.register(quantization_ops.UnpackBits, dtypes=(dtypes.ui8,))
 def unpack_bits(op: quantization_ops.UnpackBits, packed: np.ndarray) -> np.ndarray:
-    """Write out the bits, and put each `op.bits` of them together."""
+    """Expand the bits, and combine each `op.bits` of them."""
     stream = np.unpackbits(np.moveaxis(packed, op.axis, -1), axis=-1, bitorder="little")
     integers = stream.reshape(*stream.shape[:-1], stream.shape[-1] // op.bits, op.bits)
     values = np.packbits(integers, axis=-1, bitorder="little")[..., 0]

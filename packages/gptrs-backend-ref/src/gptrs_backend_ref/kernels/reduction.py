@@ -24,7 +24,7 @@ ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 F8E4M3_GREATEST = 448.0
-"""The greatest value of f8e4m3, the one float type without infinities."""
+"""The greatest value of f8e4m3, the only float type without infinities."""
 
 COMBINE: dict[str, np.ufunc] = {
     "sum": np.add,

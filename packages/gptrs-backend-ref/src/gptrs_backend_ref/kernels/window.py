@@ -21,7 +21,7 @@ def reduce_window(op: ops.ReduceWindow, x: np.ndarray) -> np.ndarray:
     """Reduce one axis after another: windows are products of intervals."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
-    if result.size == 0:  # an axis beside the empty one may be huge
+    if result.size == 0:  # another axis than the empty one may be huge
         return np.zeros(result.shape, result.dtype.numpy)
     total = to_accumulator(x, accum)
     # Axes that shrink most come first, so that no intermediate is larger than input and result.

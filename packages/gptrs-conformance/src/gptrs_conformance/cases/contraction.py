@@ -51,7 +51,7 @@ def dot_general(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> I
 
 
 def _typed(dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """Accumulate and output types of the same kind, told apart from the defaults by the values."""
+    """Accumulate and output types of the same kind; the values distinguish them from defaults."""
     plain = DotGeneral((1,), (0,))
     if dtype.is_integer:
         ones = np.ones((1, 40), dtype.numpy)
@@ -65,7 +65,7 @@ def _typed(dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
         x, y = sample(dtype, (2, 8), next_seed(rng)), sample(dtype, (8, 2), 5)
         for out in (dtypes.f16, dtypes.f32, dtypes.f64):
             yield _case(replace(plain, out_dtype=out), x, y, f"out {out}")
-        # 2^-20 is lost beside 1 in f32 only after some steps, in f64 never.
+        # 2^-20 added to 1 is lost in f32 only after some steps, in f64 never.
         small = np.full((1, 64), 2.0**-5).astype(dtype.numpy)
         column = np.full((64, 1), 2.0**-5).astype(dtype.numpy)
         column[0] = 2.0**7

@@ -95,7 +95,7 @@ def _first(*types: TensorType) -> Region:
 
 @rows(While, dtypes=[dtypes.i1])
 def while_(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """No iteration, several of them, a state whose parts change places, and a loop in a loop."""
+    """No iteration, several iterations, a state whose parts are swapped, and a nested loop."""
     for start, expected in ((10, 10), (9, 12), (-5, 10)):
         regions = (_below(10, SI32), _plus(3))
         inputs = (np.array(start, np.int32),)

@@ -75,7 +75,7 @@ def _to_complex(value: complex, target: DType) -> complex:
 
 @rows(ops.Bitcast, dtypes=[dtype for dtype in dtypes.ALL if not dtype.is_bool])
 def bitcast(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """To every type of the same width, and back: the bits stay, those of NaN too."""
+    """To every type of the same width, and back: the bits are kept, also those of NaN."""
     targets = [other for other in dtypes.ALL if other.bits == dtype.bits and not other.is_bool]
     for target in targets:
         for label, x in (("edges", edges(dtype)), ("ordinary", sample(dtype, (2, 3), 1))):

@@ -79,7 +79,7 @@ def _compare_case(direction: Direction, x: np.ndarray, y: np.ndarray, label: str
 
 @rows(ops.Select, dtypes=dtypes.ALL)
 def select(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """Mixed predicates in every kind of shape, and the edges, which come through as they are."""
+    """Mixed predicates in every kind of shape, and edge values, which pass unchanged."""
     for label, (x, y) in _samples(dtype, 2, rng):
         yield _select_case(np.asarray(rng.random(x.shape) < 0.5), x, y, label)
     x, y = edges(dtype), edges(dtype)[::-1].copy()
@@ -134,7 +134,7 @@ def is_finite(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Ite
 
 @rows(ops.StopGradient, dtypes=dtypes.ALL)
 def stop_gradient(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """Elements pass unchanged, and the result has memory of its own."""
+    """Elements pass unchanged, and the result has separate memory."""
     arrays = [("edges", edges(dtype)), *((label, x) for label, (x,) in _samples(dtype, 1, rng))]
     for label, x in arrays:
         yield OpCase(ops.StopGradient(), (x,), (storage(x),), label=label)

@@ -106,7 +106,7 @@ def _complex_case(
 ) -> OpCase:
     expected = np.array(values, np.complex128).reshape(inputs[0].shape)
     dtype = dtypes.from_numpy(inputs[0].dtype)
-    # Each part may be small beside the other, whose rounding errors it shares.
+    # Each part may be small compared with the other, whose rounding errors it shares.
     rtol = COMPLEX_RTOL[dtype.name]
     tolerance = Tolerance.close(rtol, rtol * np.maximum(np.abs(expected), 1.0))
     return OpCase(op, inputs, (expected,), tolerance, label)

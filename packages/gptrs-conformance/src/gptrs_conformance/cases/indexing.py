@@ -1,4 +1,4 @@
-"""Cases of the ops that read or write at positions given by another tensor, place by place."""
+"""Cases of the ops that read or write at positions given by another tensor, element by element."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def gather(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
 
 
 def block_places(shape: Index, sizes: Index, starts: tuple[int, ...]) -> list[tuple[Index, Index]]:
-    """Each place of a block with the place in the whole, the starts clamped."""
+    """Each position in a block with its position in the whole, the starts clamped."""
     at = [
         min(max(start, 0), dim - size)
         for start, dim, size in zip(starts, shape, sizes, strict=True)
@@ -189,7 +189,7 @@ def dynamic_update_slice(
         yield OpCase(ops.DynamicUpdateSlice(), inputs, (wide(expected, dtype),), label=label)
 
 
-# Cases of the ops that combine elements where another tensor says, all of one place at a time.
+# Cases of the ops that combine elements at positions given by another tensor.
 
 
 ScatterKind: TypeAlias = Literal["add", "mul", "max", "min", "replace"]

@@ -100,14 +100,14 @@ REVERSALS: tuple[tuple[str, Index, Index], ...] = (
 def moved(
     op: Op, x: np.ndarray, shape: Index, source: Callable[[Index], Index], label: str
 ) -> OpCase:
-    """The case in which `source` says which element of `x` comes to each place of the result."""
+    """The case in which `source` gives the element of `x` for each position of the result."""
     values = plain(x)
     expected = collected(shape, lambda place: values[source(place)])
     return OpCase(op, (x,), (wide(expected, dtypes.from_numpy(x.dtype)),), label=label)
 
 
 def number_of(place: Index, shape: Index) -> int:
-    """Return how many elements come before the one at `place` in row-major order."""
+    """Return how many elements precede the one at `place` in row-major order."""
     return sum(at * math.prod(shape[axis + 1 :]) for axis, at in enumerate(place))
 
 
@@ -256,7 +256,7 @@ def reverse(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Itera
         yield moved(ops.Reverse(axes), x, shape, source, label)
 
 
-# Cases of the ops that make a tensor from attributes alone.
+# Cases of the ops that make a tensor from attributes only.
 
 
 @rows(Constant, dtypes=dtypes.ALL)

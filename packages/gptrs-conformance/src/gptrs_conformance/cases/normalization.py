@@ -50,7 +50,7 @@ def expected(op: LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) 
 
 @rows(LayerNorm, dtypes=dtypes.FLOATS)
 def layer_norm(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
-    """Every place of the axis, a mean far from zero, no variance, values that are not finite."""
+    """Every position of the axis, a mean far from zero, no variance, non-finite values."""
     del op_class
     for number, (label, shape, axis) in enumerate(SHAPES):
         x = sample(dtype, shape, seed=number)

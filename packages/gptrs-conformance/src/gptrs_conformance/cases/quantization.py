@@ -43,7 +43,7 @@ LAYOUTS: tuple[tuple[str, tuple[int, ...], int | None, int | None], ...] = (
 def quotient(x: float, scale: float, compute: DType) -> float:
     """`x / scale` rounded to `compute`."""
     if compute is dtypes.f64 or scale == 0 or not (math.isfinite(x) and math.isfinite(scale)):
-        with np.errstate(all="ignore"):  # what is not finite is the same in any type
+        with np.errstate(all="ignore"):  # non-finite values are the same in any type
             return float(np.float64(x) / np.float64(scale))
     return rounded_exactly(Fraction(x) / Fraction(scale), compute)
 

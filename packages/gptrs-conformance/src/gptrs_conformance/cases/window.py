@@ -52,7 +52,7 @@ PATCHES: tuple[tuple[str, Index, Geometry], ...] = (
 
 
 def positions(axis: AxisWindow, dim: int) -> list[int]:
-    """Return where the window starts on the padded axis: every stride at which all of it fits."""
+    """Return the start positions of the window on the padded axis: every stride where it fits."""
     end = axis.low + dim + axis.high
     reach = (axis.size - 1) * axis.dilation
     return [start for start in range(0, end, axis.stride) if start + reach < end]
@@ -61,7 +61,7 @@ def positions(axis: AxisWindow, dim: int) -> list[int]:
 def windows(
     axes: tuple[AxisWindow, ...], dims: Index
 ) -> Iterator[tuple[Index, list[Index | None]]]:
-    """Each position with what the window reads there, in row-major order: None outside."""
+    """Each position with the values that the window reads, in row-major order: None outside."""
     starts = [positions(axis, dim) for axis, dim in zip(axes, dims, strict=True)]
     for place in itertools.product(*(range(len(listed)) for listed in starts)):
         read: list[Index | None] = []

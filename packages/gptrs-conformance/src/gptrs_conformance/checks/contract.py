@@ -1,4 +1,4 @@
-"""Rules for every executable, whatever it computes: memory, repetition, threads."""
+"""Rules for every executable: memory, repetition, threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ func @main(%x: f32[3, 4], %y: f32[3, 4])
   return %0, %1, %2, %x, %0
 }
 """
-"""A view, computed values, a parameter returned as it is, and a value returned twice."""
+"""A view, computed values, a parameter returned directly, and a value returned twice."""
 
 CONSTANT = """
 ptir.v0.5
@@ -83,7 +83,7 @@ def results_are_owned(backend: Backend) -> None:
 
 
 def results_last(backend: Backend) -> None:
-    """No later run changes the results of an earlier one, those of constants included."""
+    """No later run changes the results of an earlier one, including those of constants."""
     executable = compiled(backend, MIXED)
     first = run_on(backend, executable, normal(1, 3, 4), normal(2, 3, 4))
     kept = [result.copy() for result in first]
@@ -124,7 +124,7 @@ def executables_interleave(backend: Backend) -> None:
 
 
 def threads_share(backend: Backend) -> None:
-    """Four threads run one executable on inputs of their own, and each gets its own results."""
+    """Four threads run one executable on separate inputs, and each gets its own results."""
     executable = compiled(backend, MIXED)
     problems: list[str] = []
 
@@ -134,7 +134,7 @@ def threads_share(backend: Backend) -> None:
             try:
                 found = run_on(backend, executable, x, y)
                 require_equal(found, _mixed(x, y), f"thread {number}, run {turn}")
-            except BaseException as error:  # whatever a thread meets is the finding
+            except BaseException as error:  # any exception in a thread is the finding
                 problems.append(f"{type(error).__name__}: {error}")
                 return
 
@@ -166,7 +166,7 @@ def hosts_arrays_of_any_layout(backend: Backend) -> None:
 
 
 def parameters_are_not_mixed_up(backend: Backend) -> None:
-    """Two weights of one shape keep their places: `(x @ p) @ q` is not `(x @ q) @ p`."""
+    """Two weights of the same shape are not swapped: `(x @ p) @ q` is not `(x @ q) @ p`."""
     x = np.array([[1, 2], [3, 4]], np.float32)
     p, q = np.array([[0, 1], [1, 0]], np.float32), np.array([[2, 0], [0, 3]], np.float32)
     roles = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
@@ -204,7 +204,7 @@ def donated_inputs_are_read_first(backend: Backend) -> None:
 
 
 def bits_move_unchanged(backend: Backend) -> None:
-    """Layout ops keep every bit, those of NaN and of -0.0 too."""
+    """Layout ops keep every bit, also those of NaN and of -0.0."""
     bits = [0x7FC00001, 0x80000000, 0xFFC12345, 0x00000001, 0x7F800000, 0xFF7FFFFF]
     x = np.array(bits, np.uint32).view(np.float32).reshape(2, 3)
     expected = [x.T.copy(), x.reshape(6), x[:, 1:].copy()]

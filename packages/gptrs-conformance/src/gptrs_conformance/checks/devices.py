@@ -1,4 +1,4 @@
-"""Rules for backends that say which devices they have, keep memory of their own, or have a mesh."""
+"""Rules for backends that list devices, have separate memory, or have a mesh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ func @main(%x: f32[8, 8], %y: f32[8, 8]) -> f32[8, 8] {
 
 
 def devices_are_told_apart(backend: Backend) -> None:
-    """Names of devices differ, and the backend runs on one of them at least."""
+    """Names of devices differ, and the backend runs on at least one of them."""
     devices = backend.devices()
     if not devices:
         return

@@ -22,14 +22,14 @@ from gptrs_conformance.program_generator import (
 )
 
 PROGRAMS = 80
-"""How many random programs a backend is given, beside those that cover all that it claims."""
+"""Number of random programs, in addition to those that cover all claims of a backend."""
 _GROUP = 10
 
 
 def require_agreement(backend: Backend, program: Program, seed: int) -> None:
     """Raise CheckFailure unless `program` gives the same results optimized and as written.
 
-    Its inputs are random ones made of `seed`, and stay as they are.
+    Its inputs are random, from `seed`, and are not modified.
     """
     roles = [InputRole.ARGUMENT] * len(program.main.body.params)
     inputs = list(random_inputs(program, seed).values())

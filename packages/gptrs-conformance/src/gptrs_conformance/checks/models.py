@@ -173,7 +173,7 @@ def logits_agree(backend: Backend) -> None:
 
 
 def prefill_is_decode(backend: Backend) -> None:
-    """A prompt gives the same logits at once, token by token, and in chunks."""
+    """A prompt gives the same logits as a whole, token by token, and in chunks."""
     with use_backend(backend):
         model = Model(backend)
         expected = reference(PROMPT)

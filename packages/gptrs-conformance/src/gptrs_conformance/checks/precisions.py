@@ -28,7 +28,7 @@ _SHARE = 2.0**-20
 
 
 def precisions_are_chosen(backend: Backend) -> None:
-    """A backend has one object for each precision, and computes in `f32` until asked otherwise."""
+    """A backend has one object for each precision, and computes in `f32` by default."""
     require("f32" in backend.precisions, f"no precision f32 in {list(backend.precisions)}")
     for precision in backend.precisions:
         chosen = backend.with_precision(precision)
@@ -37,7 +37,7 @@ def precisions_are_chosen(backend: Backend) -> None:
 
 
 def bf16_rounds_both_sides(backend: Backend) -> None:
-    """Products with a matrix are those of operands rounded to bf16, with sums of f32."""
+    """Matrix products use operands rounded to bf16, with sums in f32."""
     if "bf16" not in backend.precisions:
         return
     chosen = backend.with_precision("bf16")

@@ -1,4 +1,4 @@
-"""Rules for executables that tell what their kernels take."""
+"""Rules for executables that report the times of their kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gptrs_conformance.running import normal, require, require_equal, run_on
 
 
 def profiled_runs_are_runs(backend: Backend) -> None:
-    """A profiled run gives the bits of any other, and tells times that are possible."""
+    """A profiled run gives the same bits as any other, and reports plausible times."""
     executable = backend.compile(parse_program(MIXED), [InputRole.ARGUMENT] * 2)
     if not overrides(executable, "run_profiled"):
         return

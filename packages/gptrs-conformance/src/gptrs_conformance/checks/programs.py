@@ -112,7 +112,7 @@ RESULTS = Graph(
 
 
 def viewed(x: np.ndarray) -> list[np.ndarray]:
-    """Return what consumers make of a transposed, sliced, broadcast view."""
+    """Return the results of consumers of a transposed, sliced, broadcast view."""
     t = x.T[1:]
     wide = np.broadcast_to(t[:, None], (2, 4, 3))
     return [t.sum(1), t @ t.T, t[[1, 0, 1]], np.concatenate([t, t]), wide.reshape(8, 3), wide * 2]
@@ -167,7 +167,7 @@ EMPTY = Graph(
 
 
 def chained() -> Graph:
-    """200 instructions in a row, each the operand of the next, some of them twice."""
+    """200 consecutive instructions, each an operand of the next, some of them twice."""
     lines = [f"%{i} = {'add' if i % 2 else 'mul'} %{i - 1}, %c : f32[3]" for i in range(1, 201)]
     text = f"""
     ptir.v0.5
@@ -206,7 +206,7 @@ func @main(%x: f32[?0, 3], %y: f32[3, ?1]) -> (f32[?0, ?1], f32[3*?0]) {
 
 
 def unknown_targets_are_refused(backend: Backend) -> None:
-    """A custom call that nobody knows is refused by its target, before anything runs."""
+    """An unknown custom call is refused by its target, before anything runs."""
     try:
         compiled(backend, UNKNOWN)
     except UnsupportedError as error:

@@ -15,7 +15,7 @@ from gptrs_conformance.running import normal, require, require_equal, require_er
 
 
 def programs_are_read_as_written(backend: Backend) -> None:
-    """A program that was read gives the same results; damaged bytes and those of others none."""
+    """A deserialized program gives the same results; damaged or foreign bytes give None."""
     mixed, roles = parse_program(MIXED), [InputRole.ARGUMENT] * 2
     executable = backend.compile(mixed, roles)
     data = backend.serialize(executable)

@@ -42,7 +42,7 @@ def submitted_runs_are_runs(backend: Backend) -> None:
 
 
 def submitted_runs_fail_when_they_are_checked(backend: Backend) -> None:
-    """The error of a run is told by its `check`, each time, and harms no other run."""
+    """`check` raises the error of a run, each time, and does not affect other runs."""
     take = backend.compile(parse_program(TAKE), [InputRole.ARGUMENT] * 2)
     if not overrides(take, "submit"):
         return

@@ -1,4 +1,4 @@
-"""Generated programs with symbols: optimized for all sizes they give what they give for each."""
+"""Generated programs with symbols: optimized for all sizes, the results equal those for each."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _SIZES_A_PROGRAM = 3
 
 
 def require_all_sizes(backend: Backend, program: Program, seed: int) -> int:
-    """Raise CheckFailure unless `program` with symbols gives what it gives for each sizes.
+    """Raise CheckFailure unless `program` with symbols gives the same results as specialized.
 
-    It is optimized and compiled with symbols for its own sizes; each result is compared bit for bit
-    with that of the program specialized before, for several sizes that the guards accept. Returns
-    the number of those; 0 for a program that has no size of 2 or more.
+    It is optimized and compiled with symbols; for several sizes that the guards accept, each result
+    is compared bit for bit with that of the specialized program. Returns the number of those; 0 for
+    a program that has no size of 2 or more.
     """
     sizes = common_sizes(program)
     if not sizes:

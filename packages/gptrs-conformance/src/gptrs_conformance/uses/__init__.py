@@ -1,4 +1,4 @@
-"""Uses of every functional, one module a family, found by themselves."""
+"""Uses of every functional, one module a family, discovered automatically."""
 
 import importlib
 import pkgutil

@@ -21,7 +21,7 @@ def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def safe_softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Along `axis`, with 0 for a slice of nothing but -inf."""
+    """Along `axis`, with 0 for a slice in which all elements are -inf."""
     blind = (x == -np.inf).all(axis, keepdims=True)
     return np.where(blind, 0, softmax(np.where(blind, 0, x), axis))
 

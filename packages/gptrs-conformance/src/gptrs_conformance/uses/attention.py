@@ -108,7 +108,7 @@ BIAS = np.where(SPOTS, normal(6, 2, 1, 3, 5), np.float32(-np.inf))
 
 
 def _blind() -> Iterator[Use]:
-    """Queries that see nothing give 0, whatever hides the keys; few queries and many."""
+    """Fully masked queries give 0, for every kind of mask; few queries and many."""
     for queries, keys in ((1, 3), (3, 5), (21, 12)):
         shared = heads(queries, keys, 4, 2)
         if queries > 1:  # the first query of the second batch sees some keys

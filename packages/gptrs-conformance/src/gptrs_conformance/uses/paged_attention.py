@@ -31,7 +31,8 @@ def ragged(
 ) -> Arrays:
     """Query, pools, page table, row starts and lengths of texts, with D = 6 and E = 5.
 
-    Pages are handed out in any order, page 0 to nobody; `padding` rows follow the last text.
+    Pages are assigned in any order, except page 0, which is unused; `padding` rows follow the last
+    text.
     """
     needed = [-(-length // SIZE) for length in lengths]
     pages = 1 + sum(needed)

@@ -1,4 +1,4 @@
-"""Uses of reductions, over one axis, several, all and none of the elements."""
+"""Uses of reductions, over one axis, several, all, and no elements."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

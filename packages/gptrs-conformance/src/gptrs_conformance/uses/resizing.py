@@ -18,12 +18,12 @@ Coordinate = Callable[[int, int, int], float]
 
 
 def half_pixel(i: int, old: int, new: int) -> float:
-    """The middle of an element falls on that of what it stands for."""
+    """The center of an element maps to the center of its source."""
     return (i + 0.5) * old / new - 0.5
 
 
 def ends(i: int, old: int, new: int) -> float:
-    """The ends fall on the ends."""
+    """The ends map to the ends."""
     return i * (old - 1) / (new - 1)
 
 

@@ -20,7 +20,7 @@ def order(logits: np.ndarray) -> np.ndarray:
 
 
 def _kept(logits: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The logits at the `places` of their order, which is i1 of the same shape."""
+    """Return the logits at `places`, i1 in sorted order, of the same shape."""
     mask = np.zeros(logits.shape, bool)
     np.put_along_axis(mask, order(logits), places, -1)
     return np.where(mask, logits, -np.inf)
@@ -32,7 +32,7 @@ def top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def top_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Keep those before which the order has less than p."""
+    """Keep those with a cumulative probability below p before them."""
     probabilities = softmax(np.take_along_axis(logits, order(logits), -1))
     return _kept(logits, np.cumsum(probabilities, -1) - probabilities < p)
 

@@ -1,4 +1,4 @@
-"""Measures of how far arrays are from those of a reference."""
+"""Measures of the distance of arrays from a reference."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _scale(values: np.ndarray) -> float:
 def output_agreements(
     ours: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
 ) -> tuple[Agreement, ...]:
-    """Compare outputs by name, those of `expected`.
+    """Compare outputs by the names in `expected`.
 
     Integers that differ are infinitely far apart relative to their range. UsageError where nothing
     is expected, or of an output that there is not; ModelError where shapes or kinds of elements
@@ -143,7 +143,7 @@ def _agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
 
 @dataclass(frozen=True)
 class StateSummary:
-    """Statistics of one state, in f64 over its finite numbers; NaN where it has none.
+    """Statistics of one state, in f64 over its finite numbers; NaN if it has none.
 
     `type` is in IR syntax. `non_finite` is the share of NaN and infinities, `norm` the Euclidean
     length of the state as one vector.
@@ -175,11 +175,11 @@ def summarize(name: str, state: np.ndarray) -> StateSummary:
     )
 
 
-# How far a model is from another one on a text, such as a quantized one from what it was.
+# The distance of one model from another on a text, such as of a quantized one from the original.
 
 
 _ROWS = 64
-"""Positions whose logits are made f64 at once."""
+"""Positions whose logits are converted to f64 at a time."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class TextDivergence:
 
     `kl` is the mean, over all scored positions, of the Kullback-Leibler divergence of the model
     from the reference, in nats, `kl_error` the standard error of that mean, `kl_worst` the 99th
-    percentile. `top1` is the share of positions at which both find the same token likeliest.
+    percentile. `top1` is the share of positions at which both have the same likeliest token.
     """
 
     kl: float
@@ -215,7 +215,7 @@ def compare_text(
     window: int | None = None,
     progress: Progress | None = None,
 ) -> TextDivergence:
-    """Run both on windows of a text, as `measure_perplexity` does, and compare what they predict.
+    """Run both on windows of a text, like `measure_perplexity`, and compare their predictions.
 
     ModelError for models of other vocabularies, or that generate no text; UsageError for a text of
     less than two tokens, unknown tokens, or a window beyond the context.
@@ -258,7 +258,7 @@ def compare_text(
 def compare_vectors(
     model: LoadedModel, reference: LoadedModel, texts: Sequence[str]
 ) -> VectorDivergence:
-    """Embed texts with both and compare the vectors; errors are those of `embed`."""
+    """Embed texts with both and compare the vectors; raises the errors of `embed`."""
     ours, theirs = (embed(each, texts).astype(np.float64) for each in (model, reference))
     if ours.shape != theirs.shape:
         raise ModelError(

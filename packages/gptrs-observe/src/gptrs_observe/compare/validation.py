@@ -19,7 +19,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
 
 MADE_UP_TOKENS: Final = 32
-"""Tokens per made-up text, where none is given."""
+"""Tokens per random text, if no text is given."""
 
 
 class Reference(Protocol):
@@ -63,10 +63,10 @@ class ValidationOptions:
 
 @dataclass(frozen=True)
 class GreedyAgreement:
-    """Of `count` tokens chosen greedily, the first `equal` are those of the reference.
+    """Of `count` greedy tokens, the first `equal` match the reference.
 
-    `gap`: where these first differ, the logit of the reference's token less that of ours, as a
-    share of the range of the logits; 0 if they do not differ.
+    `gap`: at the first difference, the logit of the reference's token minus that of ours, relative
+    to the range of the logits; 0 if they agree.
     """
 
     count: int
@@ -120,7 +120,7 @@ def validate(
 ) -> Validation:
     """Run both on the same inputs, as the model prepares them, and compare.
 
-    ModelError if the model is none that can be compared, or the shapes of the results differ.
+    ModelError if the model cannot be compared, or the shapes of the results differ.
     """
     inputs = model.checked_inputs(batch.array)
     ours, theirs = _output(model, inputs), reference.output(inputs)
@@ -146,7 +146,7 @@ def _output(model: LoadedModel, inputs: np.ndarray) -> np.ndarray:
 
 
 def _images(reference: Reference, batch: Batch) -> Agreement | None:
-    """Compare the pixels of image files with those of the processor of the reference."""
+    """Compare the pixels of image files with those of the reference's processor."""
     if not batch.images:
         return None
     theirs = np.stack([reference.image(path) for path in batch.images.values()])
@@ -193,7 +193,7 @@ def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
         logits = texts.append([tokens[-1:]])
 
 
-# Values of a run beside those of another one: where do they begin to differ?
+# Values of two runs, and where they begin to differ.
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class TraceComparison:
         return next((value for value in self.values if not self.holds(value)), None)
 
     def up_to_mismatch(self) -> TraceComparison:
-        """Return it without what comes after the first mismatch."""
+        """Return it up to the first mismatch."""
         first = self.first_mismatch
         if first is None:
             return self
@@ -227,7 +227,7 @@ class TraceComparison:
 def compare_traces(
     ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], tolerance: float
 ) -> TraceComparison:
-    """Compare values by name; UsageError if there is none in common, ModelError for other shapes.
+    """Compare values by name; UsageError if none is in common, ModelError if shapes differ.
 
     Images inside of our models have their channels last; they are compared as others have them.
     """

@@ -49,7 +49,8 @@ OURS = "gptrs"
 SHORTEST_NEW, LONGEST_NEW = 5, 700
 """Tokens of the prompts of `ModelBench.new_lengths`."""
 RAGGED = (58, 700, 3, 120, 7, 90, 15, 30)
-"""Tokens of the prompts of `ModelBench.ragged_prefill`: 1023, what GPT-2 takes at once."""
+"""Tokens of the prompts of `ModelBench.ragged_prefill`: 1023, as many as GPT-2 takes in one step.
+"""
 AGAIN = "the same lengths again"
 KNOWN = "a known length beyond its repeat"
 
@@ -70,7 +71,7 @@ def new_lengths(count: int, longest: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ModelBench:
-    """A model of ours, the same one of others, and how they are measured."""
+    """Our model, the same model of peers, and the settings of the measurement."""
 
     model: LoadedModel
     threads: int | None
@@ -78,14 +79,14 @@ class ModelBench:
     limits: MachineLimits | None = None
     peers: Mapping[str, PeerModel] = field(default_factory=dict[str, PeerModel])
     step: Callable[[str], None] = lambda name: None
-    """Told of each piece of work before it begins."""
+    """Called with each piece of work before it begins."""
     cache_dtype: str | None = None
-    """Those of `GenerationOptions`."""
+    """As in `GenerationOptions`."""
 
     def generation(self, prompt_lengths: Sequence[int], context: int, new_tokens: int) -> list[Row]:
         """Loading, compiling, the first token, prompts of these lengths, text after a context.
 
-        Errors as those of `require_room`, before anything is measured.
+        Raises the errors of `require_room`, before anything is measured.
         """
         for length in prompt_lengths:
             require_room(self._context_length, length)
@@ -98,9 +99,9 @@ class ModelBench:
     def new_lengths(self, count: int, longest: int = LONGEST_NEW) -> list[Row]:
         """The first token of `count` prompts, each of a length that this process has not met.
 
-        Beside each the same length again, with other tokens, and the peers. A third time tells how
-        much a length that is known differs from itself. Lengths are random, of `SHORTEST_NEW` to
-        `longest` tokens, fewer where the context is shorter. UsageError for fewer than one.
+        Measures each length again with other tokens, and the peers. A third time shows the
+        variation of a known length. Lengths are random, of `SHORTEST_NEW` to `longest` tokens,
+        fewer where the context is shorter. UsageError for fewer than one.
         """
         lengths = new_lengths(count, min(longest, self._context_length - 1))
         vocabulary = self.model.causal_lm().vocab_size
@@ -122,7 +123,7 @@ class ModelBench:
         for _ in lengths:
             for name, case in {OURS: ours, AGAIN: again, **others}.items():
                 times[name].append(_seconds(case))
-            # After the peers, as the new length came after those of the length before.
+            # After the peers, as the new length came after the peers of the previous length.
             for name, seconds in {OURS: times[OURS][-1], KNOWN: _seconds(known)}.items():
                 beyond[name] = max(beyond[name], seconds - times[AGAIN][-1])
         medians = {name: statistics.median(seconds) for name, seconds in times.items()}
@@ -133,9 +134,9 @@ class ModelBench:
         ]
 
     def decode(self, context: int, count: int, texts: int = 1) -> list[Row]:
-        """`count` tokens after a context of `context`, of one text or of several at once.
+        """Measure `count` tokens after a context of `context`, for one text or several at once.
 
-        Errors as those of `Decode`.
+        Raises the errors of `Decode`.
         """
         together = "" if texts == 1 else f" of {texts} texts"
         name = f"decode{together} after {context} tokens"
@@ -149,9 +150,9 @@ class ModelBench:
         return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
     def ragged_prefill(self, lengths: Sequence[int] = RAGGED) -> list[Row]:
-        """Prompts of these lengths read together, beside one prompt of as many tokens.
+        """Measure prompts of these lengths together, and one prompt of as many tokens.
 
-        Errors as those of `RaggedPrefill`.
+        Raises the errors of `RaggedPrefill`.
         """
         total = sum(lengths)
         name = f"prefill of {len(lengths)} texts of {min(lengths)} to {max(lengths)} tokens"
@@ -169,9 +170,9 @@ class ModelBench:
         return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
     def known_prefill(self, known: int, new: int) -> list[Row]:
-        """Measure a prompt with `known` tokens in the cache beside its `new` ones alone.
+        """Measure a prompt with `known` tokens in the cache, and its `new` tokens alone.
 
-        Errors as those of `KnownPrefill`.
+        Raises the errors of `KnownPrefill`.
         """
         name = f"prefill of {new} tokens after {known} known ones"
         cases = {
@@ -186,7 +187,7 @@ class ModelBench:
         """Seconds from one token to the next, of `count` that follow a context of `context`.
 
         In one text, the first that is so long: the median, 99 % of the gaps, the longest one.
-        Errors as those of `require_room`.
+        Raises the errors of `require_room`.
         """
         decode = Decode(self.model, context, count, cache_dtype=self.cache_dtype)
         self.step(f"the gaps between {count} tokens")
@@ -205,7 +206,7 @@ class ModelBench:
     def forward(self, inputs: np.ndarray) -> list[Row]:
         """One run on an array that the model takes, and its rate, without peers.
 
-        Errors as those of `ForwardCase` and of `LoadedModel.checked_inputs`.
+        Raises the errors of `ForwardCase` and of `LoadedModel.checked_inputs`.
         """
         name = f"forward of {list(inputs.shape)}"
         unit, units = ("tok/s", inputs.size) if inputs.ndim == 2 else ("images/s", len(inputs))
@@ -237,7 +238,7 @@ class ModelBench:
         if as_first_token:
             rows += Measure(f"first token after {length}", self.threads).rows(seconds)
         steps = math.ceil(length / PREFILL_CHUNK)
-        # A step that was compiled before any measurement did not tell its work.
+        # The work of a step that was compiled before any measurement is unknown.
         whole = total_work(works) if len(works) == steps else None
         measure = Measure(name, self.threads, "tok/s", length, 1, whole)
         return rows + measure.rows(seconds, self.limits)
@@ -277,7 +278,7 @@ def imported_rows(
 ) -> list[Row]:
     """Return the times of loading, of the first run, and of one run: the median of `rounds`.
 
-    Errors are those of `LoadedImport.run`.
+    Raises the errors of `LoadedImport.run`.
     """
     case = _Run(loaded, arrays)
     name = f"run of {', '.join(str(list(array.shape)) for array in arrays.values())}"

@@ -79,7 +79,7 @@ class Prefill:
 class Decode:
     """Appends `count` tokens to each of `texts` texts, after contexts of `context` tokens.
 
-    UsageError and ContextLengthError as those of `require_room`.
+    Raises UsageError and ContextLengthError like `require_room`.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class Decode:
         if texts < 1:
             raise UsageError(f"a measurement needs 1 or more texts, got {texts}")
         self._prompts = random_prompts([context], lm.vocab_size)
-        # The token that is chosen last is not read, hence one more of them. All prompts are read in
-        # one step, so that all texts begin together.
+        # The last chosen token is not read, hence one more. All prompts are read in one step, so
+        # that all texts begin together.
         options = greedy(count + 1, chunk=context * texts, cache_dtype=cache_dtype)
         self._setup = GenerationSetup(model, options)
         self._count = count
@@ -129,7 +129,7 @@ class Decode:
 class RaggedPrefill:
     """Reads prompts of these lengths together, to the choice of a token after each.
 
-    `lengths` of one is a prompt alone. Prompts differ in each run. Errors as `require_room`.
+    A single length is one prompt alone. Prompts differ in each run. Errors as `require_room`.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class KnownPrefill:
 class ForwardCase:
     """Runs the model once on an array that it takes: its logits, its vectors of tokens, its states.
 
-    ModelError for a model that has none of these.
+    ModelError for a model with none of these.
     """
 
     def __init__(self, model: LoadedModel, inputs: np.ndarray) -> None:
@@ -235,7 +235,7 @@ def greedy(
 ) -> GenerationOptions:
     """Return options that take the likeliest token, `count` times; see `prefill_chunk`.
 
-    Each token comes by itself, as in a stream.
+    Each token is yielded separately, as in a stream.
     """
     sampling = Sampling(temperature=0.0)
     options = GenerationOptions(

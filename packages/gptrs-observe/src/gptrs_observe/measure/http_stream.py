@@ -15,7 +15,7 @@ from gptrs.errors import ExecutionError, UsageError
 from gptrs.quoting import clipped
 from gptrs_observe.measure.serving_load import LoadRequest, TextTimes
 
-# Read an answer over HTTP/1.1 from portions of bytes, whatever frames it.
+# Read an HTTP/1.1 response from portions of bytes, with any framing.
 
 
 _MOST_HEAD: Final = 65_536
@@ -163,8 +163,8 @@ _DONE: Final = "[DONE]"
 class AnswerEvents:
     """Notes when events with text came; lines may end in LF, CR LF or CR, and be comments.
 
-    Bytes are kept as they come, and read when something is asked: a client that shares processors
-    with the server takes none of its time meanwhile.
+    Bytes are stored as they arrive, and parsed only when a result is requested, so that a client on
+    the same processors takes no time from the server.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class AnswerEvents:
                 self._lines.clear()
 
     def end(self) -> None:
-        """Read what is left: the last event may lack the empty line after it.
+        """Read the rest: the last event may lack its final empty line.
 
         ExecutionError for an event of an error.
         """
@@ -216,18 +216,20 @@ class AnswerEvents:
         self._read_portion(b"\n\n", self._last)
 
     def tokens(self, asked: int) -> int:
-        """Return how many tokens the answer has, of `asked` ones.
+        """Return how many tokens the answer has, of the `asked` number.
 
-        ExecutionError if its events tell neither that nor that it is as long as asked.
+        ExecutionError if its events show neither that nor that it has the requested length.
         """
         if self._tokens is not None:
             return self._tokens
         if self._reason == "length":
             return asked
-        raise ExecutionError("the server does not tell how many tokens an answer has, in `usage`")
+        raise ExecutionError(
+            "the server does not report the number of tokens of an answer in `usage`"
+        )
 
     def times(self) -> list[float]:
-        """Return when texts came; the time of the last event if none did."""
+        """Return the times of texts; the time of the last event if there were none."""
         return self._came or [self._last]
 
     def _take(self, data: str, now: float) -> None:
@@ -258,7 +260,7 @@ def _object(data: str) -> dict[str, Any]:
 
 
 def _told(error: object) -> ExecutionError:
-    return ExecutionError(f"the server tells of an error: {clipped(str(error).strip(), 300)}")
+    return ExecutionError(f"the server reports an error: {clipped(str(error).strip(), 300)}")
 
 
 _MOST_TOLD: Final = 2000
@@ -266,7 +268,7 @@ _MOST_TOLD: Final = 2000
 
 
 class StreamClient:
-    """Asks the server at `url`, of the form `http://HOST:PORT`, over a connection that it keeps.
+    """Sends requests to the server at `url`, `http://HOST:PORT`, over a persistent connection.
 
     Where the server has closed it in the meantime, the request is sent over another one.
     """
@@ -350,7 +352,7 @@ class _Pipe(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def ask(self, data: bytes, tokens: int, sent: float | None = None) -> TextTimes | None:
-        """Send a request for so many tokens; return the times of the answer, None without any."""
+        """Send a request for so many tokens; return the times of the answer, None if empty."""
         assert self._transport is not None
         self._answer, self._events, self._refusal = HttpAnswer(), AnswerEvents(), b""
         self._ended = asyncio.get_running_loop().create_future()
@@ -378,7 +380,7 @@ class _Pipe(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
-        if self._ended is None or self._ended.done():  # nothing was asked for
+        if self._ended is None or self._ended.done():  # no request was sent
             self.close()
             return
         try:

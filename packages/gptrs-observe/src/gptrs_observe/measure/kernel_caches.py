@@ -27,13 +27,13 @@ from gptrs_runtime.generation.stream import TextStream
 from gptrs_runtime.loaded_model import LoadedModel
 
 DEFAULT_LENGTHS = (1, 128, 512)
-"""The prompt lengths that are prepared where nobody asks for others."""
+"""The default prompt lengths to prepare."""
 
 
 def kernel_caches(name: str | None = None) -> dict[str, Backend]:
     """Return the backend called `name`, else all that work, if they keep compiled code on disk.
 
-    BackendError if the one asked for keeps nothing compiled, PluginError if it is unknown or
+    BackendError if the requested one keeps no compiled code, PluginError if it is unknown or
     broken.
     """
     found = {key: each for key, each in _backends(name).items() if each.keeps_code}
@@ -74,7 +74,7 @@ class Warmed:
 
 @contextmanager
 def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
-    """Scope in which `tell` hears of each kernel that `backend` compiles, if it says so at all."""
+    """Scope in which `tell` is called for each kernel that `backend` reports to compile."""
     with backend.compiling(tell) if backend.tells_kernels else nullcontext():
         yield
 
@@ -105,7 +105,7 @@ def warm(
 
 @contextmanager
 def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
-    """Scope in which `progress` hears of each kernel, or each program, that is compiled."""
+    """Scope in which `progress` is called for each kernel, or each program, that is compiled."""
     by_program = backend.keeps_code and not backend.tells_kernels
     with (
         compiling(backend, progress.kernel),
@@ -115,7 +115,7 @@ def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
 
 
 class _Progress:
-    """Tells `step` of pieces of work, and of the kernels that are compiled in each."""
+    """Reports pieces of work to `step`, and the kernels that are compiled in each."""
 
     def __init__(self, total: int, step: StepProgress | None) -> None:
         self.compiled = 0
@@ -126,7 +126,7 @@ class _Progress:
         self._step = step
 
     def begin(self, name: str) -> None:
-        """A piece begins, so the one before it is done."""
+        """Begin a piece; the previous one is done."""
         self._done += 1
         self._name = name
         self._tell(name)
@@ -177,7 +177,7 @@ def _generate_after(model: LoadedModel, length: int) -> None:
 
 
 def _forward(model: LoadedModel, length: int) -> None:
-    # Any tokens will do: kernels depend on shapes and types alone.
+    # Any tokens will do: kernels depend only on shapes and types.
     model.forward(np.zeros((1, length), np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Load on an engine or a server: so many streams at once, and how fast their tokens come."""
+"""Load on an engine or a server: a number of concurrent streams, and the speed of their tokens."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Spread(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """How fast requests of so many streams were answered; times in milliseconds.
+    """The speed of answers with a number of streams; times in milliseconds.
 
-    Rates are medians of the rounds, times those of all texts. Endings `_25`, `_75` and `_99` are
-    percentiles.
+    Rates are medians over the rounds, times are medians over all texts. Endings `_25`, `_75` and
+    `_99` are percentiles.
     """
 
     streams: int
@@ -93,8 +93,7 @@ def load_requests(
 ) -> list[LoadRequest]:
     """Return requests of random tokens; lengths are between half and one and a half of the mean.
 
-    They are evenly spread there, in random order: as many requests have as many tokens, whatever
-    the seed.
+    They are evenly spread there, in random order, so that the total does not depend on the seed.
     """
     dice = np.random.default_rng(seed)
     shares = _SHORTEST + (_LONGEST - _SHORTEST) * (np.arange(count) + 0.5) / count

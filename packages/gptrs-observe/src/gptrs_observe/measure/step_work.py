@@ -61,7 +61,7 @@ _programs = _Programs()
 def first_run(case: BenchCase) -> tuple[float, list[WorkOfStep | None]]:
     """Seconds of the first run, compilation included, and the work of each step that it ran.
 
-    The work is None where that of an op is not known.
+    The work is None if that of an op is unknown.
     """
     _programs.runs = []
     started = time.perf_counter()
@@ -83,7 +83,7 @@ def _as_run(program: Program, run: RunStart) -> Program:
 
 
 def total_work(works: Sequence[WorkOfStep | None]) -> WorkOfStep | None:
-    """Of all steps; None if there is none, or if one is not known."""
+    """Return the work of all steps; None if there are none, or if one is unknown."""
     known = [work for work in works if work is not None]
     if not known or len(known) < len(works):
         return None
@@ -125,7 +125,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The limits of this machine, with the threads that were asked for."""
+    """The limits of this machine, with the requested threads."""
 
     read_gb_per_s: float
     """Gigabytes (10^9) a second from memory."""
@@ -134,7 +134,7 @@ class MachineLimits:
     measured_by: str
     """The backend, or "numpy", whose threads are its own choice."""
     threads: int | None
-    """How many threads took part, None if that is not known."""
+    """The number of threads, None if unknown."""
 
 
 def measure_limits(backend: Backend) -> MachineLimits:
@@ -163,10 +163,10 @@ def _best(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of ours, and that of a peer that did the same work, alternating with us.
+    """One figure of ours, or of a peer that did the same work, in alternation with us.
 
-    `ratio` says how many times as fast we are. `share_of_limit` is that of the machine, for reading
-    or for computing, whichever is closer; None where the work is not known.
+    `ratio` says how many times as fast we are. `share_of_limit` is the share of the machine's limit
+    for reading or computing, whichever is closer; None if the work is unknown.
     """
 
     work: str
@@ -184,7 +184,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How the median seconds of a piece of work become a figure: as they are, or `units` of them.
+    """How the median seconds of a piece of work become a figure: as seconds, or as `units` per
+    second.
 
     `step` is the work of one of the `steps` that it is made of.
     """
@@ -197,7 +198,9 @@ class Measure:
     step: WorkOfStep | None = None
 
     def rows(self, seconds: Mapping[str, float], limits: MachineLimits | None = None) -> list[Row]:
-        """Return our row, the first of `seconds`, beside each peer; alone without peers."""
+        """Return our row, from the first of `seconds`, paired with each peer; a single row without
+        peers.
+        """
         (_, ours), *peers = seconds.items()
         row = Row(self.work, self.threads, self._figure(ours), self.unit)
         if self.step is not None:

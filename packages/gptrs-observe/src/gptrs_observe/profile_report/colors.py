@@ -9,7 +9,7 @@ from gptrs_observe.profile import Profile, merged
 from gptrs_observe.programs.op_work import kernel_name
 
 OTHER = 7
-"""The color of all kernels that have none of their own."""
+"""The color of all other kernels."""
 
 
 def kernel_colors(profile: Profile) -> Mapping[str, int]:

@@ -86,7 +86,7 @@ class StepRun:
 
 
 def typical_step(profile: Profile, program: int | None) -> StepRun | None:
-    """Return the run of `program` that took the median time; None if no kernel of it is known.
+    """Return the run of `program` with the median time; None if no kernel of it is known.
 
     The first run is not chosen if there are others: it also reads and packs weights.
     """
@@ -163,7 +163,7 @@ _MOST_TEXT = 240
 """Characters of a name out of a program."""
 _KINDS = {
     "weights": "weights of the programs, as they lie in the files",
-    "donated": "given away and updated in place: the key/value cache",
+    "donated": "donated and updated in place: the key/value cache",
     "arguments": "other arguments of a run, at most",
     "process_peak": "the most that the process has held in memory",
 }
@@ -178,7 +178,7 @@ _CACHES = {
 
 
 def report_page(profile: Profile, limits: MachineLimits | None, title: str = "") -> str:
-    """Return the page as HTML; `title` says what was run."""
+    """Return the page as HTML; `title` describes the run."""
     document = cast("dict[str, Any]", profile_document(profile, limits))
     sections = [
         *_head(title, document),
@@ -189,7 +189,7 @@ def report_page(profile: Profile, limits: MachineLimits | None, title: str = "")
         *_kernels(all_kernels(profile)),
         *_programs(document["programs"]),
         *_pairs("Memory", document["memory"], _KINDS, shown_bytes),
-        *_pairs("What was compiled, what came from a cache", document["caches"], _CACHES, str),
+        *_pairs("Compilation and caches", document["caches"], _CACHES, str),
         "</body></html>",
     ]
     return "\n".join(sections) + "\n"

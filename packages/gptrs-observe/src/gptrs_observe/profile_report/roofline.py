@@ -1,4 +1,4 @@
-"""The roofline of a profile (Williams et al. 2009): what kernels reach, under what they could."""
+"""The roofline of a profile (Williams et al. 2009): the speed of kernels and their limits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A program as boxes and arrows: the data that pictures of it are drawn from, whatever the format.
+"""A program as boxes and arrows: the data for pictures in any format.
 
 Every function is a panel and every region a box within its instruction, since nothing crosses the
-border of a region. Names are those of the text form. What reads nothing, such as a constant, is
-shown beside each instruction that reads it, and not at all where none does. Equal layers are one
-box, in which the first of them is drawn; so are the inputs that only they read.
+border of a region. Names are those of the text form. Instructions without operands, such as
+constants, are shown next to each instruction that reads them, and not at all if unused. Equal
+layers are one box, in which the first of them is drawn; so are the inputs that only they read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gptrs_observe.programs.op_work import op_title
 
 
 LEAST = 3
-"""Layers from which on they are one."""
+"""Number of layers from which on they are one box."""
 SHORTEST = 4
 """Instructions of a layer at least, unless it is a call: fewer are no layer."""
 _TRIES = 4
@@ -49,9 +49,9 @@ class Repeat:
 def repeats_of(region: Region) -> list[Repeat]:
     """Return the equal layers of a region, in order.
 
-    Layers are equal if their ops, attributes and types are, and if an instruction reads what is at
-    the same place in its layer, at the same distance in an earlier one, or before them. A layer is
-    a call, or at least `SHORTEST` instructions.
+    Layers are equal if their ops, attributes and types are, and if each instruction reads values at
+    the same position in its layer, in an earlier one at the same distance, or before all layers. A
+    layer is a call, or at least `SHORTEST` instructions.
     """
     found: list[Repeat] = []
     kinds = _kinds(region.instructions)
@@ -69,7 +69,7 @@ def repeats_of(region: Region) -> list[Repeat]:
 
 
 def _kinds(instructions: Sequence[Instruction]) -> list[int]:
-    """Return a number for each instruction, the same for those that are alike by themselves."""
+    """Return a number for each instruction, equal for instructions that are alike in isolation."""
     numbers: dict[Hashable, int] = {}
     kinds: list[int] = []
     for at, each in enumerate(instructions):
@@ -130,7 +130,7 @@ def _wiring(
 ) -> list[int]:
     """Return where each operand of the layer from `start` on is made.
 
-    In the layer itself: its place there. In an earlier layer: -1 less the distance to it. Before
+    In the layer itself: its position there. In an earlier layer: -1 less the distance to it. Before
     the `first` layer: -1.
     """
     places = [
@@ -159,7 +159,7 @@ class DiagramNode:
     types: tuple[str, ...]
     inner: tuple[Diagram, ...] = ()
     share: float | None = None
-    """Its part of the time of a profile, 0 to 1; None without one."""
+    """Its share of the time of a profile, 0 to 1; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Diagram:
 Times = Mapping[Instruction, float]
 """The part of the time that instructions took, 0 to 1."""
 _FEW = 3
-"""From so many inputs, or results, of equal layers on one box stands for all of them."""
+"""From this number of inputs, or results, of equal layers on, one box represents all of them."""
 _MOST_TYPES = 6
 """Lines with the types of such a box."""
 
@@ -309,7 +309,7 @@ class _Sheet:
         self._constants: dict[Value, tuple[DiagramNode, int]] = {}
 
     def add(self, node: DiagramNode, reads: Sequence[Value], gives: Sequence[Value]) -> None:
-        """Add a node; a constant appears anew beside each node that reads it."""
+        """Add a node; a constant appears again next to each node that reads it."""
         if node.kind == "constant":
             self._constants.update((value, (node, i)) for i, value in enumerate(gives))
             return

@@ -7,8 +7,8 @@ elementwise result, one for each element that a reduction or window takes in, 7 
 sort. Functions such as `exp` and `sqrt`, whose cost differs between machines, are counted apart.
 Layout, indexing, constants and random bits are no arithmetic.
 
-Bytes moved are those of operands and results, as if each instruction ran alone: of what it indexes,
-an instruction reads as much as it gives; `reshape` and the like move nothing.
+Bytes moved are those of operands and results, as if each instruction ran alone: from an indexed
+operand, an instruction reads as much as its result; `reshape` and the like move nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Work:
 def op_work(op: Op, operands: Types, results: Types) -> tuple[Work, bool]:
     """Return the work of one instruction without regions, and whether its arithmetic is known.
 
-    That of a `custom_call`, and of ops that do not belong to PTIR, is not.
+    The work of a `custom_call`, and of ops outside of PTIR, is unknown.
     """
     arithmetic = _arithmetic(op, operands, results)
     moved = _bytes_moved(op, operands, results)
@@ -161,7 +161,7 @@ _BY_FAMILY = {
 """Operations for each element of the first result, and of the first operand, by module of ops."""
 
 
-# Names of ops and kernels by what they compute: `linear`, not `custom_call`.
+# Names of ops and kernels by function: `linear`, not `custom_call`.
 
 
 _TARGET = re.compile(r"(?:[A-Za-z_]\w*\.){2}(?P<name>\w+)(?:\.\w+)*\.v\d+")
@@ -182,7 +182,7 @@ def kernel_name(kernel: str) -> str:
 def op_title(op: Op) -> str:
     """Return the name of an op: of a composite the functional, of a custom call its target.
 
-    What a custom call fuses is told by its attributes `bias`, `activation` and `residual`:
+    The attributes `bias`, `activation` and `residual` describe the fused parts of a custom call:
     `linear + bias + gelu_tanh`.
     """
     if not isinstance(op, CustomCall):
@@ -195,7 +195,7 @@ def op_title(op: Op) -> str:
     return " + ".join([target_name(op.target), *flags])
 
 
-# The time of each instruction of a program, by the profile of a run of it.
+# The time of each instruction of a program, from the profile of a run.
 
 
 _MOST_BYTES = 64 << 20
@@ -214,7 +214,7 @@ class InstructionTimes:
 
 
 def read_times(path: Path, program: Program) -> InstructionTimes:
-    """Return the times in a profile.json; UsageError if it is none, or of other programs.
+    """Return the times in a profile.json; UsageError if it is not one, or of other programs.
 
     A kernel belongs to the instructions whose op it ends with, and whose result has the type that
     it writes; several of them share its time. Symbols stand for any size.
@@ -285,7 +285,7 @@ def _name(op: Op) -> str:
 
 
 def _pattern(type_: str) -> re.Pattern[str]:
-    """Return what matches a type with numbers in the place of its symbols."""
+    """Return a pattern that matches a type with numbers for its symbols."""
     head, bracket, rest = type_.partition("[")
     dims = [r"\d+" if "?" in dim else re.escape(dim.strip()) for dim in rest.rstrip("]").split(",")]
     shape = r",\s*".join(dims)

@@ -50,9 +50,9 @@ class OpUse:
 class ProgramWork:
     """The costs of one run of a program with known shapes.
 
-    `ops` are those that `@main` reaches, the most frequent first. Bytes are those of `@main`'s
-    parameters, of all constants, and of the results; `peak_bytes` is the most that is live at one
-    time, by `gptrs.backend.memory`. `lower_bounds` says why work is more than was counted.
+    `ops` are the ops reachable from `@main`, the most frequent first. Bytes cover `@main`'s
+    parameters, all constants, and the results; `peak_bytes` is the peak of live values, by
+    `gptrs.backend.memory`. `lower_bounds` says why work is more than was counted.
     """
 
     ops: tuple[OpUse, ...]
@@ -74,7 +74,7 @@ class ProgramWork:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that instructions read and write in one run, each by itself."""
+        """Bytes that instructions read and write in one run, each separately."""
         return sum(use.bytes_moved for use in self.ops)
 
 
@@ -168,7 +168,7 @@ def _constant_bytes(program: Program) -> int:
 
 @dataclass()
 class _WorkCounter:
-    """Adds up the work of regions by op; that of the functions they call is known already."""
+    """Adds up the work of regions by op; the work of called functions is already known."""
 
     functions: dict[str, dict[str, Work]] = field(default_factory=dict[str, dict[str, Work]])
     lower_bounds: dict[str, None] = field(default_factory=dict[str, None])
@@ -196,7 +196,7 @@ class _WorkCounter:
             return self._each_once(instruction, bodies)
         work, is_known = op_work(op, operands, [result.type for result in instruction.results])
         if not is_known:
-            self.lower_bounds[f"`{op.name}` does not say what it computes"] = None
+            self.lower_bounds[f"`{op.name}` has unknown work"] = None
         return {op.name: work}
 
     def _each_once(
@@ -213,14 +213,14 @@ class _WorkCounter:
 
 
 def _weight(body: dict[str, Work]) -> tuple[int, int]:
-    """Return the cost by which two branches are compared."""
+    """Return the cost for comparing two branches."""
     return (
         sum(work.arithmetic + work.transcendental for work in body.values()),
         sum(work.bytes_moved for work in body.values()),
     )
 
 
-# Explain a pass of the optimizer, or the claims of a backend: what is declined, and why.
+# Explain a pass of the optimizer, or the claims of a backend: declined matches, and the reasons.
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,11 @@ class DeclinedRewrite:
 
 @dataclass(frozen=True)
 class PassReport:
-    """One pass, applied to a program as it is."""
+    """One pass, applied to a program."""
 
     name: str
     before: int
-    """Instructions of the program, those of regions and of all functions included."""
+    """Instructions of the program, including those of regions and of all functions."""
     after: int
     """Instructions that the pass left."""
     equations: dict[str, str]

@@ -68,8 +68,8 @@ def layers_of(diagram: Diagram) -> Layers:
 def _rows(diagram: Diagram) -> list[int]:
     """Return the row of each node: one below its lowest source, or just above its first reader.
 
-    A node sinks to its readers if its arrows do not get longer in all: it reads at most as many
-    values as it gives, not counting those of nodes that sink and that it alone reads.
+    A node sinks to its readers if the total length of its arrows does not grow: it reads at most as
+    many values as it has results, not counting those of sinking nodes that only it reads.
     """
     row_of = [0] * len(diagram.nodes)
     reads: list[set[tuple[int, int]]] = [set() for _ in diagram.nodes]

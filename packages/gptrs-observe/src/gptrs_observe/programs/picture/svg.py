@@ -105,7 +105,7 @@ def _node(box: Box) -> Iterator[str]:
 
 
 def _heat(share: float) -> str:
-    """Return white for no time, orange for all of it; small shares can be told apart."""
+    """Return white for no time, orange for all of it; small shares are distinguishable."""
     part = min(1.0, max(0.0, share)) ** 0.5
     low, high = (255, 255, 255), (240, 120, 40)
     return "#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(low, high, strict=True))
