@@ -110,7 +110,7 @@ def test_buffers_of_others_and_lost_processes(led: tuple[Any, list[int]]) -> Non
     backend, _ = led
     leading: Any = backend
     executable = leading.compile(parse_program(PROGRAM), [InputRole.ARGUMENT])
-    with pytest.raises(UsageError, match="a buffer of this backend is wanted"):
+    with pytest.raises(UsageError, match="a buffer of this backend is required"):
         executable.run([np.zeros(2, np.float32)])
     with pytest.raises(UsageError, match="takes 1 inputs, got 0"):
         executable.run([])

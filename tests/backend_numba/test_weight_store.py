@@ -271,8 +271,8 @@ def test_a_cache_that_cannot_be_made_is_one_warning_that_says_what_to_do(
         assert weight_store.weight_store.__wrapped__().root is None
         assert optimized_programs.__wrapped__().report().folder is None
     assert caplog.messages == [
-        f"nothing is kept in `{tmp_path}/cache`: File exists; set `GPTRS_CACHE_DIR` to a folder"
-        " that takes files, or every process does this anew"
+        f"nothing is kept in `{tmp_path}/cache`: File exists; set `GPTRS_CACHE_DIR` to a writable"
+        " folder, or every process repeats this work"
     ]
 
 

@@ -220,7 +220,7 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
             (text,) = engine.submit([3, 4], model=name, max_tokens=3, temperature=0).result()
             alone = generate(models[name], [3, 4], max_tokens=3, temperature=0)
             assert text.token_ids == alone.token_ids
-    assert "take steps of their own: no rows" in caplog.text
+    assert "take separate steps: no rows" in caplog.text
 
 
 @pytest.mark.parametrize(

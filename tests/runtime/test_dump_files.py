@@ -42,7 +42,7 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine", encoding="utf-8")
     assert refused(tmp_path) == (
         f"`{tmp_path}` is neither empty nor an earlier dump, nothing was written;"
-        " name a new or an empty folder, or that of an earlier dump"
+        " name a new or empty folder, or one of an earlier dump"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

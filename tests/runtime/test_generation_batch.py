@@ -125,7 +125,7 @@ def test_no_prompts_give_no_texts(model):
     assert generate_batch(model, []) == []
     with pytest.raises(UsageError, match="batch size must be at least 1"):
         generate_batch(model, [[1]], batch_size=0)
-    with pytest.raises(UsageError, match="a prompt cache is that of one prompt"):
+    with pytest.raises(UsageError, match="a prompt cache is for one prompt"):
         generate_batch(model, [[1]], GenerationOptions(prompt_cache="x.safetensors"))
 
 

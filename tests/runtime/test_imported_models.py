@@ -154,7 +154,7 @@ def test_scores_of_tokens_are_those_of_the_last_position(tmp_path):
     logits[0, 1, 3] = 1
     result = run_scores(loaded(tmp_path, (IDS,), {"logits": logits}), {})
     assert (result.best[0][0].index, result.are_tokens) == (3, True)
-    with pytest.raises(UsageError, match=r"gives no scores of classes .* `logits` \[1, 2, 4\]"):
+    with pytest.raises(UsageError, match=r"returns no scores of classes .* `logits` \[1, 2, 4\]"):
         run_scores(loaded(tmp_path, (IMAGE,), {"logits": logits}), {})
 
 

@@ -146,7 +146,7 @@ def test_a_loop_without_an_end_and_an_unknown_kernel_make_a_lower_bound():
     assert work is not None
     assert work.arithmetic == 10
     assert work.lower_bounds == (
-        "`custom_call` does not say what it computes",
+        "`custom_call` has unknown work",
         "the regions of `while` are counted once",
     )
 

@@ -199,7 +199,7 @@ def test_wrong_calls_are_refused(models, tmp_path):
         ),
         (lambda: gptrs.tag(ner, ["a " * 40]), UsageError, "text 0 has 42 tokens.*1 to 24"),
         (lambda: gptrs.tag(ner, ["a"], "best"), UsageError, "aggregation is one of"),
-        (lambda: gptrs.fill(words, ["the cat"]), UsageError, "no masked place; write `.MASK.`"),
+        (lambda: gptrs.fill(words, ["the cat"]), UsageError, "no masked position; write `.MASK.`"),
     ]
     for call, error, message in refused:
         with pytest.raises(error, match=message):
