@@ -1,4 +1,4 @@
-"""Render chat templates in a process of its own, for templates come from strangers.
+"""Render chat templates in a process of its own, because templates are untrusted.
 
 The sandbox of Jinja keeps a template from reaching Python. It does not keep it from computing for
 hours or filling the memory with one expression, which limits of the operating system do. This file
@@ -47,7 +47,7 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
         problem = "it needs too much memory"
     except RecursionError:
         problem = "it is nested too deeply"
-    except Exception as error:  # whatever a template provokes is the template's problem
+    except Exception as error:  # any exception that a template provokes is reported as its problem
         problem = f"{type(error).__name__}: {str(error)[:300]}"
     else:
         return {"texts": texts}
@@ -55,7 +55,7 @@ def _answer(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
-    """Allow so much more processor time, so much memory in all, no file and no core dump.
+    """Limit processor time and total memory, and forbid files and core dumps.
 
     Soft limits, so that the next request can be given time again; at the soft limit of processor
     time the system ends the process. No template can raise them: it does not reach `resource`.
@@ -103,7 +103,7 @@ def environment() -> jinja2.Environment:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}`, which marks what a model said: the text alone matters here."""
+    """`{% generation %}`, which marks the model's output; only its text matters here."""
 
     tags = {"generation"}  # noqa: RUF012 - so Jinja declares it
 
