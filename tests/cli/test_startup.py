@@ -19,7 +19,8 @@ COLD = {
     *("numba", "scipy", "torch", "pydantic", "numpy.random", "rich.progress"),
     *("gptrs.capture.optimization", "gptrs.optimizer.pipeline", "gptrs.optimizer.rewrite.driver"),
     *("gptrs.functionals.matching", "gptrs_backend_numba.fusion.passes"),
-    "gptrs_backend_numba.codegen.numba_compiler",
+    *("gptrs_backend_numba.codegen.numba_compiler", "llvmlite.binding", "asyncio", "jinja2"),
+    *("email.parser", "PIL", "onnx", "pandas", "sympy"),
 }
 """A model whose kernels and programs are in the caches needs none of these for greedy text."""
 PROBE = """

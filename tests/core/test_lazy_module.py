@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from gptrs import lazy_module as lazily
-from gptrs.lazy_module import lazy_module
+from gptrs.lazy_module import imported_when_used, lazy_module
 
 
 @pytest.fixture
@@ -52,3 +53,29 @@ def test_a_name_that_is_missing_is_an_error_of_the_module(name: str) -> None:
     with pytest.raises(AttributeError, match=r"seldom_needed.*thrice"):
         _ = lazy_module(name).thrice
     del sys.modules[name]
+
+
+def test_modules_that_a_library_imports_and_seldom_needs_are_imported_when_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_algebra.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "used_at_the_top.py").write_text("VALUE = 7\n")
+    (tmp_path / "small_library.py").write_text(
+        "import large_algebra\nimport used_at_the_top\nSEVEN = used_at_the_top.VALUE\n"
+        "def four():\n    return large_algebra.double(2)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("large_algebra", "used_at_the_top", "small_library")
+    try:
+        with imported_when_used("large_algebra", "used_at_the_top"):
+            library = importlib.import_module("small_library")
+        assert "large_algebra" not in sys.modules
+        assert library.SEVEN == 7
+        assert library.four() == 4
+        assert sys.modules["large_algebra"].double(3) == 6
+        with imported_when_used("large_algebra"):
+            assert importlib.import_module("large_algebra") is sys.modules["large_algebra"]
+        assert "large_algebra" in sys.modules, "it had been imported before"
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)

@@ -12,6 +12,8 @@ checkers and import-linter read the import in the first branch, which Python doe
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -21,10 +23,32 @@ def lazy_module(name: str) -> ModuleType:
     return sys.modules.get(name) or _LazyModule(name)
 
 
+@contextmanager
+def imported_when_used(*names: str) -> Generator[None]:
+    """Scope in which `import NAME` gives a stand-in for each module that is not imported yet.
+
+    For a library that imports, at its top, another one that few of its functions need.
+    """
+    later = {name: _LazyModule(name) for name in names if name not in sys.modules}
+    sys.modules.update(later)
+    try:
+        yield
+    finally:
+        for name, module in later.items():
+            _forget(name, module)
+
+
+def _forget(name: str, module: ModuleType) -> None:
+    """Have the next import of `name` find the module itself."""
+    if sys.modules.get(name) is module:
+        del sys.modules[name]
+
+
 class _LazyModule(ModuleType):
     """Has the names of a module, which is imported when one of them is first read."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):  # questions of inspecting tools
             raise AttributeError(name)
+        _forget(self.__name__, self)
         return getattr(import_module(self.__name__), name)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Final, NoReturn, TypeAlias, cast
 
-import onnx_ir as ir
-
 from gptrs.api import GptrsError, ModelError, UnsupportedError
 from gptrs.api.backends import SizeGuards
 from gptrs.api.models import Tensor
@@ -28,6 +26,7 @@ from gptrs_onnx.node import (
     shown,
     stored_array,
 )
+from gptrs_onnx.onnx_ir import ir
 
 # Operators of the standard that are not converted: why, and what to do about it.
 

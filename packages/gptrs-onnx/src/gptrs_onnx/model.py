@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError
@@ -27,6 +26,7 @@ from gptrs_onnx.conversion import (
 )
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import SMALL, Known, as_tensor, converts, shown
+from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
 
 assert ops  # its modules register the converters

@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx.defs import SchemaError, get_schema
 from typing_extensions import override
 
@@ -19,6 +18,7 @@ from gptrs.api.importers import DAMAGE, clipped, is_number, size_tensor
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs_onnx.element_types import ONNX_TYPES, dtype_of
+from gptrs_onnx.onnx_ir import ir
 
 # The values of an ONNX graph while it is converted: known, or tensors of the program.
 #

@@ -10,7 +10,6 @@ from typing import Final, cast
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from gptrs.api import CheckpointError, ModelError, UnsupportedError
@@ -22,6 +21,7 @@ from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import DAMAGE, shown, stored_array
+from gptrs_onnx.onnx_ir import ir
 
 MAX_BYTES: Final = 2**31 - 1
 """The largest protobuf message."""

@@ -284,9 +284,15 @@ def kernel_store() -> KernelStore:
     content = SOURCES_DIGEST + machine.description().encode()
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(
-        f"Python {platform.python_version()}, numba {importlib.metadata.version('numba')},"
+        f"Python {platform.python_version()}, numba {_version_of('numba')},"
         f" llvmlite {llvmlite.__version__}, {host_name()}, kernels {digest}"
     )
+
+
+def _version_of(distribution: str) -> str:
+    """Return the version of a distribution; the library's function reads it with that for mail."""
+    text = importlib.metadata.distribution(distribution).read_text("METADATA") or ""
+    return next(line[9:] for line in text.splitlines() if line.startswith("Version: "))
 
 
 @cache

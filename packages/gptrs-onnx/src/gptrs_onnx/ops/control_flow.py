@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-import onnx_ir as ir
 
 from gptrs.api import GptrsError
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs_onnx.conversion import NeedsKnownError
 from gptrs_onnx.node import Node, Value, as_tensor, converts
+from gptrs_onnx.onnx_ir import ir
 
 UNROLLED: Final = 32
 """Most iterations of a loop that become copies of its body, so that sizes may differ."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Generator, Iterator
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import counted
 from gptrs_runtime.generation.beams import BeamSearch
 from gptrs_runtime.generation.keyword_options import generation_options
@@ -17,6 +17,11 @@ from gptrs_runtime.generation.prompt_cache import PromptFile
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import Prompt
+
+if TYPE_CHECKING:
+    import asyncio
+else:  # a text that nobody awaits does not need it
+    asyncio = lazy_module("asyncio")
 
 
 class TextStream:
