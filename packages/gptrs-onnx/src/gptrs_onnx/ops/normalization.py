@@ -9,7 +9,6 @@ from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Known, Node, converts, numbers
-from gptrs_onnx.onnx_ir import ir
 
 
 @converts("BatchNormalization")
