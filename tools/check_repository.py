@@ -16,8 +16,8 @@ from map_rules import map_problems
 from prose_rules import prose_problems
 from source_rules import parse, small_modules, source_problems
 
-MAX_LINES = 500
-NOTED_LINES = 300
+MAX_LINES = 800
+NOTED_LINES = 500
 MAX_FILE_BYTES = 1_000_000
 MAX_DEMO_BYTES = 8_000_000
 DEMO_MODEL = PurePosixPath("packages/gptrs-models/src/gptrs_models/demo")

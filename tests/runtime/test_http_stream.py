@@ -109,7 +109,10 @@ def test_a_connection_that_was_closed_in_the_meantime_is_opened_again():
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "does not speak HTTP/1.1: SSH-2.0"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n{'error': 'no'}", "the server answers 400: {'error'"),
         (HEAD.replace(b"text/event-stream", b"application/json") + b"\r\n{}", "not with a stream"),
-        (chunked(event("a"), b'data: {"error": {"message": "full"}}\n\n'), "reports an error: {'mess"),
+        (
+            chunked(event("a"), b'data: {"error": {"message": "full"}}\n\n'),
+            "reports an error: {'mess",
+        ),
         (chunked(b'error: {"message": "full"}\n\n'), "reports an error"),
         (chunked(event("a", "stop"), DONE), "does not report the number of tokens"),
         (chunked(b"data: [1]\n\n"), "an event that is no object: [1]"),
