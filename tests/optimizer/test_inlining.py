@@ -15,7 +15,7 @@ from gptrs.ir import Program, TensorType, dtypes, parse_program, print_program, 
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Cond
 from gptrs.ir.ops.custom_call import Claim, Composite, CustomCall, unclaimed
-from gptrs.optimizer.passes.cleanup import Inlining
+from gptrs.optimizer.passes.cleanup import COMPOSITE_INVARIANTS, Inlining
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel
@@ -139,3 +139,48 @@ def test_an_unknown_target_is_refused_by_name(backend) -> None:
     text = TEXT.replace(composite, call)
     with pytest.raises(UnsupportedError, match=r"with target `test\.kernel\.v1`"):
         compile_program(parse_program(text), backend)
+
+
+@pytest.mark.parametrize(
+    ("body", "hoisted"), [("tanh %a : f32[2]", True), ("take %a, %i : f32[2]", False)]
+)
+def test_a_composite_of_invariants_that_cannot_fail_is_in_front_of_its_loop(
+    body: str, hoisted: bool
+) -> None:
+    program = parse_program(f"""ptir.v0.5
+func @meaning(%a: f32[2], %i: si64[2]) -> f32[2] {{
+  %0 = {body}
+  return %0
+}}
+func @main(%x: f32[2], %c: f32[2], %i: si64[2]) -> (f32[2], f32[2], si64[2]) {{
+  %0, %1, %2 = while %x, %c, %i
+    condition(%x: f32[2], %c: f32[2], %i: si64[2]) {{
+      %0 = reduce %x {{kind = min, axes = [0]}} : f32[]
+      %1 = compare %0, f32[] 9.0 {{direction = lt}} : i1[]
+      return %1
+    }}
+    body(%x: f32[2], %c: f32[2], %i: si64[2]) {{
+      %0 = composite %c, %i {{kind = "f.v1", decomposition = @meaning, operands = "a i"}} : f32[2]
+      %1 = sub %x, %0 : f32[2]
+      %2 = mul %1, %1 : f32[2]
+      return %2, %c, %i
+    }} : (f32[2], f32[2], si64[2])
+  return %0, %1, %2
+}}
+""")
+    verify(program)
+    moved = COMPOSITE_INVARIANTS.apply(program)
+    verify(moved)
+    assert [made.op.name for made in moved.main.body.instructions] == (
+        ["composite", "while"] if hoisted else ["while"]
+    )
+    assert (moved is program) is not hoisted
+    inputs = [np.array([3, 4], np.float32), np.array([1, 0.5], np.float32), np.array([1, 0])]
+    bits = [
+        [np.asarray(result).tobytes() for result in executable.run(list(inputs))]
+        for executable in (
+            RefBackend().compile(Inlining().apply(each), [InputRole.ARGUMENT] * 3)
+            for each in (program, moved)
+        )
+    ]
+    assert bits[0] == bits[1]

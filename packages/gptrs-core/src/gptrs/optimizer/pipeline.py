@@ -21,6 +21,7 @@ from gptrs.optimizer.passes.arithmetic_folding import (
 from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING, REVERSE_FOLDING
 from gptrs.optimizer.passes.cleanup import (
     COMMON_SUBEXPRESSIONS,
+    COMPOSITE_INVARIANTS,
     DEAD_CODE,
     LOOP_INVARIANTS,
     Inlining,
@@ -195,7 +196,7 @@ class Pipeline:
         """Return `program` in canonical form, and as the backend wants it."""
         return self._run(
             program,
-            Stage("inline", (self.inlining,)),
+            Stage("inline", (COMPOSITE_INVARIANTS, self.inlining)),
             Stage("canonicalize", self._with_constants(PIPELINE), rounds(FIRST_ROUNDS)),
             Stage("legalize", self.legalize),
         )

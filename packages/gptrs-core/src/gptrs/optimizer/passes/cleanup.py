@@ -13,12 +13,13 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.control_flow import Call, Scan, While
 from gptrs.ir.ops.custom_call import Claim, Composite, Declined, unclaimed
 from gptrs.ir.ops.elementwise import Binary, Cast, Clamp, Compare, Div, Pow, Rem, Select, Unary
-from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice, Tile, Transpose
+from gptrs.ir.ops.layout import Concat, Pad, Reshape, Reverse, Slice, Tile, Transpose
 from gptrs.ir.ops.reduction import Cumulative, Reduce
+from gptrs.ir.ops.window import ExtractPatches, ReduceWindow
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP
-from gptrs.optimizer.pass_base import RegionPass
+from gptrs.optimizer.pass_base import RegionPass, change_regions
 from gptrs.quick_dataclass import dataclass
 
 
@@ -96,19 +97,19 @@ _WORTH: tuple[type[Op], ...] = (
 """Ops that cost something and cannot fail, so that a loop of no steps may as well have run them."""
 
 
-def without_loop_invariants(region: Region) -> Region:
+def without_loop_invariants(region: Region, sound: Collection[str] = ()) -> Region:
     """`while(s, c): (f(c) + s, c) -> let y = f(c) in while(s, c, y): (y + s, c, y)`.
 
     A carried value is invariant where the body hands it on as it came. Instructions of the body
     that read only such values and constants, and cannot fail, are computed before the loop and
-    carried as additional invariants.
+    carried as additional invariants; so are composites of `sound` decompositions.
     """
     kept: list[Instruction] = []
     known: dict[Value, Value] = {}
     changed = False
     for instruction in region.instructions:
         instruction = with_operands(instruction, known)
-        hoisted = _hoisted(instruction)
+        hoisted = _hoisted(instruction, sound)
         if not hoisted:
             kept.append(instruction)
             continue
@@ -129,7 +130,7 @@ def _carry_count(instruction: Instruction) -> int:
     return op.carry_count if isinstance(op, Scan) else len(instruction.operands)
 
 
-def _hoisted(instruction: Instruction) -> dict[Instruction, None]:
+def _hoisted(instruction: Instruction, sound: Collection[str]) -> dict[Instruction, None]:
     """Return the instructions to take out of a loop body, with the constants that they need."""
     if not isinstance(instruction.op, While | Scan):
         return {}
@@ -141,6 +142,7 @@ def _hoisted(instruction: Instruction) -> dict[Instruction, None]:
         if not all(operand in invariant for operand in made.operands):
             continue
         moves = isinstance(made.op, _WORTH) and not _may_fail(made)
+        moves |= isinstance(made.op, Composite) and made.op.decomposition in sound
         if moves or isinstance(made.op, CHEAP):
             movable[made] = None
             invariant.update(made.results)
@@ -212,6 +214,35 @@ def _with_body(
 
 
 LOOP_INVARIANTS = RegionPass("loop-invariants", without_loop_invariants)
+
+
+@dataclass(frozen=True)
+class CompositeInvariants:
+    """`while(s, c): (composite(c) + s, c)` -> the same with the composite in front of the loop.
+
+    Once a backend has claimed a composite nobody knows any more that it cannot fail.
+    """
+
+    name: str = "composite-invariants"
+
+    def apply(self, program: Program) -> Program:
+        """Return `program` without such composites in its loops; itself if there are none."""
+        sound: set[str] = set()
+        for function in program.functions:  # callees first
+            if all(_is_sound(made, sound) for made in function.body.walk()):
+                sound.add(function.name)
+        return change_regions(program, lambda region: without_loop_invariants(region, sound))
+
+
+def _is_sound(made: Instruction, sound: Collection[str]) -> bool:
+    """Return whether an instruction ends without an error on any operands."""
+    if isinstance(made.op, Composite | Call):
+        return all(name in sound for name in made.op.callees())
+    never = (*_WORTH, *CHEAP, Reshape, ExtractPatches, ReduceWindow)
+    return isinstance(made.op, never) and not _may_fail(made)
+
+
+COMPOSITE_INVARIANTS = CompositeInvariants()
 
 
 # Inlines calls and composites, except composites that a backend claims.
