@@ -60,6 +60,8 @@ class Known:
 
 
 Value: TypeAlias = Tensor | Known
+Sizes: TypeAlias = list[int]
+"""A value that must be known, as integers and polynomials over the symbols of the program."""
 Numbers: TypeAlias = dict[str, list[int]]
 """Dimension numbers: axes by the field that they are of."""
 
@@ -145,6 +147,11 @@ class Node(importers.Node):
 
     @override
     def operand(self, index: int, kind: str, value: object) -> object:
+        """Return an operand: `Sizes` as integers, `Known` and `Value` as they are."""
+        if kind == "Sizes":
+            if not isinstance(value, Known):
+                self.refuse("takes sizes that are computed of data")
+            return value.integers()
         return value if kind in ("Known", "Value") else as_tensor(cast("Value", value))
 
     @override

@@ -260,10 +260,7 @@ def gemm(
 
 @converts("MatMulInteger")
 def matmul_integer(
-    a: Tensor,
-    b: Tensor,
-    a_zero: Tensor | None = None,
-    b_zero: Tensor | None = None,
+    a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
     """Return the si32 product of integers without their zero points."""
     left, right = F.cast(a, dtypes.si32), F.cast(b, dtypes.si32)

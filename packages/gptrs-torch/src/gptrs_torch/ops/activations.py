@@ -28,12 +28,7 @@ converts.rows(
 
 
 @converts.each(
-    {
-        "relu": F.relu,
-        "silu": F.silu,
-        "hardswish": F.hard_swish,
-        "hardsigmoid": F.hard_sigmoid,
-    }
+    {"relu": F.relu, "silu": F.silu, "hardswish": F.hard_swish, "hardsigmoid": F.hard_sigmoid}
 )
 def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Convert an activation without settings."""
@@ -97,11 +92,7 @@ def compared(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
 
 
 @converts.each(
-    {
-        "logical_and": F.logical_and,
-        "logical_or": F.logical_or,
-        "logical_xor": F.logical_xor,
-    }
+    {"logical_and": F.logical_and, "logical_or": F.logical_or, "logical_xor": F.logical_xor}
 )
 def logical(function: Binary, x: Tensor, y: Tensor) -> Tensor:
     """Convert an operator on truth values; numbers are true unless 0."""

@@ -160,11 +160,7 @@ def power(node: Node, x: Operand, exponent: Operand) -> Tensor:
 
 
 @converts.each(
-    {
-        "bitwise_and": F.bitwise_and,
-        "bitwise_or": F.bitwise_or,
-        "bitwise_xor": F.bitwise_xor,
-    }
+    {"bitwise_and": F.bitwise_and, "bitwise_or": F.bitwise_or, "bitwise_xor": F.bitwise_xor}
 )
 def bitwise(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
     """Convert an operator on the bits of integers, or on truth values."""

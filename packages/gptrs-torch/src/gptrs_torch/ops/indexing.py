@@ -58,11 +58,7 @@ def _counted(index: int, size: int) -> int:
 
 @converts("slice", "slice_copy")
 def sliced(
-    x: Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
+    x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """Return a part of x along an axis."""
     axis = axis_of(dim, x)

@@ -7,19 +7,8 @@ from typing import Final, TypeAlias
 
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
-from gptrs_backend_jax.stablehlo.conversion import (
-    Known,
-    Node,
-    Value,
-    as_tensor,
-    converts,
-)
-from gptrs_backend_jax.stablehlo.reading.module import (
-    Block,
-    ConstantArray,
-    Operation,
-    StableHlo,
-)
+from gptrs_backend_jax.stablehlo.conversion import Known, Node, Value, as_tensor, converts
+from gptrs_backend_jax.stablehlo.reading.module import Block, ConstantArray, Operation, StableHlo
 
 
 def _tensors(values: Sequence[Value]) -> tuple[Tensor, ...]:

@@ -82,10 +82,7 @@ def shift_right_arithmetic(lhs: Tensor, rhs: Tensor) -> Tensor:
 
 
 @elementwise.each(
-    {
-        "add": (primitives.add, primitives.bit_or),
-        "multiply": (primitives.mul, primitives.bit_and),
-    }
+    {"add": (primitives.add, primitives.bit_or), "multiply": (primitives.mul, primitives.bit_and)}
 )
 def add_or_multiply(functions: tuple[Binary, Binary], lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return the sum or product; of truth values the logical or, and."""
@@ -211,11 +208,7 @@ _FORMATS: Final = {
     (8, 23): dtypes.f32,
     (11, 52): dtypes.f64,
 }
-_WIDER: Final = (
-    (dtypes.f32, dtypes.f64),
-    (dtypes.bf16, dtypes.f32),
-    (dtypes.f16, dtypes.f32),
-)
+_WIDER: Final = ((dtypes.f32, dtypes.f64), (dtypes.bf16, dtypes.f32), (dtypes.f16, dtypes.f32))
 
 
 @elementwise("reduce_precision")

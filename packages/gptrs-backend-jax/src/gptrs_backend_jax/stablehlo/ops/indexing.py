@@ -15,6 +15,7 @@ from gptrs_backend_jax.stablehlo.conversion import (
     Known,
     Node,
     Numbers,
+    Sizes,
     Value,
     as_tensor,
     converts,
@@ -23,27 +24,23 @@ from gptrs_backend_jax.stablehlo.conversion import (
 from gptrs_backend_jax.stablehlo.ops.control_flow import combined_by
 from gptrs_backend_jax.stablehlo.ops.layout import padded
 from gptrs_backend_jax.stablehlo.ops.reduction import RowLayout, index_vectors, row_numbers
-from gptrs_backend_jax.stablehlo.ops.sizes import shape_of
 from gptrs_backend_jax.stablehlo.ops.window import MAX_WINDOW, Movement, movement
 
 # Gather: windows of a tensor at places that indices give.
 
 
 @converts("gather")
-def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather(
+    x: Tensor, indices: Tensor, *, dimension_numbers: Numbers, slice_sizes: list[int]
+) -> Tensor:
     """Return windows, moved inside where they would leave the tensor."""
-    return gathered(node, x, indices, node.integers("slice_sizes"))
+    return gathered(x, indices, slice_sizes, dimension_numbers=dimension_numbers)
 
 
 @converts("dynamic_gather")
-def dynamic_gather(node: Node, x: Value, indices: Value, sizes: Value) -> Tensor:
-    """Return windows of sizes that are computed of sizes."""
-    return gathered(node, as_tensor(x), as_tensor(indices), shape_of(node, sizes))
-
-
-def gathered(node: Node, x: Tensor, indices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return windows of `sizes` as one `take` of rows."""
-    numbers: Numbers = node.attribute("dimension_numbers", "Numbers")
+def gathered(x: Tensor, indices: Tensor, sizes: Sizes, *, dimension_numbers: Numbers) -> Tensor:
+    """Return windows of sizes that are computed of sizes, as one `take` of rows."""
+    numbers = dimension_numbers
     (vector_axis,) = numbers["index_vector_dim"]
     places = [axis - (axis > vector_axis) for axis in numbers["start_indices_batching_dims"]]
     layout = RowLayout(
@@ -70,9 +67,9 @@ def gathered(node: Node, x: Tensor, indices: Tensor, sizes: Sequence[int]) -> Te
 
 
 @converts("dynamic_slice")
-def dynamic_slice(node: Node, x: Tensor, *starts: Tensor) -> Tensor:
+def dynamic_slice(x: Tensor, *starts: Tensor, slice_sizes: list[int]) -> Tensor:
     """Return a block, moved inside where it would leave the tensor."""
-    return primitives.dynamic_slice(x, _vector(starts), node.integers("slice_sizes"))
+    return primitives.dynamic_slice(x, _vector(starts), slice_sizes)
 
 
 @converts("dynamic_update_slice")
@@ -93,7 +90,7 @@ def _vector(starts: Sequence[Tensor]) -> Tensor:
 
 
 @converts("scatter")
-def scatter(node: Node, *operands: Tensor) -> list[Tensor]:
+def scatter(node: Node, *operands: Tensor, scatter_dimension_numbers: Numbers) -> list[Tensor]:
     """Return tensors with updates combined in; a window that is not all inside is left out."""
     count = len(operands) // 2
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
@@ -102,11 +99,13 @@ def scatter(node: Node, *operands: Tensor) -> list[Tensor]:
     for x, update, kind in zip(inputs, updates, kinds, strict=True):
         if kind is None:
             node.refuse("combines elements by a region that is none of PTIR")
-        results.append(_scattered(node, x, indices, update, kind))
+        results.append(_scattered(node, scatter_dimension_numbers, x, indices, update, kind))
     return results
 
 
-def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str) -> Tensor:
+def _scattered(
+    node: Node, numbers: Numbers, x: Tensor, indices: Tensor, updates: Tensor, kind: str
+) -> Tensor:
     if kind == "keep":
         return x
     if kind == "sub":
@@ -117,14 +116,15 @@ def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: st
         is_all = kind in ("and", "mul", "min")
         parts = (primitives.cast(each, dtypes.ui8) for each in (x, updates))
         wide, more = parts
-        made = _written(node, wide, indices, more, "min" if is_all else "max")
+        made = _written(node, numbers, wide, indices, more, "min" if is_all else "max")
         return primitives.cast(made, dtypes.i1)
-    return _written(node, x, indices, updates, kind)
+    return _written(node, numbers, x, indices, updates, kind)
 
 
-def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str) -> Tensor:
+def _written(
+    node: Node, numbers: Numbers, x: Tensor, indices: Tensor, updates: Tensor, kind: str
+) -> Tensor:
     """Return x with windows combined into its rows; one row more takes what is outside."""
-    numbers: Numbers = node.attribute("scatter_dimension_numbers", "Numbers")
     (vector_axis,) = numbers["index_vector_dim"]
     layout = _layout(x.shape, updates.shape, numbers, vector_axis)
     vectors = index_vectors(indices, vector_axis)
@@ -154,10 +154,7 @@ def _written(node: Node, x: Tensor, indices: Tensor, updates: Tensor, kind: str)
 
 
 def _layout(
-    shape: tuple[int, ...],
-    updates: Sequence[int],
-    numbers: Numbers,
-    vector_axis: int,
+    shape: tuple[int, ...], updates: Sequence[int], numbers: Numbers, vector_axis: int
 ) -> RowLayout:
     removed, batching = numbers["inserted_window_dims"], numbers["input_batching_dims"]
     window = [1] * len(shape)
@@ -220,10 +217,7 @@ def _chosen(node: Node, x: Tensor, windows: tuple[int, ...], move: Movement) -> 
 
 
 def _better(
-    node: Node,
-    best: tuple[Tensor, Tensor],
-    other: tuple[Tensor, Tensor],
-    windows: tuple[int, ...],
+    node: Node, best: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], windows: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return the pairs that the region keeps; one of the padding is never chosen over another."""
     zero = primitives.broadcast_to(scalar(0, best[1].dtype), windows)

@@ -10,29 +10,22 @@ import numpy as np
 from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.programs import dtypes
-from gptrs_backend_jax.stablehlo.conversion import (
-    SMALL,
-    Known,
-    Node,
-    Value,
-    as_tensor,
-    converts,
-)
+from gptrs_backend_jax.stablehlo.conversion import SMALL, Known, Node, Value, as_tensor, converts
+from gptrs_backend_jax.stablehlo.reading.module import ConstantArray
 from gptrs_backend_jax.stablehlo.weights import LARGE
 
 
 @converts("constant")
-def constant(node: Node) -> Value:
+def constant(node: Node, *, value: ConstantArray) -> Value:
     """Return a constant: known if it is small, a weight if it is large."""
-    held = node.attribute("value", "ConstantArray")
-    dtype, size = held.type.dtype, int(np.prod(held.shape, dtype=np.int64))
+    dtype, size = value.type.dtype, int(np.prod(value.shape, dtype=np.int64))
     if size <= SMALL:
-        return Known(held.whole(), dtype)
-    if held.array.ndim == 0:
-        return primitives.broadcast_to(primitives.constant(held.array), held.shape)
+        return Known(value.whole(), dtype)
+    if value.array.ndim == 0:
+        return primitives.broadcast_to(primitives.constant(value.array), value.shape)
     if size <= LARGE:
-        return primitives.constant(held.array)
-    return node.conversion.weight(node.operation.results[0], held)
+        return primitives.constant(value.array)
+    return node.conversion.weight(node.operation.results[0], value)
 
 
 def static_shape(node: Node) -> tuple[int, ...]:
@@ -50,15 +43,15 @@ def reshape(node: Node, x: Tensor) -> Tensor:
 
 
 @converts("transpose")
-def transpose(node: Node, x: Tensor) -> Tensor:
+def transpose(x: Tensor, *, permutation: list[int]) -> Tensor:
     """Return the axes in another order."""
-    return primitives.transpose(x, node.integers("permutation"))
+    return primitives.transpose(x, permutation)
 
 
 @converts("broadcast_in_dim")
-def broadcast_in_dim(node: Node, x: Tensor) -> Tensor:
+def broadcast_in_dim(node: Node, x: Tensor, *, broadcast_dimensions: list[int]) -> Tensor:
     """Return `x` repeated, its axes at the places that are given."""
-    return broadcast_axes(x, node.integers("broadcast_dimensions"), static_shape(node))
+    return broadcast_axes(x, broadcast_dimensions, static_shape(node))
 
 
 def broadcast_axes(x: Tensor, axes: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -73,45 +66,44 @@ def broadcast_axes(x: Tensor, axes: Sequence[int], shape: Sequence[int]) -> Tens
 
 
 @converts("broadcast")
-def broadcast(node: Node, x: Tensor) -> Tensor:
+def broadcast(x: Tensor, *, broadcast_sizes: list[int]) -> Tensor:
     """Return `x` repeated along new leading axes."""
-    return primitives.broadcast_to(x, [*node.integers("broadcast_sizes"), *x.shape])
+    return primitives.broadcast_to(x, [*broadcast_sizes, *x.shape])
 
 
 @converts("concatenate")
-def concatenate(node: Node, *parts: Tensor) -> Tensor:
+def concatenate(*parts: Tensor, dimension: int) -> Tensor:
     """Return the parts one after another."""
-    axis = node.integer("dimension")
-    return parts[0] if len(parts) == 1 else primitives.concat(parts, axis)
+    return parts[0] if len(parts) == 1 else primitives.concat(parts, dimension)
 
 
 @converts("slice")
-def slice_(node: Node, x: Tensor) -> Tensor:
-    """Return a block at a fixed place."""
-    starts = node.integers("start_indices")
-    limits, steps = node.integers("limit_indices"), node.integers("strides")
-    return sliced(x, starts, limits, steps)
-
-
-def sliced(x: Tensor, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Return elements from `starts` to before `limits`."""
-    sizes = [
-        -((start - limit) // step) for start, limit, step in zip(starts, limits, steps, strict=True)
-    ]
-    return primitives.slice(x, starts, sizes, steps)
+def sliced(
+    x: Tensor, *, start_indices: list[int], limit_indices: list[int], strides: list[int]
+) -> Tensor:
+    """Return elements from starts to before limits."""
+    bounds = zip(start_indices, limit_indices, strides, strict=True)
+    sizes = [-((start - limit) // step) for start, limit, step in bounds]
+    return primitives.slice(x, start_indices, sizes, strides)
 
 
 @converts("reverse")
-def reverse(node: Node, x: Tensor) -> Tensor:
+def reverse(x: Tensor, *, dimensions: list[int]) -> Tensor:
     """Return the elements in reverse order along some axes."""
-    return primitives.reverse(x, sorted(node.integers("dimensions")))
+    return primitives.reverse(x, sorted(dimensions))
 
 
 @converts("pad")
-def pad(node: Node, x: Value, value: Value) -> Tensor:
+def pad(
+    x: Tensor,
+    value: Value,
+    *,
+    edge_padding_low: list[int],
+    edge_padding_high: list[int],
+    interior_padding: list[int],
+) -> Tensor:
     """Return `x` with a value around and between its elements; negative sides trim."""
-    low, high = node.integers("edge_padding_low"), node.integers("edge_padding_high")
-    return padded(as_tensor(x), value, low, high, node.integers("interior_padding"))
+    return padded(x, value, edge_padding_low, edge_padding_high, interior_padding)
 
 
 def padded(
@@ -131,9 +123,9 @@ def padded(
 
 
 @converts("iota")
-def iota(node: Node) -> Tensor:
+def iota(node: Node, *, iota_dimension: int) -> Tensor:
     """Return indices along an axis."""
-    return indices(static_shape(node), node.integer("iota_dimension"), node)
+    return indices(static_shape(node), iota_dimension, node)
 
 
 def indices(shape: Sequence[int], axis: int, node: Node) -> Tensor:

@@ -13,8 +13,8 @@ from gptrs.api.programs import dtypes
 from gptrs_backend_jax.stablehlo.conversion import (
     Known,
     Node,
+    Sizes,
     Value,
-    as_tensor,
     converts,
     folds,
     known_sizes,
@@ -95,11 +95,11 @@ def sign(x: Known) -> Known | None:
 
 
 @folds("compare")
-def compare(node: Node, lhs: Known, rhs: Known) -> Known | None:
+def compare(lhs: Known, rhs: Known, *, comparison_direction: str) -> Known | None:
     """Return where sizes compare; a guard remembers what was decided for an example."""
     if not _are_sizes(lhs, rhs):
         return None
-    holds = _COMPARISONS[node.text("comparison_direction")]
+    holds = _COMPARISONS[comparison_direction]
     pairs = zip(lhs.integers(), rhs.integers(), strict=True)
     return _truths([holds(a, b) for a, b in pairs], lhs.shape)
 
@@ -154,59 +154,48 @@ def concatenate(node: Node, *parts: Known) -> Known | None:
 
 
 @folds("slice")
-def slice_(node: Node, x: Known) -> Known | None:
+def slice_(
+    x: Known, *, start_indices: list[int], limit_indices: list[int], strides: list[int]
+) -> Known | None:
     """Return part of a shape."""
     if x.array.ndim != 1:
         return None
-    (start,), (limit,) = node.integers("start_indices"), node.integers("limit_indices")
-    return Known(x.array[start : limit : node.integers("strides")[0]], x.dtype)
+    return Known(x.array[start_indices[0] : limit_indices[0] : strides[0]], x.dtype)
 
 
 @converts("get_dimension_size")
-def get_dimension_size(node: Node, x: Tensor) -> Value:
+def get_dimension_size(node: Node, x: Tensor, *, dimension: int) -> Value:
     """Return the size of an axis."""
-    found = known_sizes([x.shape[node.integer("dimension")]], (), node.dtype)
+    found = known_sizes([x.shape[dimension]], (), node.dtype)
     assert found is not None
     return found
 
 
-def shape_of(node: Node, value: Value) -> list[int]:
-    """Return a value as sizes; NotConvertedError where it is computed of data."""
-    if not isinstance(value, Known):
-        node.refuse("takes sizes that are computed of data")
-    return value.integers()
-
-
 @converts("dynamic_reshape")
-def dynamic_reshape(node: Node, x: Value, shape: Value) -> Tensor:
+def dynamic_reshape(x: Tensor, shape: Sizes) -> Tensor:
     """Return the elements under a shape that is computed of sizes."""
-    return primitives.reshape(as_tensor(x), shape_of(node, shape))
+    return primitives.reshape(x, shape)
 
 
 @converts("dynamic_broadcast_in_dim")
-def dynamic_broadcast_in_dim(node: Node, x: Value, shape: Value) -> Tensor:
+def dynamic_broadcast_in_dim(x: Tensor, shape: Sizes, *, broadcast_dimensions: list[int]) -> Tensor:
     """Return `x` repeated to a shape that is computed of sizes."""
-    axes = node.integers("broadcast_dimensions")
-    return broadcast_axes(as_tensor(x), axes, shape_of(node, shape))
+    return broadcast_axes(x, broadcast_dimensions, shape)
 
 
 @converts("dynamic_iota")
-def dynamic_iota(node: Node, shape: Value) -> Tensor:
+def dynamic_iota(node: Node, shape: Sizes, *, iota_dimension: int) -> Tensor:
     """Return indices along an axis of a shape that is computed of sizes."""
-    return indices(shape_of(node, shape), node.integer("iota_dimension"), node)
+    return indices(shape, iota_dimension, node)
 
 
 @converts("dynamic_pad")
-def dynamic_pad(
-    node: Node, x: Value, value: Value, low: Value, high: Value, interior: Value
-) -> Tensor:
+def dynamic_pad(x: Tensor, value: Value, low: Sizes, high: Sizes, interior: Sizes) -> Tensor:
     """Return `x` padded by what is computed of sizes."""
-    sides = [shape_of(node, each) for each in (low, high, interior)]
-    return padded(as_tensor(x), value, *sides)
+    return padded(x, value, low, high, interior)
 
 
 @converts("real_dynamic_slice")
-def real_dynamic_slice(node: Node, x: Value, starts: Value, limits: Value, steps: Value) -> Tensor:
-    """Return a block whose place is computed of sizes."""
-    places = [shape_of(node, each) for each in (starts, limits, steps)]
-    return sliced(as_tensor(x), *places)
+def real_dynamic_slice(x: Tensor, starts: Sizes, limits: Sizes, steps: Sizes) -> Tensor:
+    """Return a block whose bounds are computed of sizes."""
+    return sliced(x, start_indices=starts, limit_indices=limits, strides=steps)

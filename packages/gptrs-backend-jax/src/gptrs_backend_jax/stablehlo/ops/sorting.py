@@ -24,16 +24,17 @@ class SortKey:
 
 
 @converts("sort")
-def sort(node: Node, *operands: Tensor) -> list[Tensor]:
+def sort(
+    node: Node, *operands: Tensor, dimension: int = 0, is_stable: bool = False
+) -> list[Tensor]:
     """Return lines in the order of their keys; the last key is sorted by first."""
-    axis = node.integer("dimension", 0)
-    axis = axis + operands[0].rank if axis < 0 else axis
+    axis = dimension + operands[0].rank if dimension < 0 else dimension
     (order,) = expressions(node.conversion.module, node.operation.regions[0])
     keys = None if order is None else sort_keys(order)
     if keys is None:
         node.refuse("orders by a region that does not compare operands one after another")
     values = list(operands)
-    stable = node.flag("is_stable") or len(keys) > 1
+    stable = is_stable or len(keys) > 1
     for key in reversed(keys):
         by = values[key.operand]
         if key.by_bits and by.dtype.is_float:
@@ -161,9 +162,9 @@ _LOW: Final = 0xFFFFFFFF
 
 
 @converts("rng_bit_generator")
-def rng_bit_generator(node: Node, state: Tensor) -> list[Tensor]:
+def rng_bit_generator(node: Node, state: Tensor, *, rng_algorithm: str) -> list[Tensor]:
     """Return the next state and random bits: a key and a counter, ui64 [2] or [3]."""
-    algorithm = node.text("rng_algorithm")
+    algorithm = rng_algorithm
     if algorithm not in _ALGORITHMS or state.dtype is not dtypes.ui64 or state.shape not in _STATES:
         node.refuse(f"by {algorithm} of a state `{state.type}`: it takes PHILOX of ui64[2]")
     dtype = node.operation.types[1].dtype

@@ -12,14 +12,7 @@ from gptrs.api.importers import scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, SymbolicDim, dtypes
-from gptrs_backend_jax.stablehlo.conversion import (
-    Node,
-    Numbers,
-    Value,
-    as_tensor,
-    converts,
-    spread,
-)
+from gptrs_backend_jax.stablehlo.conversion import Node, Numbers, Value, as_tensor, converts, spread
 from gptrs_backend_jax.stablehlo.ops.control_flow import combined_by
 from gptrs_backend_jax.stablehlo.ops.elementwise import converted
 from gptrs_backend_jax.stablehlo.ops.layout import padded, static_shape
