@@ -34,6 +34,10 @@ REFUSALS = [
         "`lstm_cell` needs `peepholes` of shape [6], got `f32[2]`",
     ),
     (
+        lambda: F.lstm_cell(zeros(3, 8), STATE, zeros(1, 2), zeros(8, 2)),
+        "`lstm_cell` needs `cell` of shape [3, 2], got `f32[1, 2]`",
+    ),
+    (
         lambda: F.rnn_cell(zeros(3, 2, dtype="i4"), STATE, zeros(2, 2)),
         "`rnn_cell` needs a floating-point `inputs`, got `si32[3, 2]`",
     ),

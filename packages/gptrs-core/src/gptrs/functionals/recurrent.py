@@ -1,7 +1,7 @@
 """Recurrent cells, and the loop that carries their states along a sequence.
 
-A cell takes what its input adds, `linear(x, W, b)`: for a sequence that is one product for all
-steps, outside of the loop.
+A cell takes the projected input, `linear(x, W, b)`, so that one product in front of the loop
+projects a whole sequence.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def rnn_cell(
 ) -> Tensor:
     """`activation(inputs + state weight^T + bias)` (Elman 1990), the next state [B, H].
 
-    `inputs` [B, H] is `linear(x, W, b)` of the input, `weight` [H, H] that of the state. `clip`
-    bounds what the activation gets to [-clip, clip]. UsageError for shapes that do not fit.
+    `inputs` [B, H] is the projected input, `linear(x, W, b)`; `weight` is [H, H], `bias` [H].
+    `clip` bounds the operand of the activation to [-clip, clip]. UsageError for shapes that do not
+    fit.
     """
     width = state.shape[-1] if state.rank else 0
     _require_gates("rnn_cell", inputs, state, weight, 1, width)
@@ -63,16 +64,16 @@ def gru_cell(
 ) -> Tensor:
     """The next state [B, H] of gated recurrent units: `(1 - z) * n + z * state`.
 
-    With f and g the `activations`, `i` the thirds of `inputs` [B, 3 H], which is `linear(x, W, b)`
-    of the input, and W, b those of `weight` [3 H, H] and `bias` [3 H]:
+    f and g are the `activations`, i the thirds of the projected input, `inputs` [B, 3 H], and W and
+    b those of `weight` [3 H, H] and `bias` [3 H]:
 
         r = f(i_r + state W_r^T + b_r)
         z = f(i_z + state W_z^T + b_z)
         n = g(i_n + r * (state W_n^T + b_n))        reset_after (Chung et al. 2014; torch, cuDNN)
         n = g(i_n + (r * state) W_n^T + b_n)        not reset_after (Cho et al. 2014)
 
-    `reset_after` is `linear_before_reset` of ONNX. `order` says how the thirds lie: "rzn" as in
-    torch, "zrn" as in ONNX and Keras. `clip` bounds what f and g get to [-clip, clip]. UsageError
+    `reset_after` is `linear_before_reset` of ONNX. `order` names the thirds: "rzn" as in torch,
+    "zrn" as in ONNX and Keras. `clip` bounds the operands of f and g to [-clip, clip]. UsageError
     for shapes that do not fit and for another order.
     """
     require_one_of("gru_cell", "order", order, ("rzn", "zrn"))
@@ -115,24 +116,25 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """The next state [B, H] and cell [B, H] of long short-term memory (Gers et al. 2000).
 
-    With s, g and h the `activations`, and `i` the quarters of `inputs` [B, 4 H], which is
-    `linear(x, W, b)` of the input, plus `linear(state, weight, bias)`, `weight` [4 H, H]:
+    s, t and u are the `activations`; i, f, g and o are the quarters of the sum of the projected
+    input, `inputs` [B, 4 H], and `linear(state, weight, bias)`, `weight` [4 H, H]:
 
-        cell' = s(i_f) * cell + s(i_i) * g(i_g)
-        state' = s(i_o) * h(cell')
+        cell' = s(f) * cell + s(i) * t(g)
+        state' = s(o) * u(cell')
 
-    `order` says how the quarters lie: "ifgo" as in torch and Keras, "iofg" as in ONNX. `peepholes`
-    [3 H] for i, o and f add themselves times the cell to these gates, the new cell to o (Gers,
-    Schmidhuber 2000). `coupled` takes `1 - s(i_i)` for `s(i_f)` (Greff et al. 2015). `clip` bounds
-    what the activations of gates and g get to [-clip, clip]. `projection` [P, H] makes the state
+    `order` names the quarters: "ifgo" as in torch and Keras, "iofg" as in ONNX. `peepholes` [3 H]
+    for i, o and f, times the cell, are added to these gates, to o times the new cell (Gers,
+    Schmidhuber 2000). `coupled` computes `1 - s(i)` for `s(f)` (Greff et al. 2015). `clip` bounds
+    the operands of s and t to [-clip, clip]. `projection` [P, H] makes the state
     `state' projection^T` [B, P], and `weight` [4 H, P] (Sak et al. 2014).
 
-    UsageError for shapes that do not fit and an order that is none of these letters.
+    UsageError for shapes that do not fit and for an order that has other letters.
     """
     if sorted(order) != sorted("ifgo"):
         raise UsageError(f'`lstm_cell` needs the letters of "ifgo" as `order`, got {order!r}')
     width = cell.shape[-1] if cell.rank else 0
     _require_gates("lstm_cell", inputs, state, weight, 4, width)
+    require_shape("lstm_cell", "cell", cell, (*state.shape[:-1], width))
     gate, new, out = activations
     gates = dict(zip(order, split(inputs + linear(state, weight, bias), 4), strict=True))
     seen: dict[str, Tensor] = {}
@@ -161,16 +163,16 @@ def rnn(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The first state after each row of a sequence, [T, ...], and all states after the last one.
 
-    `step(row, *states)` returns the next states, such as those of a cell, for each row of `inputs`
-    [T, B, ...]; `reverse` goes from the last row to the first one. With `lengths` [B], integers,
-    rows of a sequence from its length on change no state, and give 0: what ONNX does for
-    `sequence_lens`, and torch for packed sequences. Both directions (`bidirectional`) are two
-    calls, whose results torch concatenates and ONNX stacks.
+    `step(row, *states)`, such as a cell, returns the next states for each row of `inputs`
+    [T, B, ...]; `reverse` goes from the last row to the first one. `lengths` [B], integers, end
+    sequences early: later rows leave the states as they are and give 0, as `sequence_lens` of ONNX
+    and packed sequences of torch have it. A bidirectional layer is two calls, whose outputs torch
+    concatenates along the last axis and ONNX stacks.
 
         gates = F.linear(x, w_ih, b_ih)
         outputs, (h, c) = F.rnn(lambda row, h, c: F.lstm_cell(row, h, c, w_hh, b_hh), gates, (h, c))
 
-    UsageError for inputs of no sequence, no states, and a step that returns others than it takes.
+    UsageError for inputs without rows, for no states, and for a step that returns other types.
     """
     olds = (states,) if isinstance(states, Tensor) else tuple(states)
     if inputs.rank < 1 or not olds:
