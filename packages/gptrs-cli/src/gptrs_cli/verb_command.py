@@ -15,12 +15,7 @@ from gptrs.errors import UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs_cli.options.groups import OptionsOf, command_options
 from gptrs_cli.options.settings import MODEL, AdapterOption, ModelOption, Settings, model_shown
-from gptrs_cli.options.text_input import (
-    TextInput,
-    TextOptions,
-    parse_integers,
-    parse_numbers,
-)
+from gptrs_cli.options.text_input import TextInput, TextOptions, parse_integers, parse_numbers
 from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.streams import note_below
@@ -78,11 +73,10 @@ class VerbRun:
         """Load the model and let `needs`, by default that of the verb, refuse others."""
         with Waiting(f"loading {model_shown(self.path)}"):
             self.model = loading.loaded_model(self.path, self.settings, self._adapter)
-            (needs or self.default_needs)(self.model)
-
-    def default_needs(self, model: LoadedModel) -> None:
-        """ModelError for a model that lacks what the verb takes."""
-        getattr(model, self.verb.needs)()
+            if needs is None:
+                getattr(self.model, self.verb.needs)()
+            else:
+                needs(self.model)
 
     def work(self, progress: object, function: Callable[..., Any] | None = None) -> None:
         """Run the function of the verb, or another one that takes the same, and time it."""
@@ -136,14 +130,15 @@ def verb_command(verb: Verb, body: Callable[[VerbRun], None]) -> Callable[..., N
         *, settings: Settings, model: Path | None = None, adapter: Path | None = None, **given: Any
     ) -> None:
         asked: dict[str, Any] = {}
-        for name in (*(n for n in given if n not in _GROUPS), *(n for n in given if n in _GROUPS)):
+        # Texts last: whether they are read depends on what else is given.
+        for name in sorted(given, key=_GROUPS.__contains__):
             asked |= _values(fields[name], given[name], asked)
         body(VerbRun(verb, request(**asked), model, settings, adapter))
 
     command.__doc__ = f"{verb.summary}\n\n{verb.more}"
     parameters = [*_parameters(verb, fields)]
     command.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-        sorted(parameters, key=lambda each: each.name != "text" and each.name != "sound")
+        sorted(parameters, key=lambda each: each.name not in ("text", "sound"))  # as arguments
     )
     return command_options(*(MODEL if verb.needs else ()))(command)
 
