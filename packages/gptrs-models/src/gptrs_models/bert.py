@@ -15,8 +15,7 @@ from gptrs.nn import (
     Embedding,
     Linear,
     captured_once,
-    merge_heads,
-    split_heads,
+    self_attention,
 )
 from gptrs_models.encoder_heads import Body, Heads
 from gptrs_models.sines import counted_positions
@@ -149,12 +148,8 @@ class SelfAttention(Module):
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C] and a mask of `F.attention`, [B, 1, 1, T] or [B, H, T, T] -> [B, T, C]."""
-        query, key, value = (
-            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
-            for layer in (self.query, self.key, self.value)
-        )  # each (B, H, T, D)
-        mixed = F.attention(query, key, value, mask=mask)  # (B, H, T, D)
-        return merge_heads(F.swap_axes(mixed, 1, 2))
+        projections = (self.query, self.key, self.value)
+        return self_attention(x, projections, self.n_heads, mask=mask)
 
 
 class Residual(Module):

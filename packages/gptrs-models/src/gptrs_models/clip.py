@@ -23,6 +23,7 @@ from gptrs.nn import (
     Linear,
     captured_once,
     merge_heads,
+    self_attention,
     split_heads,
 )
 from gptrs_models.vit import (
@@ -169,12 +170,8 @@ class Attention(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        query, key, value = (
-            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
-            for layer in (self.q_proj, self.k_proj, self.v_proj)
-        )  # each (B, H, T, D)
-        mixed = F.attention(query, key, value, causal=self.causal)
-        return self.out_proj(merge_heads(F.swap_axes(mixed, 1, 2)))
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        return self.out_proj(self_attention(x, projections, self.n_heads, causal=self.causal))
 
 
 class MLP(Module):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from gptrs import functionals as F
 from gptrs.api.models import Module, Params, Tensor
-from gptrs.nn import Axis, LayerNorm, Linear, RMSNorm, merge_heads, split_heads
+from gptrs.nn import Axis, LayerNorm, Linear, RMSNorm, Scores, merge_heads, split_heads
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_layers import HeadwiseNorm, make_norm
 from gptrs_models.llama_positions import Positions
@@ -15,16 +15,7 @@ from gptrs_models.llama_positions import Positions
 class Attends(Protocol):
     """Attention of the new tokens [N, H, D] to what their text has, as a `LayerCache` does it."""
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
         """Return the mixed values [N, H, D]."""
         ...
 

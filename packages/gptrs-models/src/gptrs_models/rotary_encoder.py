@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 from typing_extensions import override
 
@@ -21,6 +22,7 @@ from gptrs.nn import (
     RMSNorm,
     Rope,
     RopeSettings,
+    Scores,
     TextClassifierModule,
     TokenClassifierModule,
     attention_with_sinks,
@@ -42,26 +44,18 @@ class Sight:
 
     mask: Tensor
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mixed values [B * T, H, D]; `scale` and `softcap` are of `F.attention`."""
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
+        """Return the mixed values [B * T, H, D]."""
         batch, length = self.mask.shape[0], self.mask.shape[3]
         parts = [
             F.swap_axes(F.reshape(x, (batch, length, *x.shape[1:])), 1, 2)
             for x in (query, key, value)
         ]  # (B, H, T, D), (B, K, T, D) twice
-        if sinks is None:
-            mixed = F.attention(*parts, mask=self.mask, scale=scale, softcap=softcap)
+        if scores.get("sinks") is not None:
+            mixed = attention_with_sinks(parts, self.mask, **scores)
         else:
-            mixed = attention_with_sinks(parts, sinks, self.mask, scale=scale, softcap=softcap)
+            scale, softcap = scores.get("scale"), scores.get("softcap")
+            mixed = F.attention(*parts, mask=self.mask, scale=scale, softcap=softcap)
         return F.reshape(F.swap_axes(mixed, 1, 2), query.shape)
 
     def recent(self, x: Tensor, count: int) -> Tensor:

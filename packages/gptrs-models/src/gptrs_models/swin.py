@@ -17,8 +17,7 @@ from gptrs.nn import (
     Linear,
     captured_once,
     class_head,
-    merge_heads,
-    split_heads,
+    self_attention,
 )
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 from gptrs_models.vit import cut_into_patches, require_image_size
@@ -135,15 +134,11 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[N, T, C] of N windows, an f32 mask [N, 1, T, T] -> [N, T, C]."""
-        query, key, value = (
-            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
-            for layer in (self.query, self.key, self.value)
-        )  # each (N, H, T, D)
         bias = F.take(self.table, tensor(relative_places(self._window, self._window)))  # (T, T, H)
         bias = F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
         added = bias if mask is None else bias + mask
-        mixed = F.attention(query, key, value, mask=added)
-        return self.dense(merge_heads(F.swap_axes(mixed, 1, 2)))
+        projections = (self.query, self.key, self.value)
+        return self.dense(self_attention(x, projections, self.n_heads, mask=added))
 
 
 def relative_places(height: int, width: int) -> np.ndarray:

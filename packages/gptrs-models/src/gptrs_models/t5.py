@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
@@ -19,9 +20,8 @@ from gptrs.nn import (
     Linear,
     RMSNorm,
     Seq2SeqModule,
-    merge_heads,
-    split_heads,
 )
+from gptrs_models.bart_blocks import ProjectedAttention
 from gptrs_models.encoder_heads import architectures, require_no_head
 
 _ANY_LENGTH = 2**20
@@ -126,32 +126,22 @@ def _buckets(config: T5Config, *, both_ways: bool) -> np.ndarray:
     return bucket + np.where(distance > 0, half, 0)
 
 
-class Attention(Module):
-    """Attention with all its projections, whose scores are not scaled."""
+class Attention(ProjectedAttention):
+    """The attention of these models, whose scores are not scaled."""
 
     def __init__(self, config: T5Config, params: Params) -> None:
         width, inner = config.d_model, config.num_heads * config.d_kv
         heads = Axis("heads", config.num_heads)
-        self.q, self.k, self.v = (
+        self.q_proj, self.k_proj, self.v_proj = (
             Linear(params / name, width, inner, bias=False, axes=("embed", heads)) for name in "qkv"
         )
         self.o = Linear(params / "o", inner, width, bias=False, axes=(heads, "embed"))
         self.n_heads = config.num_heads
 
-    def query(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, H, T, D]."""
-        return self._heads(self.q(x))
-
-    def keys_values(self, x: Tensor) -> KeysValues:
-        """Return what can be attended to: [B, T, C] -> twice [B, H, T, D]."""
-        return self._heads(self.k(x)), self._heads(self.v(x))
-
-    def merged(self, mixed: Tensor) -> Tensor:
-        """[B, H, T, D] -> [B, T, C]."""
-        return self.o(merge_heads(F.swap_axes(mixed, 1, 2)))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return F.swap_axes(split_heads(x, self.n_heads), 1, 2)
+    @property
+    @override
+    def output(self) -> Linear:
+        return self.o
 
 
 class FeedForward(Module):

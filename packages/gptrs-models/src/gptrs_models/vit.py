@@ -21,8 +21,7 @@ from gptrs.nn import (
     Linear,
     captured_once,
     class_head,
-    merge_heads,
-    split_heads,
+    self_attention,
 )
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 
@@ -266,12 +265,8 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """[B, T, C], addends of scores [1, H, T, T] -> [B, T, C]."""
-        query, key, value = (
-            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
-            for layer in (self.query, self.key, self.value)
-        )  # each (B, H, T, D)
-        mixed = F.attention(query, key, value, mask=bias)
-        return self.dense(merge_heads(F.swap_axes(mixed, 1, 2)))
+        projections = (self.query, self.key, self.value)
+        return self.dense(self_attention(x, projections, self.n_heads, mask=bias))
 
 
 class MLP(Module):

@@ -1,7 +1,14 @@
 """Layers, the paged cache and base classes of models: weights of a checkpoint plus functionals."""
 
 from gptrs.backend.sharding import Axis
-from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
+from gptrs.nn.attention import (
+    LayerCache,
+    Scores,
+    attention_with_sinks,
+    merge_heads,
+    self_attention,
+    split_heads,
+)
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache, state_cache
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule, MixedCausalLMModule
@@ -60,6 +67,7 @@ __all__ = [
     "RaggedStep",
     "Rope",
     "RopeSettings",
+    "Scores",
     "TextClassifierModule",
     "TextEncoderModule",
     "TokenClassifierModule",
@@ -73,6 +81,7 @@ __all__ = [
     "output_channels",
     "pages_for",
     "ragged_step",
+    "self_attention",
     "split_heads",
     "state_cache",
 ]

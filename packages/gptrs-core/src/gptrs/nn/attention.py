@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TypedDict, Unpack
 
 from typing_extensions import override
 
@@ -82,6 +82,15 @@ def whole_states(
     return found
 
 
+class Scores(TypedDict, total=False):
+    """How attention makes scores: `scale` and `softcap` are those of `F.attention`, of which None
+    stands for `D ** -0.5` and no limit; `sinks` [H] are those of `F.paged_attention`."""
+
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
 class LayerCache:
     """The cache of one layer in one step; `attend` appends the new tokens to it, and reads it.
 
@@ -97,28 +106,17 @@ class LayerCache:
         self._group = group
         self._window = window
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
         """Attend to the new tokens and those before them in the same text, [N, H, D] -> the same.
 
         `key` and `value` of the new tokens are [N, K, D], for the K heads of the layer's
         `CacheSpec`; H is a multiple of K. They are rounded to the element type of the cache.
-        `scale` None means `D ** -0.5`; `softcap` is as in `F.attention`, `sinks` [H] as in
-        `F.paged_attention`.
         """
         step, slots = self._step, self._step.slots[self._group]
         watcher = WATCHER.get()
         if watcher is not None and watcher.wants_attention:
-            seen = _Seen(step.positions, self._window, scale, softcap, sinks)
-            watcher.attention_of(attention_weights(query, key, seen))
+            weights = attention_weights(query, key, step.positions, self._window, scores)
+            watcher.attention_of(weights)
         keys, values = self.pools
         keys, values = F.update_pages(keys, key, slots), F.update_pages(values, value, slots)
         self.pools = keys, values
@@ -129,10 +127,8 @@ class LayerCache:
             step.page_tables[self._group],
             step.row_starts,
             step.lengths,
-            scale=scale,
             window=self._window,
-            softcap=softcap,
-            sinks=sinks,
+            **scores,
         )
 
     def recent(self, x: Tensor, count: int) -> Tensor:
@@ -156,15 +152,9 @@ class LayerCache:
         return found
 
 
-class _Seen(NamedTuple):
-    positions: Tensor
-    window: int | None
-    scale: float | None
-    softcap: float | None
-    sinks: Tensor | None = None
-
-
-def attention_weights(query: Tensor, key: Tensor, seen: _Seen) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, positions: Tensor, window: int | None, how: Scores
+) -> Tensor:
     """Return the weights [H, N, N] of rows [N, H, D] to the rows [N, K, D] of the same step.
 
     Of texts that begin in the step; a row of another text gets 0.
@@ -173,27 +163,20 @@ def attention_weights(query: Tensor, key: Tensor, seen: _Seen) -> Tensor:
     groups = n_heads // key.shape[1]
     keys = F.repeat_interleave(F.swap_axes(key, 0, 1), groups, 0)  # (H, N, D)
     scores = F.matmul(F.swap_axes(query, 0, 1), F.swap_axes(keys, 1, 2))  # (H, N, N)
-    scores = scores * (head_dim**-0.5 if seen.scale is None else seen.scale)
-    if seen.softcap is not None:
-        scores = F.tanh(scores / seen.softcap) * seen.softcap
+    scores = _limited(scores, head_dim, how)
     to = F.arange(rows)  # (N,)
     of = F.reshape(to, (rows, 1))
-    first = of - F.reshape(seen.positions, (rows, 1))  # the row in which its text begins
+    first = of - F.reshape(positions, (rows, 1))  # the row in which its text begins
     visible = F.logical_and(to <= of, to >= first)
-    if seen.window is not None:
-        visible = F.logical_and(visible, to > of - seen.window)
-    return _softmax(F.where(visible, scores, -math.inf), seen.sinks)
+    if window is not None:
+        visible = F.logical_and(visible, to > of - window)
+    return _softmax(F.where(visible, scores, -math.inf), how.get("sinks"))
 
 
 def attention_with_sinks(
-    rows: Sequence[Tensor],
-    sinks: Tensor,
-    visible: Tensor,
-    *,
-    scale: float | None = None,
-    softcap: float | None = None,
+    rows: Sequence[Tensor], visible: Tensor, **scores: Unpack[Scores]
 ) -> Tensor:
-    """Attend like `F.attention`, with `sinks` [H], see `F.paged_attention`.
+    """Attend as `F.attention` does, beside the `sinks` of `Scores`.
 
     `rows` are the query [B, H, T, D], the key and the value [B, K, S, D]; keys are seen where
     `visible` is true, i1 that broadcasts to [B, H, T, S].
@@ -202,11 +185,16 @@ def attention_with_sinks(
     n_heads, head_dim = query.shape[1], query.shape[3]
     groups = n_heads // key.shape[1]
     keys, values = (F.repeat_interleave(x, groups, 1) for x in (key, value))
-    scores = F.matmul(query, F.swap_axes(keys, 2, 3))
+    found = _limited(F.matmul(query, F.swap_axes(keys, 2, 3)), head_dim, scores)
+    weights = _softmax(F.where(visible, found, -math.inf), scores.get("sinks"))
+    return F.matmul(weights, values)
+
+
+def _limited(scores: Tensor, head_dim: int, how: Scores) -> Tensor:
+    """Multiply scores by their scale, and limit them."""
+    scale, softcap = how.get("scale"), how.get("softcap")
     scores = scores * (head_dim**-0.5 if scale is None else scale)
-    if softcap is not None:
-        scores = F.tanh(scores / softcap) * softcap
-    return F.matmul(_softmax(F.where(visible, scores, -math.inf), sinks), values)
+    return scores if softcap is None else F.tanh(scores / softcap) * softcap
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
@@ -231,6 +219,25 @@ def merge_heads(x: Tensor) -> Tensor:
     """[..., H, D] -> [..., H * D]."""
     *rows, n_heads, head_dim = x.shape
     return F.reshape(x, (*rows, n_heads * head_dim))
+
+
+def self_attention(
+    x: Tensor,
+    projections: Sequence[Callable[[Tensor], Tensor]],
+    n_heads: int,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Attend from each row of x [B, T, C] to all of its text, [B, T, H * D].
+
+    `projections` are those of queries, keys and values; `mask` and `causal` are of `F.attention`.
+    """
+    query, key, value = (
+        F.swap_axes(split_heads(project(x), n_heads), 1, 2) for project in projections
+    )  # each (B, H, T, D)
+    mixed = F.attention(query, key, value, mask=mask, causal=causal)
+    return merge_heads(F.swap_axes(mixed, 1, 2))
 
 
 # Whole texts of one length as a step without a cache: what other formats get of a language model.
@@ -267,28 +274,18 @@ class _WholeTexts(LayerCache):
         self._sizes = batch, length
 
     @override
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
         """Attend to the tokens before each one in its text, [N, H, D] -> the same."""
         rows = [
             F.transpose(F.reshape(x, (*self._sizes, *x.shape[1:])), (0, 2, 1, 3))
             for x in (query, key, value)
         ]
         window = self._window
-        if sinks is None:
-            mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
+        if scores.get("sinks") is not None:
+            mixed = attention_with_sinks(rows, _causal(self._sizes[1], window), **scores)
         else:
-            mixed = attention_with_sinks(
-                rows, sinks, _causal(self._sizes[1], window), scale=scale, softcap=softcap
-            )
+            scale, softcap = scores.get("scale"), scores.get("softcap")
+            mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
         heads_last = F.transpose(mixed, (0, 2, 1, 3))
         return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))
 
