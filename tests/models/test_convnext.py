@@ -55,5 +55,5 @@ def test_depths_of_another_number_of_stages_are_refused(tmp_path):
 
     folder = save(tmp_path / "m", "convnext")
     edit_config(folder, depths=[1, 2, 1])
-    with pytest.raises(ModelError, match=r"`depths`.*each of 2 stages"):
+    with pytest.raises(ModelError, match=r"`depths`.*the 2 stages"):
         gptrs.load_model(folder, backend="ref")

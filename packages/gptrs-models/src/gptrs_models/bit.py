@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, ImageClassifierModule, class_head
+from gptrs.nn import ACTIVATIONS, class_head
+from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 _STANDARD_EPSILON, _NORM_EPSILON = 1e-8, 1e-5
 
@@ -36,10 +37,7 @@ def read_config(settings: Mapping[str, object]) -> BitConfig:
     fields = ConfigFields(settings, "bit")
     fields.require("quantization_config", None)
     fields.require("width_factor", 1)
-    sizes = fields.integers("hidden_sizes", (256, 512, 1024, 2048))
-    depths = fields.integers("depths", (3, 4, 6, 3))
-    if len(sizes) != len(depths):
-        raise fields.error("depths", f"must have the {len(sizes)} stages of `hidden_sizes`")
+    sizes, depths = read_stages(fields, (256, 512, 1024, 2048), (3, 4, 6, 3))
     padding = fields.get("global_padding")
     named = None if padding is None else str(padding).upper()
     if named not in (None, "SAME", "VALID"):
@@ -189,7 +187,7 @@ def _ends(size: int) -> tuple[int, int]:
     return missing // 2, missing - missing // 2
 
 
-class Bit(ImageClassifierModule):
+class Bit(StagedClassifier):
     """The image model: a stem, stages of blocks, and a classifier of the mean over positions."""
 
     def __init__(self, config: BitConfig, settings: Mapping[str, object], params: Params) -> None:
@@ -208,13 +206,8 @@ class Bit(ImageClassifierModule):
         self.classifier = class_head(settings, params / "classifier.1", width)
 
     @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.embedder(x)
-        yield "embeddings", x
-        for number, stage in enumerate(self.stages):
-            for block in stage:
-                x = block(x)
-            yield f"layer.{number}", x
+    def embeddings(self, x: Tensor) -> Tensor:
+        return self.embedder(x)
 
     @override
     def body(self, x: Tensor) -> Tensor:

@@ -7,11 +7,12 @@ SigLIP has no class token, reads texts from both sides and pools images by atten
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.api import ModelError
@@ -26,6 +27,7 @@ from gptrs.nn import (
     self_attention,
     split_heads,
 )
+from gptrs_models.image_encoder import ImageVectors
 from gptrs_models.vit import (
     cut_into_patches,
     linear_weights,
@@ -333,17 +335,14 @@ class TextTower(Module):
         return F.argmax(tokens if end == 2 else F.cast(F.equal(tokens, end), tokens.dtype), axis=1)
 
 
-class ImageEncoder(Module):
+class ImageEncoder(ImageVectors):
     """The vision tower, an `ImageEmbedder`."""
-
-    capabilities = frozenset({"image_embedder", "hidden_states"})
 
     def __init__(self, config: ImageTextConfig, params: Params) -> None:
         vision = config.vision
-        self.config, self.channels = config, vision.channels
-        self.processor = "SiglipImageProcessor" if vision.sigmoid else "CLIPImageProcessor"
-        if vision.resizes:
-            self.processor = "Siglip2ImageProcessor"
+        processor = "SiglipImageProcessor" if vision.sigmoid else "CLIPImageProcessor"
+        super().__init__(vision.channels, "Siglip2ImageProcessor" if vision.resizes else processor)
+        self.config = config
         inside = "vision_model.post_layernorm.weight" in params
         self.vision_model = VisionTower(vision, params / "vision_model" if inside else params)
         self.visual_projection = (
@@ -351,34 +350,21 @@ class ImageEncoder(Module):
             if "visual_projection.weight" in params
             else None
         )
-        self._images, self._collect = jit(self._vectors), jit(self.vision_model)
 
-    def embed_images(self, images: np.ndarray) -> np.ndarray:
-        """Return the vector of each image, f32 [B, C, H, W] -> f32 [B, E].
-
-        ModelError for a size that the model does not take.
-        """
-        self._require_size(images)
-        return self._images(tensor(images)).numpy()
-
-    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the embeddings and the state after each layer, f32 [B, T, C].
-
-        ModelError for a size that the model does not take.
-        """
-        self._require_size(images)
-        states = [state.numpy() for state in self._collect(tensor(images))][:-1]
-        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
-        return dict(zip(names, states, strict=True))
-
-    def _require_size(self, images: np.ndarray) -> None:
+    @override
+    def require_size(self, images: np.ndarray) -> None:
         if self.config.vision.resizes:
             require_a_patch(self.config.vision.patch_size, images)
             return
         size = self.config.vision.image_size
         require_image_size("siglip" if self.config.vision.sigmoid else "clip", size, images)
 
-    def _vectors(self, images: Tensor) -> Tensor:
+    @override
+    def states(self, images: Tensor) -> Iterator[Tensor]:
+        yield from self.vision_model(images)[:-1]
+
+    @override
+    def vectors(self, images: Tensor) -> Tensor:
         found = self.vision_model(images)[-1]
         return found if self.visual_projection is None else self.visual_projection(found)
 

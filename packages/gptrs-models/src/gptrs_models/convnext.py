@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -12,11 +12,11 @@ from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Conv2d,
-    ImageClassifierModule,
     LayerNorm,
     Linear,
     class_head,
 )
+from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 _EPSILON = 1e-6
 """That of all norms but the last, and of response normalization."""
@@ -46,10 +46,7 @@ class ConvNextConfig:
         kind = str(settings.get("model_type"))
         fields, second = ConfigFields(settings, kind), kind == "convnextv2"
         fields.require("quantization_config", None)
-        sizes = tuple(fields.integers("hidden_sizes", [96, 192, 384, 768]))
-        depths = tuple(fields.integers("depths", [3, 3, 9, 3]))
-        if len(sizes) != len(depths):
-            raise fields.error("depths", f"must have a number for each of {len(sizes)} stages")
+        sizes, depths = read_stages(fields, (96, 192, 384, 768), (3, 3, 9, 3))
         scale = fields.number("layer_scale_init_value", 1e-6, minimum=0)
         return cls(
             kind=kind,
@@ -135,7 +132,7 @@ class NormedHead(Module):
         return self.linear(self.layernorm(x))
 
 
-class ConvNext(ImageClassifierModule):
+class ConvNext(StagedClassifier):
     """The image classifier."""
 
     def __init__(
@@ -153,12 +150,8 @@ class ConvNext(ImageClassifierModule):
         self.classifier = NormedHead(config, settings, params)
 
     @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.layernorm(self.patches(x))
-        yield "embeddings", x
-        for number, stage in enumerate(self.stages):
-            x = stage(x)
-            yield f"layer.{number}", x
+    def embeddings(self, x: Tensor) -> Tensor:
+        return self.layernorm(self.patches(x))
 
 
 def load(settings: Mapping[str, object], params: Params) -> ConvNext:

@@ -177,7 +177,7 @@ class EfficientNet(StemAndBlocks):
             epsilon=config.epsilon,
         )
         encoder = body / "encoder"
-        self.blocks = [
+        self.stages = [
             Block(config, plan, encoder / "blocks" / number)
             for number, plan in enumerate(config.blocks)
         ]

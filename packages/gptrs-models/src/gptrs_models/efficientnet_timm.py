@@ -110,7 +110,7 @@ class TimmEfficientNet(StemAndBlocks):
         for scope, stride in _blocks(params / "blocks"):
             blocks.append(Block(config, scope, width, stride))
             width = blocks[-1].outputs
-        self.blocks = blocks
+        self.stages = blocks
         last = output_channels(params / "conv_head")
         self.top = ConvNorm(
             (params / "conv_head", params / "bn2"), (width, last), 1, activation,

@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 from typing_extensions import override
 
-from gptrs.api.models import Module, Tensor, jit, tensor
+from gptrs.api.models import ConfigFields, Module, Tensor, jit, tensor
 from gptrs.api.programs import dtypes
 from gptrs.nn import Computation, ConvNorm, ImageClassifierModule
 
 
-class ImageEncoder(Module):
+class ImageVectors(Module):
     """Base class with the capabilities `image_embedder` and `hidden_states`.
 
     A model defines `states`, `vectors` and, where it does not take images of all sizes,
@@ -22,8 +22,8 @@ class ImageEncoder(Module):
 
     capabilities = frozenset({"image_embedder", "hidden_states"})
 
-    def __init__(self, channels: int, processor: str, image_size: int) -> None:
-        self.channels, self.processor, self._image_size = channels, processor, image_size
+    def __init__(self, channels: int, processor: str) -> None:
+        self.channels, self.processor = channels, processor
         self._embed, self._collect = jit(self.vectors), jit(self._states)
 
     def embed_images(self, images: np.ndarray) -> np.ndarray:
@@ -44,16 +44,6 @@ class ImageEncoder(Module):
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
         return dict(zip(names, states, strict=True))
 
-    def computation(self) -> Computation:
-        """Return what the model computes of images of one size, that of its config by default."""
-        shape = ("batch", self.channels, "height", "width")
-        size = {"height": self._image_size, "width": self._image_size}
-        return Computation(self.outputs, {"pixel_values": (dtypes.f32, shape)}, size)
-
-    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Return what `computation` computes, by name."""
-        return {"image_embeds": self.vectors(pixel_values)}
-
     def require_size(self, images: np.ndarray) -> None:
         """Raise ModelError for images [B, C, H, W] of a size that the model does not take."""
 
@@ -67,6 +57,24 @@ class ImageEncoder(Module):
 
     def _states(self, images: Tensor) -> list[Tensor]:
         return list(self.states(images))
+
+
+class ImageEncoder(ImageVectors):
+    """Base class of encoders whose computation is written to files of other formats, too."""
+
+    def __init__(self, channels: int, processor: str, image_size: int) -> None:
+        super().__init__(channels, processor)
+        self._image_size = image_size
+
+    def computation(self) -> Computation:
+        """Return what the model computes of images of one size, that of its config by default."""
+        shape = ("batch", self.channels, "height", "width")
+        size = {"height": self._image_size, "width": self._image_size}
+        return Computation(self.outputs, {"pixel_values": (dtypes.f32, shape)}, size)
+
+    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """Return what `computation` computes, by name."""
+        return {"image_embeds": self.vectors(pixel_values)}
 
 
 class EncoderClassifier(ImageEncoder):
@@ -102,23 +110,54 @@ def is_headless(settings: Mapping[str, object]) -> bool:
     return bool(known) and str(known[0]).endswith("Model")
 
 
-# The image models that are a stem, blocks one after another, and a last layer of positions.
+# The convolutional image models: a stem, and stages one after another.
 
 
-class StemAndBlocks(ImageClassifierModule):
-    """An image model whose states are those behind its stem and each of its blocks."""
+Part = Callable[[Tensor], Tensor]
 
-    stem: ConvNorm
-    blocks: Sequence[Callable[[Tensor], Tensor]]
-    top: ConvNorm
+
+class StagedClassifier(ImageClassifierModule):
+    """An image model whose states are those behind its stem and each of its stages.
+
+    A model defines `embeddings`, and has `stages`, each a block or a list of blocks.
+    """
+
+    stages: Sequence[Part | Sequence[Part]]
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """Return what the first stage reads of images [B, H, W, channels]."""
+        raise NotImplementedError
 
     @override
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.stem(x)
+        x = self.embeddings(x)
         yield "embeddings", x
-        for number, block in enumerate(self.blocks):
-            x = block(x)
+        for number, stage in enumerate(self.stages):
+            parts = cast("Sequence[Part]", stage if isinstance(stage, Sequence) else (stage,))
+            for part in parts:
+                x = part(x)
             yield f"layer.{number}", x
+
+
+def read_stages(
+    fields: ConfigFields, hidden_sizes: Sequence[int], depths: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Read the widths and depths of stages, with their defaults; ModelError unless as many."""
+    sizes, found = fields.integers("hidden_sizes", hidden_sizes), fields.integers("depths", depths)
+    if len(sizes) != len(found):
+        raise fields.error("depths", f"must have the {len(sizes)} stages of `hidden_sizes`")
+    return sizes, found
+
+
+class StemAndBlocks(StagedClassifier):
+    """An image model of a stem, blocks, and a last layer of positions."""
+
+    stem: ConvNorm
+    top: ConvNorm
+
+    @override
+    def embeddings(self, x: Tensor) -> Tensor:
+        return self.stem(x)
 
     @override
     def body(self, x: Tensor) -> Tensor:

@@ -204,7 +204,7 @@ class MobileNetV3(StemAndBlocks):
             plain = number < PLAIN[blocks]
             made.append(Block(config, scopes, width, stride, plain=plain))
             width = made[-1].outputs
-        self.blocks = made
+        self.stages = made
         last = output_channels(names.last[0])
         self.top = ConvNorm(names.last, (width, last), 1, F.hard_swish, epsilon=epsilon)
         self.classifier = Head(settings, names, last)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, Conv2d, ConvNorm, ImageClassifierModule, class_head
+from gptrs.nn import ACTIVATIONS, Conv2d, ConvNorm, class_head
+from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 REDUCTION = 4
 """Ratio of the input channels of a block to those of its squeezed attention."""
@@ -34,13 +34,7 @@ class RegNetConfig:
         """Read config.json with transformers' defaults; ModelError names what is unsupported."""
         fields = ConfigFields(settings, "regnet")
         fields.require("quantization_config", None)
-        hidden_sizes = fields.integers("hidden_sizes", (128, 192, 512, 1088))
-        depths = fields.integers("depths", (2, 6, 12, 2))
-        if len(hidden_sizes) != len(depths):
-            raise ModelError(
-                f"`hidden_sizes` of a regnet model has {len(hidden_sizes)} stages, `depths` has"
-                f" {len(depths)}"
-            )
+        hidden_sizes, depths = read_stages(fields, (128, 192, 512, 1088), (2, 6, 12, 2))
         return cls(
             num_channels=fields.integer("num_channels", 3),
             embedding_size=fields.integer("embedding_size", 32),
@@ -103,7 +97,7 @@ class Block(Module):
         return self._activation(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
-class RegNet(ImageClassifierModule):
+class RegNet(StagedClassifier):
     """The image model: a stem, stages of blocks, and a classifier of the mean over positions."""
 
     def __init__(
@@ -126,13 +120,8 @@ class RegNet(ImageClassifierModule):
         self.classifier = class_head(settings, params / "classifier.1", widths[-1])
 
     @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = self.embedder(x)
-        yield "embeddings", x
-        for number, stage in enumerate(self.stages):
-            for block in stage:
-                x = block(x)
-            yield f"layer.{number}", x
+    def embeddings(self, x: Tensor) -> Tensor:
+        return self.embedder(x)
 
 
 def _stage(

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
 
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     ConvNorm,
-    ImageClassifierModule,
     class_head,
     output_channels,
 )
+from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 REDUCTION = 4
 """Ratio of the output channels of a bottleneck to those of its inner convolutions."""
@@ -41,13 +40,7 @@ class ResNetConfig:
         """Read config.json with transformers' defaults; ModelError names what is unsupported."""
         fields = ConfigFields(settings, "resnet")
         fields.require("quantization_config", None)
-        hidden_sizes = fields.integers("hidden_sizes", (256, 512, 1024, 2048))
-        depths = fields.integers("depths", (3, 4, 6, 3))
-        if len(hidden_sizes) != len(depths):
-            raise ModelError(
-                f"`hidden_sizes` of a resnet model has {len(hidden_sizes)} stages, `depths` has"
-                f" {len(depths)}"
-            )
+        hidden_sizes, depths = read_stages(fields, (256, 512, 1024, 2048), (3, 4, 6, 3))
         return cls(
             num_channels=fields.integer("num_channels", 3),
             embedding_size=fields.integer("embedding_size", 64),
@@ -153,7 +146,7 @@ def _bottleneck(config: ResNetConfig, channels: tuple[int, int], stride: int) ->
     return [((inputs, narrow), 1, first), ((narrow, narrow), 3, second), ((narrow, outputs), 1, 1)]
 
 
-class ResNet(ImageClassifierModule):
+class ResNet(StagedClassifier):
     """The image model: a stem, stages of blocks, and a classifier of the mean over positions."""
 
     def __init__(
@@ -174,12 +167,8 @@ class ResNet(ImageClassifierModule):
         self.classifier = class_head(settings, params / names.classifier, config.hidden_sizes[-1])
 
     @override
-    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        x = F.max_pool(self.embedder(x), 3, stride=2, padding=1)
-        yield "embeddings", x
-        for number, stage in enumerate(self.stages):
-            x = stage(x)
-            yield f"layer.{number}", x
+    def embeddings(self, x: Tensor) -> Tensor:
+        return F.max_pool(self.embedder(x), 3, stride=2, padding=1)
 
 
 class _Stage(Module):

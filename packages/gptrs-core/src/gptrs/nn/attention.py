@@ -83,8 +83,8 @@ def whole_states(
 
 
 class Scores(TypedDict, total=False):
-    """How attention makes scores: `scale` and `softcap` are those of `F.attention`, of which None
-    stands for `D ** -0.5` and no limit; `sinks` [H] are those of `F.paged_attention`."""
+    """How attention makes scores: the `scale` and `softcap` of `F.attention`, by default
+    `D ** -0.5` and no limit, and the `sinks` [H] of `F.paged_attention`."""
 
     scale: float | None
     softcap: float | None
