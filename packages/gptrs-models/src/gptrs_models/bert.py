@@ -17,7 +17,7 @@ from gptrs.nn import (
     captured_once,
     self_attention,
 )
-from gptrs_models.encoder_heads import Body, Heads
+from gptrs_models.encoder_heads import Body, HeadConfig
 from gptrs_models.sines import counted_positions
 
 # The config of an encoder of the BERT family: sizes, switches, and the names of its weights.
@@ -41,8 +41,8 @@ class Names:
     """A norm of the last states; where there is one, the others stand before what they norm."""
 
 
-@dataclass(frozen=True)
-class BertConfig:
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(HeadConfig):
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `padding` is the token that has no position, wherever it stands; the row of position embeddings
@@ -57,13 +57,8 @@ class BertConfig:
     """
 
     names: Names
-    heads: Heads
-    vocab_size: int
-    hidden_size: int
-    embedding_size: int
     num_attention_heads: int
     intermediate_size: int
-    hidden_act: str
     max_position_embeddings: int
     type_vocab_size: int
     layer_norm_eps: float
@@ -72,7 +67,6 @@ class BertConfig:
     relative_buckets: int = 0
     segments: int = 1
     task_types: int = 0
-    tie_word_embeddings: bool = True
 
     @property
     def context_length(self) -> int:

@@ -120,73 +120,53 @@ def _albert(fields: ConfigFields, config: BertConfig) -> BertConfig:
 
 
 DISTILBERT = Names(
-    body="distilbert",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    output="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    up="ffn.lin1",
-    down="ffn.lin2",
+    "distilbert", query="attention.q_lin", key="attention.k_lin", value="attention.v_lin",
+    output="attention.out_lin", attention_norm="sa_layer_norm", up="ffn.lin1", down="ffn.lin2",
     norm="output_layer_norm",
-)
+)  # fmt: skip
 MPNET = Names(
-    body="mpnet",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    output="attention.attn.o",
-    attention_norm="attention.LayerNorm",
-)
+    "mpnet", query="attention.attn.q", key="attention.attn.k", value="attention.attn.v",
+    output="attention.attn.o", attention_norm="attention.LayerNorm",
+)  # fmt: skip
 ALBERT = Names(
-    body="albert",
-    projection="encoder.embedding_hidden_mapping_in",
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    output="attention.dense",
-    attention_norm="attention.LayerNorm",
-    up="ffn",
-    down="ffn_output",
+    "albert", projection="encoder.embedding_hidden_mapping_in", query="attention.query",
+    key="attention.key", value="attention.value", output="attention.dense",
+    attention_norm="attention.LayerNorm", up="ffn", down="ffn_output",
     norm="full_layer_layer_norm",
-)
+)  # fmt: skip
 PRELAYERNORM = Names(
-    body="roberta_prelayernorm",
-    attention_norm="attention.LayerNorm",
-    norm="intermediate.LayerNorm",
+    "roberta_prelayernorm", attention_norm="attention.LayerNorm", norm="intermediate.LayerNorm",
     last_norm="LayerNorm",
-)
+)  # fmt: skip
+
+POOLER = Hidden("pooler.dense", "tanh", in_body=True)
+
+
+def _words(scope: str) -> Hidden:
+    """Return the layer before the scores of words, with the activation of the encoder."""
+    return Hidden(f"{scope}.dense", None, f"{scope}.LayerNorm")
+
 
 BERT_HEADS = Heads(
-    text=Hidden("pooler.dense", "tanh", in_body=True),
-    word=Hidden("cls.predictions.transform.dense", None, "cls.predictions.transform.LayerNorm"),
-    word_out="cls.predictions.decoder",
-    word_bias="cls.predictions.bias",
+    POOLER, _words("cls.predictions.transform"), "cls.predictions.decoder", "cls.predictions.bias"
 )
 ROBERTA_HEADS = Heads(
-    text=Hidden("classifier.dense", "tanh"),
-    text_out="classifier.out_proj",
-    word=Hidden("lm_head.dense", "gelu", "lm_head.layer_norm"),
-    word_out="lm_head.decoder",
-    word_bias="lm_head.bias",
-)
+    Hidden("classifier.dense", "tanh"), Hidden("lm_head.dense", "gelu", "lm_head.layer_norm"),
+    "lm_head.decoder", "lm_head.bias", text_out="classifier.out_proj",
+)  # fmt: skip
 DISTILBERT_HEADS = Heads(
-    text=Hidden("pre_classifier", "relu"),
-    word=Hidden("vocab_transform", None, "vocab_layer_norm"),
-    word_out="vocab_projector",
-)
+    Hidden("pre_classifier", "relu"), Hidden("vocab_transform", None, "vocab_layer_norm"),
+    "vocab_projector",
+)  # fmt: skip
 ELECTRA_HEADS = Heads(
-    text=Hidden("classifier.dense", "gelu"),
-    text_out="classifier.out_proj",
-    word=Hidden("generator_predictions.dense", "gelu", "generator_predictions.LayerNorm"),
-    word_out="generator_lm_head",
-)
+    Hidden("classifier.dense", "gelu"),
+    Hidden("generator_predictions.dense", "gelu", "generator_predictions.LayerNorm"),
+    "generator_lm_head", text_out="classifier.out_proj",
+)  # fmt: skip
 ALBERT_HEADS = Heads(
-    text=Hidden("pooler", "tanh", in_body=True),
-    word=Hidden("predictions.dense", None, "predictions.LayerNorm"),
-    word_out="predictions.decoder",
-    word_bias="predictions.bias",
-)
+    Hidden("pooler", "tanh", in_body=True), _words("predictions"), "predictions.decoder",
+    "predictions.bias",
+)  # fmt: skip
 
 KINDS: dict[str, Kind] = {
     "bert": Kind(Names("bert"), BERT_HEADS, segments=True),
@@ -197,41 +177,23 @@ KINDS: dict[str, Kind] = {
     "data2vec-text": Kind(Names("data2vec_text"), ROBERTA_HEADS, switches=_roberta),
     "ernie": Kind(Names("ernie"), BERT_HEADS, segments=True, switches=_ernie),
     "distilbert": Kind(
-        DISTILBERT,
-        DISTILBERT_HEADS,
-        layers=6,
-        type_vocab_size=0,
+        DISTILBERT, DISTILBERT_HEADS, layers=6, type_vocab_size=0, switches=_distilbert,
         own_names={
-            "hidden_size": "dim",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-            "intermediate_size": "hidden_dim",
+            "hidden_size": "dim", "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers", "intermediate_size": "hidden_dim",
             "hidden_act": "activation",
         },
-        switches=_distilbert,
     ),
     "mpnet": Kind(MPNET, ROBERTA_HEADS, vocab_size=30527, type_vocab_size=0, switches=_mpnet),
     "electra": Kind(
-        Names("electra"),
-        ELECTRA_HEADS,
-        hidden_size=256,
-        attention_heads=4,
-        intermediate_size=1024,
-        segments=True,
-        switches=_electra,
+        Names("electra"), ELECTRA_HEADS, hidden_size=256, attention_heads=4,
+        intermediate_size=1024, segments=True, switches=_electra,
     ),
     "albert": Kind(
-        ALBERT,
-        ALBERT_HEADS,
-        segments=True,
-        vocab_size=30000,
-        hidden_size=4096,
-        attention_heads=64,
-        intermediate_size=16384,
-        activation="gelu_new",
-        switches=_albert,
+        ALBERT, ALBERT_HEADS, segments=True, vocab_size=30000, hidden_size=4096,
+        attention_heads=64, intermediate_size=16384, activation="gelu_new", switches=_albert,
     ),
-}
+}  # fmt: skip
 """The kinds by their `model_type`."""
 
 
@@ -269,4 +231,4 @@ def load(settings: Mapping[str, object], params: Params) -> Bert:
     def norm(scope: Params, width: int) -> Norm:
         return Norm(config, scope, width)
 
-    return with_head(CLASSES, config, settings, params, norm)
+    return with_head(CLASSES, config, config, settings, params, norm)

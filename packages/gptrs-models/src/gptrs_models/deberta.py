@@ -60,36 +60,6 @@ class DebertaConfig:
         """Return how many terms scores have."""
         return 1 + self.to_position + self.to_content
 
-    @property
-    def heads(self) -> Heads:
-        """The names of the weights of heads."""
-        return self.bert.heads
-
-    @property
-    def vocab_size(self) -> int:
-        """How many tokens there are."""
-        return self.bert.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """The width of states."""
-        return self.bert.hidden_size
-
-    @property
-    def embedding_size(self) -> int:
-        """The width of embeddings of tokens."""
-        return self.bert.embedding_size
-
-    @property
-    def hidden_act(self) -> str:
-        """The activation in the layers."""
-        return self.bert.hidden_act
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether words are scored by the embeddings of tokens."""
-        return self.bert.tie_word_embeddings
-
 
 def read_config(settings: Mapping[str, object]) -> DebertaConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
@@ -482,4 +452,4 @@ def load(settings: Mapping[str, object], params: Params) -> Deberta:
     def norm(scope: Params, width: int) -> Norm:
         return Norm(config.bert, scope, width)
 
-    return with_head(CLASSES, config, settings, params, norm)
+    return with_head(CLASSES, config, config.bert, settings, params, norm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 from gptrs import functionals as F
 from gptrs.api import CheckpointError, ModelError
@@ -63,38 +63,19 @@ class Heads:
     pooling: Pooling = "first"
 
 
-class HeadConfig(Protocol):
-    """The part of the config of an encoder that heads read."""
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The part of the config of an encoder that heads read.
 
-    @property
-    def heads(self) -> Heads:
-        """The names of their weights."""
-        ...
+    Words are scored by the embeddings of tokens, of width `embedding_size`, where these are tied.
+    """
 
-    @property
-    def vocab_size(self) -> int:
-        """How many tokens there are."""
-        ...
-
-    @property
-    def hidden_size(self) -> int:
-        """The width of states."""
-        ...
-
-    @property
-    def embedding_size(self) -> int:
-        """The width of embeddings of tokens."""
-        ...
-
-    @property
-    def hidden_act(self) -> str:
-        """The activation in the layers."""
-        ...
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether words are scored by the embeddings of tokens."""
-        ...
+    heads: Heads
+    vocab_size: int
+    hidden_size: int
+    embedding_size: int
+    hidden_act: str
+    tie_word_embeddings: bool = True
 
 
 class Body(TextEncoderModule):
@@ -108,7 +89,7 @@ class Body(TextEncoderModule):
         raise NotImplementedError
 
 
-Config = TypeVar("Config", bound=HeadConfig)
+Config = TypeVar("Config")
 Model = TypeVar("Model", bound=Body)
 Norm = Callable[[Params, int], Callable[[Tensor], Tensor]]
 """Makes the norm of a kind, of the weights in a scope and for a width."""
@@ -117,6 +98,7 @@ Norm = Callable[[Params, int], Callable[[Tensor], Tensor]]
 def with_head(
     classes: Mapping[str | None, Callable[[Config, Params], Model]],
     config: Config,
+    sizes: HeadConfig,
     settings: Mapping[str, object],
     params: Params,
     norm: Norm,
@@ -126,14 +108,14 @@ def with_head(
     `classes` has the class for each head by the names of `head_of`. ModelError for settings and
     CheckpointError for weights that are not supported.
     """
-    head = _stored_head(head_of(settings), config.heads, params)
+    head = _stored_head(head_of(settings), sizes.heads, params)
     model = classes[head](config, params)
     if head == "text":
-        model.head = TextHead(config, params, model.body, norm, labels_of(settings))
+        model.head = TextHead(sizes, params, model.body, norm, labels_of(settings))
     elif head == "token":
-        model.head = TokenHead(config, params, model.body, norm, labels_of(settings))
+        model.head = TokenHead(sizes, params, model.body, norm, labels_of(settings))
     elif head == "word":
-        model.head = WordHead(config, params, model.body, norm, model.words)
+        model.head = WordHead(sizes, params, model.body, norm, model.words)
     named = architectures(settings)[:1]
     if named and (named[0] in _PRETRAINED or (head is None and not named[0].endswith(_BODIES))):
         params.leave_out(model.body)

@@ -199,7 +199,7 @@ def load(settings: Mapping[str, object], params: Params) -> RotaryEncoder:
     def norm(scope: Params, width: int) -> RMSNorm | LayerNorm:
         return make_norm(llama.norm, scope, width, llama.rms_norm_eps)
 
-    model = with_head(CLASSES, config, settings, params, norm)
+    model = with_head(CLASSES, config, config.sizes, settings, params, norm)
     for scope in ("contact_head", "esm.contact_head"):  # of attention maps, which nobody asks for
         (params / scope).leave_out()
     return model

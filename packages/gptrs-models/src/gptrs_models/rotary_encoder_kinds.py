@@ -11,8 +11,8 @@ from gptrs.api import ModelError
 from gptrs.api.models import ConfigFields
 from gptrs.nn import ACTIVATIONS, RopeSettings
 from gptrs_models import llama_kinds
-from gptrs_models.bert_kinds import ROBERTA_HEADS
-from gptrs_models.encoder_heads import Heads, Hidden
+from gptrs_models.bert_kinds import POOLER, ROBERTA_HEADS
+from gptrs_models.encoder_heads import HeadConfig, Heads, Hidden
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_settings import FULL, SLIDING, Kind, read_shared
 
@@ -38,29 +38,17 @@ class RotaryConfig:
     masked: int | None = None
 
     @property
-    def vocab_size(self) -> int:
-        """How many tokens there are."""
-        return self.layers.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """The width of states."""
-        return self.layers.hidden_size
-
-    @property
-    def embedding_size(self) -> int:
-        """The width of embeddings of tokens, that of states."""
-        return self.layers.hidden_size
-
-    @property
-    def hidden_act(self) -> str:
-        """The activation in the layers."""
-        return self.layers.hidden_act
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether words are scored by the embeddings of tokens."""
-        return self.layers.tie_word_embeddings
+    def sizes(self) -> HeadConfig:
+        """Return what heads read."""
+        layers = self.layers
+        return HeadConfig(
+            heads=self.heads,
+            vocab_size=layers.vocab_size,
+            hidden_size=layers.hidden_size,
+            embedding_size=layers.hidden_size,
+            hidden_act=layers.hidden_act,
+            tie_word_embeddings=layers.tie_word_embeddings,
+        )
 
 
 def read_config(settings: Settings) -> RotaryConfig:
@@ -171,8 +159,6 @@ def _eurobert(settings: Settings) -> RotaryConfig:
     )
     return RotaryConfig(layers, heads)
 
-
-POOLER = Hidden("pooler.dense", "tanh", in_body=True)
 
 NOMIC_NAMES = {
     "n_embd": "hidden_size",
