@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from enum import EnumType
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -111,18 +112,32 @@ class _Argument(TyperArgument):
 def _is_plain(parameter: Any, value: Any) -> bool:
     """Return whether `_made` makes the same of a value as typer would.
 
-    The rest is left to typer: what is malformed, out of range or missing, choices, lists.
+    The rest is left to typer: what is malformed, out of range or missing, and choices by name.
     """
     if value is None:
         return not parameter.required
     described = getattr(parameter, "type_descriptor", None)  # typer without pydantic has none
-    if described is None or described.is_ranged or described.parameter_info.parser is not None:
+    if described is None or described.parameter_info.parser is not None:
         return False
-    kind: Any = described.annotation
+    kind, info = described.annotation, described.parameter_info
+    if get_origin(kind) is list:
+        return bool(value) and all(_is_plain_value(get_args(kind)[0], info, each) for each in value)
+    return _is_plain_value(kind, info, value)
+
+
+def _is_plain_value(kind: Any, info: Any, value: Any) -> bool:
+    if isinstance(kind, EnumType):
+        return type(value) is kind  # a default
     if isinstance(value, str) and kind in (*_NUMBERS, Path):
-        info = described.parameter_info
-        return _is_plain_path(value, info) if kind is Path else bool(_NUMBERS[kind].match(value))
-    return kind in (str, *_NUMBERS) and type(value) is kind
+        if kind is Path:
+            return _is_plain_path(value, info)
+        return bool(_NUMBERS[kind].match(value)) and _is_in_range(info, kind(value))
+    return kind in (str, *_NUMBERS) and type(value) is kind and _is_in_range(info, value)
+
+
+def _is_in_range(info: Any, value: Any) -> bool:
+    least, most = getattr(info, "min", None), getattr(info, "max", None)
+    return (least is None or least <= value) and (most is None or value <= most)
 
 
 def _is_plain_path(value: str, info: Any) -> bool:
@@ -136,7 +151,10 @@ def _is_plain_path(value: str, info: Any) -> bool:
 def _made(parameter: Any, value: Any) -> Any:
     if value is None:
         return () if parameter.multiple or parameter.nargs != 1 else None
-    return parameter.type_descriptor.annotation(value)
+    kind = parameter.type_descriptor.annotation
+    if get_origin(kind) is list:
+        return [get_args(kind)[0](each) for each in value]
+    return kind(value)
 
 
 def _called_back(parameter: Any, context: Any, value: Any) -> Any:
