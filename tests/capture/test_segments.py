@@ -15,7 +15,7 @@ from gptrs.capture.streaming.streamed_executable import StreamedExecutable, stre
 from gptrs.errors import GptrsError
 from gptrs.ir import parse_program, verify
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import specialize, symbol_places, symbols
+from gptrs.ir.specialize import specialize, symbol_sources, symbols
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_conformance.program_generator import random_inputs, random_program
 from gptrs_conformance.program_generator.symbols import common_sizes, with_symbols
@@ -191,7 +191,7 @@ def test_parts_of_generated_programs_with_symbols_serve_all_sizes(backend: Backe
     pieces = cut(symbolic, roles, [], starts)
     for part in pieces.parts:
         assert symbols(part.program) == symbols(symbolic)
-    places = symbol_places(symbolic.main.body.params)
+    places = symbol_sources(symbolic.main.body.params)
     run = StreamedExecutable(pieces, partial(backend.compile_symbolic, guards=guards), 0, places)
     for sizes in (guards.example, {number: 1 for number in guards.example}):
         if guards.accept(sizes):

@@ -232,7 +232,7 @@ def test_a_balance_allows_small_losses_only():
     lost = 0.0
     for written in range(1000):
         if balance.allows(written):
-            balance.told(0, 0.5)
+            balance.record_guess(0, 0.5)
             lost += 0.5
     assert 2 < lost <= 1 + 0.01 * 1000 + 0.5
 
@@ -252,14 +252,14 @@ def test_the_best_length_follows_from_times_and_odds():
 def test_odds_learn_and_recover():
     odds = Odds(2, 3)
     for _ in range(4):
-        odds.told(4, 0)
+        odds.record_guess(4, 0)
     low = odds.each
     assert low < 0.25
     for _ in range(100):
         odds.rest()
     assert odds.each > 0.6
     for _ in range(5):
-        odds.told(8, 8)
+        odds.record_guess(8, 8)
     assert odds.each > 0.97
 
 

@@ -48,7 +48,7 @@ def chosen_device(settings: BackendSettings) -> Device:
     if not number:
         return found[0]
     if not number.isdecimal() or int(number) >= len(found):
-        names = ", ".join(device_name(device, place) for place, device in enumerate(found))
+        names = ", ".join(device_name(device, index) for index, device in enumerate(found))
         raise UsageError(f"JAX has no device `{settings.device}` here", hint=f"it has {names}")
     return found[int(number)]
 
@@ -108,9 +108,9 @@ def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
     return Grid(settings.mesh, devices)
 
 
-def device_name(device: Device, place: int) -> str:
-    """Return the name of a device for `--device`; `place` is its index on its platform."""
-    return f"{device.platform}:{place}"
+def device_name(device: Device, index: int) -> str:
+    """Return the name of a device for `--device`; `index` is its index on its platform."""
+    return f"{device.platform}:{index}"
 
 
 def all_devices(used: Sequence[Device]) -> list[DeviceInfo]:
@@ -118,13 +118,13 @@ def all_devices(used: Sequence[Device]) -> list[DeviceInfo]:
     platforms = dict.fromkeys((used[0].platform, local_devices(None)[0].platform))
     return [
         DeviceInfo(
-            device_name(device, place),
+            device_name(device, index),
             device.device_kind,
             (device.memory_stats() or {}).get("bytes_limit"),
             device in used,
         )
         for platform in platforms
-        for place, device in enumerate(local_devices(platform))
+        for index, device in enumerate(local_devices(platform))
     ]
 
 

@@ -164,7 +164,7 @@ class JaxExecutable(Executable):
         body = program.main.body
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
-        donated = tuple(place for place, role in enumerate(roles) if role is InputRole.DONATED)
+        donated = tuple(index for index, role in enumerate(roles) if role is InputRole.DONATED)
         self._recording = _Recording(program, roles, for_one_cpu)
         self._call = compiled_for(
             self._recording.record, self._types, donated, _heirs(program, donated)
@@ -310,7 +310,7 @@ def _heirs(program: Program, donated: Sequence[int]) -> list[int | None]:
     free = list(donated)
     found: list[int | None] = []
     for result in body.results:
-        heir = next((place for place in free if body.params[place].type == result.type), None)
+        heir = next((index for index in free if body.params[index].type == result.type), None)
         found.append(heir)
         if heir is not None:
             free.remove(heir)

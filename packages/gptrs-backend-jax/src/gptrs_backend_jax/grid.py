@@ -53,12 +53,12 @@ class Grid:
     def placed(self, source: ShardSource, sharding: Sharding) -> Array:
         """Return an array on the devices of this process; each part is read once, then dropped."""
         type_, named = source.type, self.sharding(sharding)
-        places: dict[str, tuple[Index, list[Device]]] = {}
+        positions: dict[str, tuple[Index, list[Device]]] = {}
         for device, index in named.addressable_devices_indices_map(type_.shape).items():
-            places.setdefault(str(index), (index, []))[1].append(device)
+            positions.setdefault(str(index), (index, []))[1].append(device)
         with wide_types():
             arrays: list[Any] = []
-            for index, devices in places.values():
+            for index, devices in positions.values():
                 part = _part(source, index)
                 arrays += [_jax.device_put(part, device) for device in devices]
             made = _jax.make_array_from_single_device_arrays(type_.shape, named, arrays)
@@ -117,11 +117,16 @@ class GridCall:
             _jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
             for (shape, dtype), sharding in zip(self.types, shardings, strict=True)
         ]
-        places: Any = self.grid.sharding(())
+        positions: Any = self.grid.sharding(())
         if shardings:
-            places = [None if heir is None else shardings[heir] for heir in self.heirs], places
+            positions = (
+                [None if heir is None else shardings[heir] for heir in self.heirs],
+                positions,
+            )
         with wide_types(), warnings.catch_warnings():
             # A donated input that fits no result is freed, which is what was asked for.
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            made = _jax.jit(self.function, donate_argnums=tuple(self.donated), out_shardings=places)
+            made = _jax.jit(
+                self.function, donate_argnums=tuple(self.donated), out_shardings=positions
+            )
             return made.lower(*structures).compile(dict(self.options))

@@ -49,19 +49,19 @@ def wide(values: np.ndarray, dtype: DType) -> np.ndarray:
 def collected(shape: Index, source: Callable[[Index], object]) -> np.ndarray:
     """Return an array of objects with `source(place)` at each place."""
     result = np.zeros(shape, object)
-    for place in np.ndindex(*shape):
-        result[place] = source(place)
+    for position in np.ndindex(*shape):
+        result[position] = source(position)
     return result
 
 
 def lines(x: np.ndarray, axes: Sequence[int]) -> Iterator[tuple[Index, list[complex]]]:
     """Return the elements of each line or plane along `axes`, by the index on the other axes."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    for place in np.ndindex(*(x.shape[axis] for axis in kept)):
+    for position in np.ndindex(*(x.shape[axis] for axis in kept)):
         span: list[int | slice] = [slice(None)] * x.ndim
-        for axis, at in zip(kept, place, strict=True):
+        for axis, at in zip(kept, position, strict=True):
             span[axis] = at
-        yield place, list(np.asarray(x[tuple(span)], object).ravel())
+        yield position, list(np.asarray(x[tuple(span)], object).ravel())
 
 
 def identity(kind: str, dtype: DType) -> float:

@@ -252,9 +252,9 @@ def _exact_mismatch(found: np.ndarray, expected: np.ndarray) -> str | None:
 
 
 def _described(found: np.ndarray, expected: np.ndarray, wrong: np.ndarray, name: str) -> str:
-    place = tuple(int(index) for index in np.argwhere(wrong)[0]) if wrong.ndim else ()
-    have, want = found[place], expected[place]
-    text = f"is {have!s} at {list(place)}, expected {want!s}"
+    position = tuple(int(index) for index in np.argwhere(wrong)[0]) if wrong.ndim else ()
+    have, want = found[position], expected[position]
+    text = f"is {have!s} at {list(position)}, expected {want!s}"
     if name and np.isfinite(have) and np.isfinite(want):
         unit = float(_unit_in_the_last_place(np.asarray(want), name))
         text += f" ({abs(float(have) - float(want)) / unit:.3g} units in the last place away)"

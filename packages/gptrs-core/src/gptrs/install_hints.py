@@ -30,12 +30,12 @@ _OPTIONAL: Final = re.compile(
 
 def install_own(distribution: str) -> str:
     """Return how to install a distribution of gptrs: "run `COMMAND`", with what else it takes."""
-    place = _origin("gptrs-core")
-    if place is None:
+    origin = _origin("gptrs-core")
+    if origin is None:
         return f"run `{_pip_install()} {distribution}`, {_FROM_WHEELS}"
-    if place.suffix == ".whl":
-        return f"run `{_pip_install()} --find-links {_shown(place.parent)} {distribution}`"
-    root = place.parents[1]
+    if origin.suffix == ".whl":
+        return f"run `{_pip_install()} --find-links {_shown(origin.parent)} {distribution}`"
+    root = origin.parents[1]
     if distribution == _ALL:
         return f"run `{_pip_install()} {_shown(root / 'packages')}/* {_shown(root)}`"
     return f"run `{_pip_install()} {_shown(root / 'packages' / distribution)}`"
@@ -83,10 +83,10 @@ def _origin(distribution: str) -> Path | None:
     if record is None:
         return None
     url = urlsplit(cast("dict[str, str]", json.loads(record))["url"])
-    place = Path(unquote(url.path))
-    is_clone = place.parent.name == "packages" and (place / "pyproject.toml").is_file()
-    is_wheel = place.suffix == ".whl" and place.is_file()
-    return place if url.scheme == "file" and (is_clone or is_wheel) else None
+    origin = Path(unquote(url.path))
+    is_clone = origin.parent.name == "packages" and (origin / "pyproject.toml").is_file()
+    is_wheel = origin.suffix == ".whl" and origin.is_file()
+    return origin if url.scheme == "file" and (is_clone or is_wheel) else None
 
 
 def _libraries(distribution: str, extra: str) -> list[str]:

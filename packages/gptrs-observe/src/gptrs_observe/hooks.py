@@ -186,9 +186,9 @@ def _first_rows(x: Tensor, rows: Tensor) -> object:
     count = rows.shape[0] if rows.shape else 0
     if rows.dtype != x.dtype or rows.shape[1:] != x.shape[1:] or count == 0:
         return rows
-    place = F.arange(x.shape[0])
-    taken = F.take(rows, F.minimum(place, count - 1))
-    replaced = F.reshape(place < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
+    index = F.arange(x.shape[0])
+    taken = F.take(rows, F.minimum(index, count - 1))
+    replaced = F.reshape(index < count, (x.shape[0], *[1] * (len(x.shape) - 1)))
     return F.where(replaced, taken, x)
 
 

@@ -162,10 +162,10 @@ class _ShortSignature(StructMeta):
     def __signature__(self) -> inspect.Signature:
         """The signature that users see: only types, without annotations."""
         hints = get_type_hints(self)
-        told: inspect.Signature = StructMeta.__dict__["__signature__"].__get__(self)
-        return told.replace(
+        metadata: inspect.Signature = StructMeta.__dict__["__signature__"].__get__(self)
+        return metadata.replace(
             parameters=[
-                each.replace(annotation=hints[each.name]) for each in told.parameters.values()
+                each.replace(annotation=hints[each.name]) for each in metadata.parameters.values()
             ]
         )
 
@@ -184,9 +184,9 @@ def option_fields(options: type[Options]) -> Mapping[str, OptionField]:
     hints = get_type_hints(options, include_extras=True)
     found: dict[str, OptionField] = {}
     for field in fields(options):
-        kind, *told = _annotated(hints[field.name])
-        option = next(each for each in told if isinstance(each, Option))
-        meta = next((each for each in told if isinstance(each, Meta)), Meta())
+        kind, *metadata = _annotated(hints[field.name])
+        option = next(each for each in metadata if isinstance(each, Option))
+        meta = next((each for each in metadata if isinstance(each, Meta)), Meta())
         default = None if field.default is NODEFAULT else field.default
         values = option.kind or _KINDS[kind]
         found[field.name] = OptionField(

@@ -191,14 +191,14 @@ def quantize(
 
 def _quantized_folder(
     source: str | os.PathLike[str],
-    place: Destination,
+    target: Destination,
     wanted: WeightType,
     keep: Sequence[str],
     rounding: Rounding,
     progress: StepProgress | None,
 ) -> Quantized:
     found = find_model(model_path(source))
-    require_apart(found.path, place.path)
+    require_apart(found.path, target.path)
     backend = manager().get_backend(None)
     uses = weight_uses(found, backend)
     _require_linear(found, uses)
@@ -211,7 +211,7 @@ def _quantized_folder(
     ]
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
     model = replace(ready, tensors=watched(ready.tensors, progress))
-    files, left_out = WRITERS["hf"](model, place)
+    files, left_out = WRITERS["hf"](model, target)
     return Quantized(
         form="hf",
         kind=found.model_type,

@@ -45,17 +45,17 @@ _WATCH_S: Final = 0.5
 class LedBuffer:
     """A tensor on the devices of all processes, by its number in all of them."""
 
-    __slots__ = ("array", "dtype", "number", "shape", "told")
+    __slots__ = ("array", "dtype", "number", "shape", "state")
 
-    def __init__(self, array: Array, number: int, told: Followers) -> None:
+    def __init__(self, array: Array, number: int, state: Followers) -> None:
         self.array = array
         self.number = number
         self.shape = array.shape
         self.dtype = cast("np.dtype[np.generic]", array.dtype)
-        self.told = told
+        self.state = state
 
     def __del__(self) -> None:
-        self.told.forgotten.append(self.number)
+        self.state.forgotten.append(self.number)
 
 
 class Followers:
@@ -158,12 +158,12 @@ class LeadingBackend(Backend):
     def compile(self, program: Program, roles: Sequence[InputRole]) -> LedExecutable:
         """Compile a program here and in all other processes; errors as of `JaxBackend`."""
         made = self._backend.compile(program, roles)
-        told = self._followers
-        with told.lock:
-            number = told.new_number()
+        state = self._followers
+        with state.lock:
+            number = state.new_number()
             names = [role.value for role in roles]
-            told.tell("compile", [print_program(program).encode()], number=number, roles=names)
-        return LedExecutable(made, number, told)
+            state.tell("compile", [print_program(program).encode()], number=number, roles=names)
+        return LedExecutable(made, number, state)
 
     def to_device(self, array: np.ndarray) -> Buffer:
         """Put `array` whole on each device."""
@@ -172,11 +172,11 @@ class LeadingBackend(Backend):
 
     def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
         """Put `source` on the devices of all processes; those read no file, they are sent parts."""
-        told, type_ = self._followers, source.type
+        state, type_ = self._followers, source.type
         grid = self._backend.require_grid()
-        with told.lock:
-            number = told.new_number()
-            head = told.message(
+        with state.lock:
+            number = state.new_number()
+            head = state.message(
                 "place",
                 number=number,
                 dtype=type_.dtype.name,
@@ -184,12 +184,12 @@ class LeadingBackend(Backend):
                 sharding=list(sharding),
             )
             indices = grid.indices(type_.shape, sharding)
-            for way in told.ways:
+            for way in state.ways:
                 wanted = indices[way.number]
                 places = [[[each.start, each.stop] for each in index] for index in wanted]
                 parts = [np.ascontiguousarray(source.read(index)).tobytes() for index in wanted]
                 way.send({**head, "places": places}, parts)
-            return LedBuffer(grid.placed(source, sharding), number, told)
+            return LedBuffer(grid.placed(source, sharding), number, state)
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:
         """Return None: all buffers are on devices."""
@@ -197,19 +197,19 @@ class LeadingBackend(Backend):
 
     def copy(self, buffer: Buffer) -> Buffer:
         """Return a copy of `buffer` where it is."""
-        led, told = _led(buffer), self._followers
-        with told.lock:
-            number = told.new_number()
-            told.tell("copy", number=number, of=led.number)
-            return LedBuffer(cast("Array", self._backend.copy(led.array)), number, told)
+        led, state = _led(buffer), self._followers
+        with state.lock:
+            number = state.new_number()
+            state.tell("copy", number=number, of=led.number)
+            return LedBuffer(cast("Array", self._backend.copy(led.array)), number, state)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of `buffer`; the others give their parts if this one lacks some."""
-        led, told = _led(buffer), self._followers
+        led, state = _led(buffer), self._followers
         array = led.array
         if not (array.is_fully_addressable or array.is_fully_replicated):
-            with told.lock:
-                told.tell("whole", of=led.number)
+            with state.lock:
+                state.tell("whole", of=led.number)
                 array = self._backend.require_grid().whole(array)
         return np.asarray(array)
 
@@ -217,12 +217,12 @@ class LeadingBackend(Backend):
 class LedExecutable(Executable):
     """A program that all processes have compiled, and run together."""
 
-    def __init__(self, made: JaxExecutable, number: int, told: Followers) -> None:
+    def __init__(self, made: JaxExecutable, number: int, state: Followers) -> None:
         self._made = made
         self._number = number
-        self._told = told
+        self._told = state
         self._bound = WeakKeyDictionary[BoundInputs, tuple[int, BoundInputs]]()
-        finalize(self, told.forgotten.append, number)
+        finalize(self, state.forgotten.append, number)
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run; see `Executable`."""
@@ -236,13 +236,13 @@ class LedExecutable(Executable):
         self, inputs: Sequence[Buffer], bound: BoundInputs | None
     ) -> tuple[list[Buffer], SubmittedRun | None]:
         """Start a run in all processes."""
-        told, given = self._told, [_led(each) for each in inputs]
+        state, given = self._told, [_led(each) for each in inputs]
         arrays = [cast("Buffer", each.array) for each in given]
         self._made.require(arrays, 0 if bound is None else len(bound.buffers))
-        with told.lock:
+        with state.lock:
             weights = None if bound is None else self._bound_here(bound)
-            numbers = [told.new_number() for _ in range(self._made.count)]
-            told.tell(
+            numbers = [state.new_number() for _ in range(self._made.count)]
+            state.tell(
                 "run",
                 program=self._number,
                 inputs=[each.number for each in given],
@@ -251,7 +251,7 @@ class LedExecutable(Executable):
             )
             results, run = self._made.submit(arrays, None if weights is None else weights[1])
         made = [
-            LedBuffer(cast("Array", result), number, told)
+            LedBuffer(cast("Array", result), number, state)
             for result, number in zip(results, numbers, strict=True)
         ]
         return cast("list[Buffer]", made), run
@@ -260,12 +260,12 @@ class LedExecutable(Executable):
         """Return weights as JAX arrays, and their number in the other processes."""
         found = self._bound.get(bound)
         if found is None:
-            told, given = self._told, [_led(each) for each in bound.buffers]
-            number = told.new_number()
-            told.tell("bind", number=number, inputs=[each.number for each in given])
+            state, given = self._told, [_led(each) for each in bound.buffers]
+            number = state.new_number()
+            state.tell("bind", number=number, inputs=[each.number for each in given])
             here = BoundInputs(cast("Buffer", each.array) for each in given)
             found = self._bound[bound] = number, here
-            finalize(bound, told.forgotten.append, number)
+            finalize(bound, state.forgotten.append, number)
         return found
 
 

@@ -81,8 +81,8 @@ def _product_of_values(op: DotGeneral, ctx: LoweringContext, lhs: Array) -> Arra
     pages, used = found
     if not _pays(lhs.size // used.size, pages):
         return None
-    (head,), (place, position) = op.batch_lhs, op.contract_lhs
-    weights = _ordered(lhs, [place, head], [position])  # (W, K, R, S)
+    (head,), (index, position) = op.batch_lhs, op.contract_lhs
+    weights = _ordered(lhs, [index, head], [position])  # (W, K, R, S)
     per_page, is_exact = _by_page(weights, pages, used)
     mixed = _batched(per_page, pages.pool, 2)  # (P, K, R, E)
     total = lowering.reduce(mixed, np.zeros((), mixed.dtype), lax.add, (0,))
@@ -99,8 +99,8 @@ def _by_page(weights: Array, pages: _Pages, used: Array) -> tuple[Array, Array]:
     is_used = lowering.broadcast_in(used, weights.shape, (0, 3))
     kept = lax.select(is_used, weights, lax.full_like(weights, 0))
     of_pool = taken(kept, jnp.argmax(is_there, axis=1).astype(pages.table.dtype))
-    has_place = lowering.broadcast_in(jnp.any(is_there, axis=1), of_pool.shape, (0,))
-    per_page = lax.select(has_place, of_pool, lax.full_like(of_pool, 0))
+    occurs_once = lowering.broadcast_in(jnp.any(is_there, axis=1), of_pool.shape, (0,))
+    per_page = lax.select(occurs_once, of_pool, lax.full_like(of_pool, 0))
     return per_page, jnp.all(jnp.sum(is_there, axis=1) <= 1)
 
 

@@ -87,8 +87,8 @@ def dynamic_slice(
     op: indexing.DynamicSlice, ctx: LoweringContext, x: Array, starts: Array
 ) -> Array:
     """Return the block at the clamped starts."""
-    places = _clamped(starts, ctx.operands[1].dtype, x.shape, op.sizes)
-    return lax.dynamic_slice(x, places, op.sizes, allow_negative_indices=False)
+    targets = _clamped(starts, ctx.operands[1].dtype, x.shape, op.sizes)
+    return lax.dynamic_slice(x, targets, op.sizes, allow_negative_indices=False)
 
 
 @TABLE.register(indexing.DynamicUpdateSlice, dtypes=dtypes.ALL)
@@ -96,8 +96,8 @@ def dynamic_update_slice(
     op: Op, ctx: LoweringContext, x: Array, update: Array, starts: Array
 ) -> Array:
     """Return `x` with the block at the clamped starts replaced."""
-    places = _clamped(starts, ctx.operands[2].dtype, x.shape, update.shape)
-    return lax.dynamic_update_slice(x, update, places, allow_negative_indices=False)
+    targets = _clamped(starts, ctx.operands[2].dtype, x.shape, update.shape)
+    return lax.dynamic_update_slice(x, update, targets, allow_negative_indices=False)
 
 
 def _clamped(starts: Array, dtype: DType, dims: tuple[int, ...], sizes: tuple[int, ...]) -> Arrays:
@@ -117,9 +117,9 @@ ScatterReduce = indexing.ScatterReduce
 Place = tuple[Array, ...]
 
 
-def _combined(target: Array, kind: str, place: Place, updates: Array) -> Array:
-    """Return `target` with updates combined into the elements at `place`, in any order."""
-    at = target.at[place]
+def _combined(target: Array, kind: str, index: Place, updates: Array) -> Array:
+    """Return `target` with updates combined into the elements at `index`, in any order."""
+    at = target.at[index]
     combine: dict[str, Callable[..., Array]] = {
         "add": at.add,
         "sum": at.add,
@@ -142,11 +142,11 @@ def scatter_reduce(
         return x
     if op.kind == "replace":
         return _replaced(op, ctx, x, along, updates)
-    place = tuple(
+    index = tuple(
         along if axis == op.axis else lowering.iota(np.int32, along.shape, axis)
         for axis in range(x.ndim)
     )
-    return narrow(dtype, _combined(widen(dtype, x), op.kind, place, widen(dtype, updates)))
+    return narrow(dtype, _combined(widen(dtype, x), op.kind, index, widen(dtype, updates)))
 
 
 def _replaced(
@@ -164,10 +164,10 @@ def _replaced(
         width = updates.shape[1:]
         whole = x.at[(kept, *(slice(size) for size in width))]
         return whole.set(updates, mode="drop", unique_indices=True)
-    place = [lowering.iota(along.dtype, along.shape, axis) for axis in range(x.ndim)]
-    place[op.axis] = along
+    index = [lowering.iota(along.dtype, along.shape, axis) for axis in range(x.ndim)]
+    index[op.axis] = along
     number = lowering.zeros(along.shape, np.int64)
-    for part, dim in zip(place, x.shape, strict=True):
+    for part, dim in zip(index, x.shape, strict=True):
         number = number * dim + lax.convert_element_type(part, np.int64)
     flat = lax.reshape(number, (number.size,))
     kept = _last_of_equals(flat, x.size)
@@ -204,10 +204,10 @@ def _last_of_equals(indices: Array, size: int) -> Array:
     """
     count = indices.shape[0]
     order = lax.iota(indices.dtype, count)
-    ordered, places = lax.sort((indices, order), num_keys=1, is_stable=True)
+    ordered, targets = lax.sort((indices, order), num_keys=1, is_stable=True)
     following = lax.concatenate([ordered[1:], lowering.full((1,), -1, ordered.dtype)], 0)
-    target = lax.select(ordered != following, ordered, size + places)
-    return lax.sort((places, target), num_keys=1)[1]
+    target = lax.select(ordered != following, ordered, size + targets)
+    return lax.sort((targets, target), num_keys=1)[1]
 
 
 @TABLE.register(indexing.SegmentReduce, dtypes=NUMBERS)

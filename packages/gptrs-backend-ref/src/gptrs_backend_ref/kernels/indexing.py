@@ -63,12 +63,12 @@ def scatter_reduce(
     along = _checked(op, indices, x.shape[op.axis], op.axis, does="writes")
     if updates.size == 0:
         return x
-    places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
-    places[op.axis] = along
+    targets: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
+    targets[op.axis] = along
     if op.kind == "replace":
-        return _replaced(x, tuple(places), updates)
+        return _replaced(x, tuple(targets), updates)
     total = np.array(widen(x), order="C", copy=True)
-    COMBINE[SCATTERED[op.kind]].at(total, tuple(places), widen(updates))
+    COMBINE[SCATTERED[op.kind]].at(total, tuple(targets), widen(updates))
     return narrow(total, dtypes.from_numpy(x.dtype))
 
 
@@ -76,9 +76,9 @@ SCATTERED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 """The reduction of each kind of `scatter_reduce` except `replace`."""
 
 
-def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+def _replaced(x: np.ndarray, targets: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
     """Write the last update of each position; NumPy leaves the order of several undefined."""
-    numbers = np.ravel_multi_index(places, x.shape).ravel()
+    numbers = np.ravel_multi_index(targets, x.shape).ravel()
     written, from_the_end = np.unique(numbers[::-1], return_index=True)
     result = np.array(x, order="C", copy=True)
     np.put(result, written, updates.reshape(-1)[::-1][from_the_end])

@@ -57,16 +57,16 @@ def pad(op: layout_ops.Pad, x: np.ndarray) -> np.ndarray:
     if op.value is not None:
         result[...] = op.value.array
     sources: list[slice] = []
-    places: list[slice] = []
+    positions: list[slice] = []
     for dim, size, low, between in zip(x.shape, shape, op.low, op.between(x.ndim), strict=True):
         step = between + 1
         # Element `i` goes to `low + i * step`: the first at or past 0, the first at or past `size`.
         first = max(-(low // step), 0)
         last = max(min(dim, -((low - size) // step)), first)
-        place = low + first * step
+        position = low + first * step
         sources.append(slice(first, last))
-        places.append(slice(place, place + (last - first) * step, step))
-    result[tuple(places)] = x[tuple(sources)]
+        positions.append(slice(position, position + (last - first) * step, step))
+    result[tuple(positions)] = x[tuple(sources)]
     return result
 
 

@@ -164,8 +164,8 @@ def order(values: list[float], descending: bool) -> list[int]:
 def orders(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     """The positions along `axis` in the order of each line."""
     result = np.zeros(x.shape, np.int64)
-    for place, values in lines(plain(x), (axis,)):
-        span = (*place[:axis], slice(None), *place[axis:])
+    for position, values in lines(plain(x), (axis,)):
+        span = (*position[:axis], slice(None), *position[axis:])
         result[span] = order([value.real for value in values], descending)
     return result
 
@@ -174,8 +174,10 @@ def taken(x: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
     """The elements of `x` at these positions of each line, as an expected value."""
     values = plain(x)
     result = np.zeros(positions.shape, object)
-    for place in np.ndindex(*positions.shape):
-        result[place] = values[(*place[:axis], int(positions[place]), *place[axis + 1 :])]
+    for position in np.ndindex(*positions.shape):
+        result[position] = values[
+            (*position[:axis], int(positions[position]), *position[axis + 1 :])
+        ]
     return wide(result, dtypes.from_numpy(x.dtype))
 
 

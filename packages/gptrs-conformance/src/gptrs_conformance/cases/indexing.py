@@ -101,7 +101,7 @@ def take(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator
         count = len(rows_)
         expected = collected(
             (*rows_, *shape[1:]),
-            lambda place, v=values, at=at, n=count: v[(at[place[:n]], *place[n:])],
+            lambda position, v=values, at=at, n=count: v[(at[position[:n]], *position[n:])],
         )
         yield OpCase(ops.Take(), (x, indices), (wide(expected, dtype),), label=label)
     x = edge_operand(dtype, (5, 2), rng)
@@ -122,7 +122,9 @@ def gather(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
         values, at = plain(x), plain(indices)
         expected = collected(
             read,
-            lambda place, v=values, at=at, a=axis: v[(*place[:a], at[place], *place[a + 1 :])],
+            lambda position, v=values, at=at, a=axis: v[
+                (*position[:a], at[position], *position[a + 1 :])
+            ],
         )
         yield OpCase(ops.Gather(axis), (x, indices), (wide(expected, dtype),), label=label)
     x = edge_operand(dtype, (2, 5), rng)
@@ -140,8 +142,8 @@ def block_places(shape: Index, sizes: Index, starts: tuple[int, ...]) -> list[tu
         for start, dim, size in zip(starts, shape, sizes, strict=True)
     ]
     return [
-        (place, tuple(first + inside for first, inside in zip(at, place, strict=True)))
-        for place in np.ndindex(*sizes)
+        (position, tuple(first + inside for first, inside in zip(at, position, strict=True)))
+        for position in np.ndindex(*sizes)
     ]
 
 
@@ -169,8 +171,8 @@ def dynamic_slice(op_class: type[Op], dtype: DType, rng: np.random.Generator) ->
         x = edge_operand(dtype, shape, rng)
         values = plain(x)
         expected = np.zeros(sizes, object)
-        for place, source in block_places(shape, sizes, starts):
-            expected[place] = values[source]
+        for position, source in block_places(shape, sizes, starts):
+            expected[position] = values[source]
         yield OpCase(ops.DynamicSlice(sizes), (x, array), (wide(expected, dtype),), label=label)
 
 
@@ -183,8 +185,8 @@ def dynamic_update_slice(
     for label, shape, sizes, starts, array in blocks(dtype):
         x, update = edge_operand(dtype, shape, rng), edge_operand(dtype, sizes, rng)
         expected, values = np.array(plain(x)), plain(update)
-        for place, target in block_places(shape, sizes, starts):
-            expected[target] = values[place]
+        for position, target in block_places(shape, sizes, starts):
+            expected[target] = values[position]
         inputs = (x, update, array)
         yield OpCase(ops.DynamicUpdateSlice(), inputs, (wide(expected, dtype),), label=label)
 
@@ -220,9 +222,9 @@ def scattered(x: np.ndarray, at: np.ndarray, updates: np.ndarray, op: ScatterRed
     dtype = dtypes.from_numpy(x.dtype)
     values, new, numbers = plain(x), plain(updates), plain(at)
     met: dict[Index, list[complex]] = {}
-    for place in np.ndindex(*updates.shape):
-        to = (*place[: op.axis], int(numbers[place]), *place[op.axis + 1 :])
-        met.setdefault(to, [values.item(to)]).append(new.item(place))
+    for position in np.ndindex(*updates.shape):
+        to = (*position[: op.axis], int(numbers[position]), *position[op.axis + 1 :])
+        met.setdefault(to, [values.item(to)]).append(new.item(position))
     for to, listed in met.items():
         replaces = op.kind == "replace"
         values[to] = listed[-1] if replaces else combined(REDUCTIONS[op.kind], listed, dtype)
@@ -312,9 +314,9 @@ def _segments(op: SegmentReduce, x: np.ndarray, ids: np.ndarray, label: str) -> 
     dtype = dtypes.from_numpy(x.dtype)
     values, numbers = plain(x), plain(ids)
 
-    def total(place: Index) -> complex:
-        column = values[(slice(None), *place[1:])]
-        return combined(op.kind, column[numbers == place[0]], dtype)
+    def total(position: Index) -> complex:
+        column = values[(slice(None), *position[1:])]
+        return combined(op.kind, column[numbers == position[0]], dtype)
 
     expected = wide(collected((op.num_segments, *x.shape[1:]), total), dtype)
     tolerance = exact_but_complex(dtype)

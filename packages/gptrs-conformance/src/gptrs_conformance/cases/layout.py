@@ -102,16 +102,16 @@ def moved(
 ) -> OpCase:
     """The case in which `source` gives the element of `x` for each position of the result."""
     values = plain(x)
-    expected = collected(shape, lambda place: values[source(place)])
+    expected = collected(shape, lambda position: values[source(position)])
     return OpCase(op, (x,), (wide(expected, dtypes.from_numpy(x.dtype)),), label=label)
 
 
-def number_of(place: Index, shape: Index) -> int:
-    """Return how many elements precede the one at `place` in row-major order."""
-    return sum(at * math.prod(shape[axis + 1 :]) for axis, at in enumerate(place))
+def number_of(position: Index, shape: Index) -> int:
+    """Return how many elements precede the one at `position` in row-major order."""
+    return sum(at * math.prod(shape[axis + 1 :]) for axis, at in enumerate(position))
 
 
-def place_of(number: int, shape: Index) -> Index:
+def position_of(number: int, shape: Index) -> Index:
     """The inverse of `number_of`."""
     return tuple(number // math.prod(shape[n + 1 :]) % dim for n, dim in enumerate(shape))
 
@@ -128,7 +128,9 @@ def reshape(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Itera
 
 
 def _reshaped(op: ops.Reshape, x: np.ndarray, result: Index, label: str) -> OpCase:
-    return moved(op, x, result, lambda place: place_of(number_of(place, result), x.shape), label)
+    return moved(
+        op, x, result, lambda position: position_of(number_of(position, result), x.shape), label
+    )
 
 
 @rows(ops.Transpose, dtypes=dtypes.ALL)
@@ -139,8 +141,8 @@ def transpose(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Ite
         x = edge_operand(dtype, shape, rng)
         result = tuple(shape[axis] for axis in permutation)
 
-        def source(place: Index, permutation: Index = permutation) -> Index:
-            return tuple(place[permutation.index(axis)] for axis in range(len(place)))
+        def source(position: Index, permutation: Index = permutation) -> Index:
+            return tuple(position[permutation.index(axis)] for axis in range(len(position)))
 
         yield moved(ops.Transpose(permutation), x, result, source, label)
 
@@ -152,8 +154,8 @@ def broadcast_to(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> 
     for label, shape, target in BROADCASTS:
         x = edge_operand(dtype, shape, rng)
 
-        def source(place: Index, shape: Index = shape) -> Index:
-            aligned = place[len(place) - len(shape) :]
+        def source(position: Index, shape: Index = shape) -> Index:
+            aligned = position[len(position) - len(shape) :]
             return tuple(at if dim > 1 else 0 for at, dim in zip(aligned, shape, strict=True))
 
         yield moved(ops.BroadcastTo(target), x, target, source, label)
@@ -167,8 +169,8 @@ def slice_(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
         x = edge_operand(dtype, shape, rng)
         steps = strides or (1,) * len(shape)
 
-        def source(place: Index, starts: Index = starts, steps: Index = steps) -> Index:
-            parts = zip(starts, place, steps, strict=True)
+        def source(position: Index, starts: Index = starts, steps: Index = steps) -> Index:
+            parts = zip(starts, position, steps, strict=True)
             return tuple(start + at * step for start, at, step in parts)
 
         yield moved(ops.Slice(starts, sizes, strides), x, sizes, source, label)
@@ -185,9 +187,9 @@ def concat(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
         offset = 0
         for part in parts:
             values = plain(part)
-            for place in np.ndindex(*part.shape):
-                to = (*place[:axis], place[axis] + offset, *place[axis + 1 :])
-                expected[to] = values[place]
+            for position in np.ndindex(*part.shape):
+                to = (*position[:axis], position[axis] + offset, *position[axis + 1 :])
+                expected[to] = values[position]
             offset += part.shape[axis]
         yield OpCase(ops.Concat(axis), parts, (wide(expected, dtype),), label=label)
 
@@ -216,10 +218,12 @@ def _padded(op: ops.Pad, x: np.ndarray, label: str) -> OpCase:
     fill = False if dtype.is_bool else 0
     expected = np.full(shape, fill if op.value is None else plain(op.value.array).item(), object)
     values = plain(x)
-    for place in np.ndindex(*x.shape):
-        to = tuple(low + at * (gap + 1) for low, at, gap in zip(op.low, place, gaps, strict=True))
+    for position in np.ndindex(*x.shape):
+        to = tuple(
+            low + at * (gap + 1) for low, at, gap in zip(op.low, position, gaps, strict=True)
+        )
         if all(0 <= at < size for at, size in zip(to, shape, strict=True)):
-            expected[to] = values[place]
+            expected[to] = values[position]
     return OpCase(op, (x,), (wide(expected, dtype),), label=label)
 
 
@@ -236,8 +240,8 @@ def tile(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator
         x = edge_operand(dtype, shape, rng)
         result = tuple(dim * count for dim, count in zip(shape, repeats, strict=True))
 
-        def source(place: Index, shape: Index = shape) -> Index:
-            return tuple(at % dim for at, dim in zip(place, shape, strict=True))
+        def source(position: Index, shape: Index = shape) -> Index:
+            return tuple(at % dim for at, dim in zip(position, shape, strict=True))
 
         yield moved(ops.Tile(repeats), x, result, source, label)
 
@@ -249,8 +253,8 @@ def reverse(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Itera
     for label, shape, axes in REVERSALS:
         x = edge_operand(dtype, shape, rng)
 
-        def source(place: Index, shape: Index = shape, axes: Index = axes) -> Index:
-            dims = enumerate(zip(place, shape, strict=True))
+        def source(position: Index, shape: Index = shape, axes: Index = axes) -> Index:
+            dims = enumerate(zip(position, shape, strict=True))
             return tuple(dim - 1 - at if axis in axes else at for axis, (at, dim) in dims)
 
         yield moved(ops.Reverse(axes), x, shape, source, label)

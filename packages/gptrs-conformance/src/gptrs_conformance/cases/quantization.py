@@ -71,14 +71,14 @@ def spread(op: Quantization, parameter: np.ndarray, shape: tuple[int, ...]) -> n
     result = np.zeros(shape, parameter.dtype)
     for index in np.ndindex(*shape):
         if parameter.ndim == 0 or op.axis is None:
-            place: tuple[int, ...] = ()
+            position: tuple[int, ...] = ()
         elif op.group_size is None:
-            place = (index[op.axis],)
+            position = (index[op.axis],)
         else:
-            place = tuple(
+            position = tuple(
                 i // op.group_size if axis == op.axis else i for axis, i in enumerate(index)
             )
-        result[index] = parameter[place]
+        result[index] = parameter[position]
     return result
 
 
@@ -234,8 +234,8 @@ def dequantize_affine(
         types = (dtypes.FLOATS[(number + 1) % 5], dtypes.FLOATS[(number + 3) % 5])
         wide = DequantizeAffine(op.dtype)
         (scale, _), (bias, _) = (
-            parameters(wide if number % 4 == place else op, shape, each, rng)
-            for place, each in enumerate(types, 1)
+            parameters(wide if number % 4 == position else op, shape, each, rng)
+            for position, each in enumerate(types, 1)
         )
         yield _affine_case(op, (q, scale, bias), label)
     edges = integers(edge_integers(dtype), dtype)
@@ -282,8 +282,8 @@ def expected_integers(op: UnpackBits, packed: np.ndarray) -> np.ndarray:
     result = np.zeros((*lines.shape[:-1], count), np.int64)
     for index in np.ndindex(*lines.shape[:-1]):
         stream = int.from_bytes(lines[index].tobytes(), "little")
-        for place in range(count):
-            result[(*index, place)] = stream >> place * op.bits & (1 << op.bits) - 1
+        for position in range(count):
+            result[(*index, position)] = stream >> position * op.bits & (1 << op.bits) - 1
     return np.moveaxis(result, -1, op.axis)
 
 

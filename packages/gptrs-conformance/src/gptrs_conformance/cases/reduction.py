@@ -77,11 +77,11 @@ def reduced(op: Reduce, x: np.ndarray) -> np.ndarray:
     out = op.out_dtype or dtype
     kept = tuple(dim for axis, dim in enumerate(x.shape) if axis not in op.axes)
     result = np.zeros(kept, object)
-    for place, values in lines(plain(x), op.axes):
+    for position, values in lines(plain(x), op.axes):
         if dtype.is_bool:
-            result[place] = all(values) if op.kind == "and" else any(values)
+            result[position] = all(values) if op.kind == "and" else any(values)
         else:
-            result[place] = converted(combined(op.kind, values, op.accum_dtype or dtype), out)
+            result[position] = converted(combined(op.kind, values, op.accum_dtype or dtype), out)
     if op.keepdims:
         result = result.reshape([1 if n in op.axes else dim for n, dim in enumerate(x.shape)])
     return wide(result, out)
@@ -184,8 +184,8 @@ def _position(
     largest: bool, axis: int, keepdims: bool, index_type: DType, x: np.ndarray, label: str
 ) -> OpCase:
     result = np.zeros((*x.shape[:axis], *x.shape[axis + 1 :]), np.int64)
-    for place, values in lines(plain(x), (axis,)):
-        result[place] = _first_extreme([value.real for value in values], largest)
+    for position, values in lines(plain(x), (axis,)):
+        result[position] = _first_extreme([value.real for value in values], largest)
     if keepdims:
         result = result.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     op = (Argmax if largest else Argmin)(axis, keepdims, index_type)
@@ -204,14 +204,14 @@ def accumulated(op: Cumulative, x: np.ndarray) -> np.ndarray:
     dtype = dtypes.from_numpy(x.dtype)
     accum, out = op.accum_dtype or dtype, op.out_dtype or dtype
     result = np.zeros(x.shape, object)
-    for place, values in lines(plain(x), (op.axis,)):
+    for position, values in lines(plain(x), (op.axis,)):
         for at in range(len(values)):
             if op.reverse:
                 part = values[at + 1 if op.exclusive else at :]
             else:
                 part = values[: at if op.exclusive else at + 1]
             total = converted(combined(op.kind, part, accum), out)
-            result[(*place[: op.axis], at, *place[op.axis :])] = total
+            result[(*position[: op.axis], at, *position[op.axis :])] = total
     return wide(result, out)
 
 

@@ -63,16 +63,16 @@ def windows(
 ) -> Iterator[tuple[Index, list[Index | None]]]:
     """Each position with the values that the window reads, in row-major order: None outside."""
     starts = [positions(axis, dim) for axis, dim in zip(axes, dims, strict=True)]
-    for place in itertools.product(*(range(len(listed)) for listed in starts)):
+    for position in itertools.product(*(range(len(listed)) for listed in starts)):
         read: list[Index | None] = []
         for offset in itertools.product(*(range(axis.size) for axis in axes)):
             source = tuple(
                 listed[at] + k * axis.dilation - axis.low
-                for listed, at, k, axis in zip(starts, place, offset, axes, strict=True)
+                for listed, at, k, axis in zip(starts, position, offset, axes, strict=True)
             )
             inside = all(0 <= i < dim for i, dim in zip(source, dims, strict=True))
             read.append(source if inside else None)
-        yield place, read
+        yield position, read
 
 
 def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
@@ -82,9 +82,9 @@ def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
     values = plain(x)
     shape = tuple(len(positions(*pair)) for pair in zip(op.axes(), x.shape, strict=True))
     result = np.zeros(shape, object)
-    for place, read in windows(op.axes(), x.shape):
+    for position, read in windows(op.axes(), x.shape):
         total = combined(op.kind, [values[source] for source in read if source is not None], accum)
-        result[place] = converted(total, out)
+        result[position] = converted(total, out)
     return wide(result, out)
 
 
@@ -97,11 +97,11 @@ def expected_patches(op: ExtractPatches, x: np.ndarray) -> np.ndarray:
     shape = tuple(len(positions(*pair)) for pair in zip(op.axes(), dims, strict=True))
     channels = x.shape[-1]
     result = np.full((x.shape[0], *shape, math.prod(op.window) * channels), value, object)
-    for place, read in windows(op.axes(), dims):
+    for position, read in windows(op.axes(), dims):
         for number, source in enumerate(read):
             if source is not None:
                 last = slice(number * channels, (number + 1) * channels)
-                result[(slice(None), *place, last)] = values[(slice(None), *source)]
+                result[(slice(None), *position, last)] = values[(slice(None), *source)]
     return wide(result, dtype)
 
 

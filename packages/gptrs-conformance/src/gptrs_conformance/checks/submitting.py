@@ -30,14 +30,14 @@ def submitted_runs_are_runs(backend: Backend) -> None:
     then = backend.compile(parse_program(_NEXT), [InputRole.ARGUMENT] * 2)
     if not overrides(take, "submit") or not overrides(then, "submit"):
         return
-    x, places = backend.to_device(normal(1, 5)), backend.to_device(np.array([4, 0]))
-    rows, run = take.submit([x, places], None)
-    found, later = then.submit([places, *rows], None)
+    x, positions = backend.to_device(normal(1, 5)), backend.to_device(np.array([4, 0]))
+    rows, run = take.submit([x, positions], None)
+    found, later = then.submit([positions, *rows], None)
     for each in (later, run):
         _check(each)
-    (expected,) = take.run([x, places])
+    (expected,) = take.run([x, positions])
     require_equal([backend.to_host(rows[0])], [backend.to_host(expected)], "a submitted run")
-    (second,) = then.run([places, expected])
+    (second,) = then.run([positions, expected])
     require_equal([backend.to_host(found[0])], [backend.to_host(second)], "the run after it")
 
 
@@ -47,7 +47,7 @@ def submitted_runs_fail_when_they_are_checked(backend: Backend) -> None:
     if not overrides(take, "submit"):
         return
     x = backend.to_device(normal(1, 5))
-    bad, good = (backend.to_device(np.array(places)) for places in ([0, 5], [1, 2]))
+    bad, good = (backend.to_device(np.array(positions)) for positions in ([0, 5], [1, 2]))
     fails = _first_failing(take, [x, bad])
     (rows,), works = take.submit([x, good], None)
     for _ in range(2):
@@ -66,11 +66,11 @@ def submitted_runs_take_bound_weights(backend: Backend) -> None:
     made = backend.compile(program, _ROLES[::-1])
     if not overrides(made, "submit"):
         return
-    places, x = backend.to_device(np.array([4, 0])), backend.to_device(normal(1, 2))
+    positions, x = backend.to_device(np.array([4, 0])), backend.to_device(normal(1, 2))
     bound = BoundInputs([x])
-    (found,), run = made.submit([places], bound)
+    (found,), run = made.submit([positions], bound)
     _check(run)
-    (expected,) = made.run([places, x])
+    (expected,) = made.run([positions, x])
     require_equal([backend.to_host(found)], [backend.to_host(expected)], "a submitted run")
 
 

@@ -44,16 +44,16 @@ def convolve(
         for dim, k, s, d in zip(padded.shape[1:-1], size, stride, dilation, strict=True)
     ]
     out = np.zeros((x.shape[0], *counts, outputs))
-    for place in np.ndindex(*counts):
+    for position in np.ndindex(*counts):
         for offset in np.ndindex(*size):
             at = tuple(
-                p * s + k * d for p, s, k, d in zip(place, stride, offset, dilation, strict=True)
+                p * s + k * d for p, s, k, d in zip(position, stride, offset, dilation, strict=True)
             )
             seen = padded[(slice(None), *at)]
             for o in range(outputs):
                 first = o // (outputs // groups) * inputs
                 kernel = weight[(o, slice(None), *offset)]
-                out[(slice(None), *place, o)] += seen[:, first : first + inputs] @ kernel
+                out[(slice(None), *position, o)] += seen[:, first : first + inputs] @ kernel
     return out + bias
 
 
@@ -189,13 +189,13 @@ def spread(
         for n, s, k, d, m in zip(x.shape[1:-1], stride, size, dilation, more, strict=True)
     ]
     out = np.zeros((x.shape[0], *dims, groups * outputs))
-    for place in np.ndindex(*x.shape[1:-1]):
+    for position in np.ndindex(*x.shape[1:-1]):
         for offset in np.ndindex(*size):
             at = tuple(
-                p * s + k * d for p, s, k, d in zip(place, stride, offset, dilation, strict=True)
+                p * s + k * d for p, s, k, d in zip(position, stride, offset, dilation, strict=True)
             )
             for g in range(groups):
-                seen = x[(slice(None), *place, slice(g * inputs, (g + 1) * inputs))]
+                seen = x[(slice(None), *position, slice(g * inputs, (g + 1) * inputs))]
                 kernel = weight[(slice(g * inputs, (g + 1) * inputs), slice(None), *offset)]
                 out[(slice(None), *at, slice(g * outputs, (g + 1) * outputs))] += seen @ kernel
     lows = [max(-low, 0) for low, _ in padding], [max(-high, 0) for _, high in padding]

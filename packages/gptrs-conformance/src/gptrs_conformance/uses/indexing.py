@@ -41,9 +41,9 @@ def _scattered(x: np.ndarray, updates: np.ndarray, kind: str) -> np.ndarray:
     """Along axis 1 of x at PLACES."""
     ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
     result = x.copy()
-    for (row, column), place in np.ndenumerate(PLACES):
-        new, old = updates[row, column], result[row, place]
-        result[row, place] = new if kind == "replace" else ufunc[kind](old, new)
+    for (row, column), position in np.ndenumerate(PLACES):
+        new, old = updates[row, column], result[row, position]
+        result[row, position] = new if kind == "replace" else ufunc[kind](old, new)
     return result
 
 

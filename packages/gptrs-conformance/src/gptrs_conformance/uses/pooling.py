@@ -78,7 +78,9 @@ TIES = (np.arange(2 * 9 * 8 * 3).reshape(2, 9, 8, 3) * 7 % 5).astype(np.float32)
 TIES[0, 4, 4, 0] = np.nan
 
 
-def places(x: np.ndarray, kernel: int, stride: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
+def positions(
+    x: np.ndarray, kernel: int, stride: int, padding: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The first largest element of each window, or the last NaN, and its index in the image."""
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)),
                     constant_values=-np.inf)  # fmt: skip
@@ -131,12 +133,12 @@ USES = (
     Use("max_pool", (np.arange(24).reshape(1, 6, 4) * 5 % 7 - 3,), lambda x: F.max_pool(x, 3),
         lambda x: x.reshape(1, 2, 3, 4).max(2), "integers on 1 axis"),
     Use("max_pool_with_indices", (X,), lambda x: F.max_pool_with_indices(x, 3, 2, 1),
-        lambda x: places(x, 3, 2, 1),
+        lambda x: positions(x, 3, 2, 1),
         torch=lambda torch, x: tuple(each.permute(0, 2, 3, 1) for each in
             torch.nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 3, 2, 1,
                 return_indices=True))),
     Use("max_pool_with_indices", (TIES,), lambda x: F.max_pool_with_indices(x, 3, 1),
-        lambda x: places(x, 3, 1, 0), "ties and NaN",
+        lambda x: positions(x, 3, 1, 0), "ties and NaN",
         torch=lambda torch, x: tuple(each.permute(0, 2, 3, 1) for each in
             torch.nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 3, 1,
                 return_indices=True))),

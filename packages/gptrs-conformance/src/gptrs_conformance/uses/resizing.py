@@ -52,8 +52,8 @@ def resized(
     """The last axes of x, one after the other, point by point."""
     for axis, new in zip(range(x.ndim - len(size), x.ndim), size, strict=True):
         old = x.shape[axis]
-        places = [coordinate(i, old, new) for i in range(new)]
-        x = np.apply_along_axis(lambda row: np.array([point(row, at) for at in places]), axis, x)  # noqa: B023
+        positions = [coordinate(i, old, new) for i in range(new)]
+        x = np.apply_along_axis(lambda row: np.array([point(row, at) for at in positions]), axis, x)  # noqa: B023
     return x
 
 

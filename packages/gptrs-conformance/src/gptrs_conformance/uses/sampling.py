@@ -19,10 +19,10 @@ def order(logits: np.ndarray) -> np.ndarray:
     return np.argsort(-logits, axis=-1, kind="stable")
 
 
-def _kept(logits: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the logits at `places`, i1 in sorted order, of the same shape."""
+def _kept(logits: np.ndarray, in_order: np.ndarray) -> np.ndarray:
+    """Return the logits at `in_order`, i1 in sorted order, of the same shape."""
     mask = np.zeros(logits.shape, bool)
-    np.put_along_axis(mask, order(logits), places, -1)
+    np.put_along_axis(mask, order(logits), in_order, -1)
     return np.where(mask, logits, -np.inf)
 
 

@@ -75,10 +75,10 @@ class MappedFiles:
         if self.table[NEW]:
             raise _cut([self._paths[slot] for slot in cut])
         if cut:
-            places = [cast("np.ndarray", each).__array_interface__["data"][0] for each in arrays]
+            starts = [cast("np.ndarray", each).__array_interface__["data"][0] for each in arrays]
             for slot in cut:
                 at = FIRST + SLOT_WORDS * slot
-                if any(self.table[at] <= place < self.table[at + 1] for place in places):
+                if any(self.table[at] <= value < self.table[at + 1] for value in starts):
                     raise _cut([self._paths[slot]])
 
 

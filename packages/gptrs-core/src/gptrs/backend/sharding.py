@@ -44,12 +44,12 @@ def sharding_of(mesh: Mesh, shape: Sequence[int], axes: Axes | None) -> Sharding
     found: list[str | None] = [None] * len(shape)
     if axes is None or len(axes) != len(shape):
         return tuple(found)
-    for place, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+    for number, (size, axis) in enumerate(zip(shape, axes, strict=True)):
         name, units = (axis.name, axis.units) if isinstance(axis, Axis) else (axis, None)
         target = RULES.get(name or "")
         parts = mesh.sizes.get(target or "", 1)
         if target not in found and parts > 1 and size and (units or size) % parts == 0:
-            found[place] = target
+            found[number] = target
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from gptrs.backend.contract import (
     SubmittedRun,
 )
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import specialize, symbol_places
+from gptrs.ir.specialize import specialize, symbol_sources
 from gptrs.memory_cache import MemoryCache
 
 MOST_SIZES = 256
@@ -32,7 +32,7 @@ class SpecializedPrograms(Executable):
     ) -> None:
         self._program = program
         self._compile = compile_
-        self._places = symbol_places(program.main.body.params)
+        self._sources = symbol_sources(program.main.body.params)
         self._made = MemoryCache[tuple[int, ...], tuple[int, Executable]](MOST_SIZES)
 
     @property
@@ -64,10 +64,10 @@ class SpecializedPrograms(Executable):
 
     def at(self, inputs: Sequence[Buffer]) -> tuple[int, Executable, bool]:
         """Return the program for the sizes of `inputs`: its number, and whether it was there."""
-        sizes = tuple([inputs[position].shape[axis] for position, axis in self._places.values()])
+        sizes = tuple([inputs[position].shape[axis] for position, axis in self._sources.values()])
         found = self._made.find_or_make(sizes, lambda _: self._made_for(sizes))
         return *found.value, found.hit
 
     def _made_for(self, sizes: tuple[int, ...]) -> tuple[int, Executable]:
-        values = dict(zip(self._places, sizes, strict=True))
+        values = dict(zip(self._sources, sizes, strict=True))
         return self._compile(specialize(self._program, values))

@@ -220,7 +220,7 @@ class GraphSlice:
     def _input_numbers(self, order: Sequence[Leaf]) -> dict[tuple[int, int], int]:
         """Return the position in `order` of each leaf, by its reference."""
         known = self._leaf_numbers
-        return {(-1, known[leaf]): place for place, leaf in enumerate(order) if leaf in known}
+        return {(-1, known[leaf]): at for at, leaf in enumerate(order) if leaf in known}
 
     def _functions(self) -> tuple[Function, ...]:
         # Captures of equal bodies are equal: names of functions end in a digest of the body.

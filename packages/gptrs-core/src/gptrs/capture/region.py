@@ -57,8 +57,8 @@ class CapturedBody:
         Those for `outside` follow the first `after` arguments (default: all). `returned`, a part
         of `outside`, is returned too, after as many results.
         """
-        place = len(self.arguments) if after is None else after
-        params: list[Source] = [*self.arguments[:place], *outside, *self.arguments[place:]]
+        split = len(self.arguments) if after is None else after
+        params: list[Source] = [*self.arguments[:split], *outside, *self.arguments[split:]]
         builder = Builder(self.functions)
         values: dict[Source | tuple[GraphNode, int], Value] = {
             _key(source): builder.param(source.type) for source in params
@@ -67,7 +67,7 @@ class CapturedBody:
             operands = [values[_key(operand)] for operand in node.operands]
             for index, value in enumerate(emit_node(builder, node, operands)):
                 values[node, index] = value
-        results = [*self.results[:place], *returned, *self.results[place:]]
+        results = [*self.results[:split], *returned, *self.results[split:]]
         return builder.region(*(values[_key(source)] for source in results))
 
 

@@ -152,8 +152,8 @@ class LowRankAdapter:
         self._products = self._read()
         digest = hashlib.blake2b(digest_size=16)
         for module, product in sorted(self._products.items()):
-            told = (module, product.a.shape, product.b.shape, product.factor)
-            digest.update(repr(told).encode())
+            content = (module, product.a.shape, product.b.shape, product.factor)
+            digest.update(repr(content).encode())
             digest.update(product.a.tobytes())
             digest.update(product.b.tobytes())
         self.digest = digest.hexdigest()

@@ -288,8 +288,8 @@ class Params:
 
         def load() -> np.ndarray:
             joined = np.empty(type_.shape, type_.dtype.numpy)
-            for place, name in enumerate(names):
-                joined[place] = source.load_part(name, part)
+            for index, name in enumerate(names):
+                joined[index] = source.load_part(name, part)
             return joined
 
         with self._lock:

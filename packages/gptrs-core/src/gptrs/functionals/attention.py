@@ -208,8 +208,8 @@ def update_cache(cache: Tensor, new: Tensor, position: Tensor | int) -> Tensor:
     require_integer("update_cache", position=position)
     require_shape("update_cache", "position", position, ())
     zero = splat(0, dtypes.si64, (1,))
-    place = primitives.reshape(primitives.cast(position, dtypes.si64), (1,))
-    starts = primitives.concat([zero, zero, place, zero], 0)
+    begin = primitives.reshape(primitives.cast(position, dtypes.si64), (1,))
+    starts = primitives.concat([zero, zero, begin, zero], 0)
     return primitives.dynamic_update_slice(cache, new, starts)
 
 

@@ -363,8 +363,8 @@ def _grouped(x: Tensor, weight: Tensor, windows: Windows, groups: int) -> Tensor
     rows = primitives.reshape(patches, (groups, *lead, depth))
     matrices = primitives.reshape(weight, (depth, groups, outputs // groups))
     products = primitives.dot_general(rows, matrices, ([-1], [0]), ([0], [1]))
-    places = range(1, len(lead) + 1)
-    products = primitives.transpose(products, (*places, 0, -1))  # (N, positions.., groups, O / g)
+    axes = range(1, len(lead) + 1)
+    products = primitives.transpose(products, (*axes, 0, -1))  # (N, positions.., groups, O / g)
     return primitives.reshape(products, (*lead, outputs))
 
 

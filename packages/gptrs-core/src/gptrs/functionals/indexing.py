@@ -49,9 +49,9 @@ def take(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
         return primitives.take(x, indices)
     others = [other for other in range(x.rank) if other != along]
     found = primitives.take(primitives.transpose(x, [along, *others]), indices)
-    places = range(indices.rank)
+    inner = range(indices.rank)
     before, after = range(along), range(along, x.rank - 1)
-    order = [i + indices.rank for i in before], places, [i + indices.rank for i in after]
+    order = [i + indices.rank for i in before], inner, [i + indices.rank for i in after]
     return primitives.transpose(found, [i for part in order for i in part])
 
 
@@ -175,8 +175,8 @@ def _bounds(x: Tensor, axis: int, entry: int | slice) -> tuple[int | None, int |
     dim = x.shape[axis]
     if not -dim <= entry < dim:
         raise UsageError(f"`index` got {entry} for axis {axis} of `{x.type}`")
-    place = entry % dim
-    return place, place + 1, 1
+    position = entry % dim
+    return position, position + 1, 1
 
 
 def _require_places(name: str, x: Tensor, indices: Tensor, axis: int) -> None:

@@ -82,12 +82,12 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     """Insert an axis of size 1 at each named position of the result (`np.expand_dims`)."""
     several = [axis] if isinstance(axis, int) else axis
     rank = x.rank + len(several)
-    places = {place % rank for place in several if -rank <= place < rank}
-    if len(places) != len(several):
+    added = {at % rank for at in several if -rank <= at < rank}
+    if len(added) != len(several):
         reason = f"needs positions in a result of {rank} axes, each once, got {list(several)}"
         raise UsageError(f"`expand_dims` of `{x.type}` {reason}")
     dims = iter(x.shape)
-    return primitives.reshape(x, tuple(1 if i in places else next(dims) for i in range(rank)))
+    return primitives.reshape(x, tuple(1 if i in added else next(dims) for i in range(rank)))
 
 
 @functional

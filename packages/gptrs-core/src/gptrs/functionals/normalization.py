@@ -309,10 +309,10 @@ def read_vectors(x: Tensor) -> Tensor:
     start = [0] * len(outer)
     codes = primitives.slice(x, [*start, 0], [*outer, count])
     bits = splat(0, dtypes.ui32, (*outer, 1))
-    for place in range(SCALE_BYTES):
-        byte = primitives.slice(x, [*start, count + place], [*outer, 1])
+    for index in range(SCALE_BYTES):
+        byte = primitives.slice(x, [*start, count + index], [*outer, 1])
         wide = primitives.cast(primitives.bitcast(byte, dtypes.ui8), dtypes.ui32)
-        factor = splat(256**place, dtypes.ui32, wide.shape)
+        factor = splat(256**index, dtypes.ui32, wide.shape)
         bits = primitives.add(bits, primitives.mul(wide, factor))
     scale = primitives.bitcast(bits, dtypes.f32)
     numbers = primitives.cast(codes, dtypes.f32)
@@ -323,8 +323,8 @@ def _bytes(scale: Tensor) -> list[Tensor]:
     """Return the bytes of numbers [..] as four si8 [.., 1]."""
     bits = primitives.bitcast(scale, dtypes.ui32)
     found: list[Tensor] = []
-    for place in range(SCALE_BYTES):
-        moved = primitives.div(bits, splat(256**place, dtypes.ui32, bits.shape))
+    for index in range(SCALE_BYTES):
+        moved = primitives.div(bits, splat(256**index, dtypes.ui32, bits.shape))
         byte = primitives.rem(moved, splat(256, dtypes.ui32, bits.shape))
         octet = primitives.bitcast(primitives.cast(byte, dtypes.ui8), dtypes.si8)
         found.append(primitives.reshape(octet, (*octet.shape, 1)))

@@ -158,8 +158,8 @@ def _step(
     one = splat(1, dtypes.si32)
 
     def step(found: Tensor, text: Tensor, table: Tensor, length: Tensor) -> Tensor:
-        places = (text, primitives.add(text, one))
-        begin, end = (primitives.take(row_starts, place) for place in places)
+        indices = (text, primitives.add(text, one))
+        begin, end = (primitives.take(row_starts, index) for index in indices)
         keys, values = (
             converted(_numbers(primitives.take(pool, table)), queries.dtype) for pool in pools
         )  # (W, K, S, D)

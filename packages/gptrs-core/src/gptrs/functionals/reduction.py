@@ -282,8 +282,8 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """
     require_dtype("argsort", ORDERED, x=x)
     along = axis_of("argsort", axis, x)
-    places = primitives.iota(x.shape, along, dtypes.si64)
-    _, order = primitives.sort([x, places], along, descending)
+    positions = primitives.iota(x.shape, along, dtypes.si64)
+    _, order = primitives.sort([x, positions], along, descending)
     return order
 
 

@@ -14,7 +14,7 @@ from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import axis_of, expand, require_float, require_one_of, splat
 
-Places = np.ndarray
+Positions = np.ndarray
 """The coordinates of the elements of a new axis on the old one, as f64."""
 Coordinates = Literal[
     "half_pixel",
@@ -27,39 +27,39 @@ Coordinates = Literal[
 ]
 Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 
-_ROUNDINGS: Final[dict[str, Callable[[Places], Places]]] = {
-    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
-    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+_ROUNDINGS: Final[dict[str, Callable[[Positions], Positions]]] = {
+    "round_prefer_floor": lambda positions: np.ceil(positions - 0.5),
+    "round_prefer_ceil": lambda positions: np.floor(positions + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
 }
 
 
-def _half_pixel(places: Places, old: int, new: int, scale: float) -> Places:
-    return (places + 0.5) / scale - 0.5
+def _half_pixel(positions: Positions, old: int, new: int, scale: float) -> Positions:
+    return (positions + 0.5) / scale - 0.5
 
 
-def _half_pixel_symmetric(places: Places, old: int, new: int, scale: float) -> Places:
+def _half_pixel_symmetric(positions: Positions, old: int, new: int, scale: float) -> Positions:
     offset = (old / 2) * (1 - new / (scale * old))
-    return offset + (places + 0.5) / scale - 0.5
+    return offset + (positions + 0.5) / scale - 0.5
 
 
-def _pytorch_half_pixel(places: Places, old: int, new: int, scale: float) -> Places:
-    return (places + 0.5) / scale - 0.5 if new > 1 else np.zeros(1)
+def _pytorch_half_pixel(positions: Positions, old: int, new: int, scale: float) -> Positions:
+    return (positions + 0.5) / scale - 0.5 if new > 1 else np.zeros(1)
 
 
-def _align_corners(places: Places, old: int, new: int, scale: float) -> Places:
+def _align_corners(positions: Positions, old: int, new: int, scale: float) -> Positions:
     length = scale * old  # not rounded down, as the reference of ONNX has it
-    return places * (old - 1) / (length - 1) if new > 1 else np.zeros(1)
+    return positions * (old - 1) / (length - 1) if new > 1 else np.zeros(1)
 
 
-_COORDINATES: Final[dict[str, Callable[[Places, int, int, float], Places]]] = {
+_COORDINATES: Final[dict[str, Callable[[Positions, int, int, float], Positions]]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
     "align_corners": _align_corners,
-    "asymmetric": lambda places, old, new, scale: places / scale,
-    "tf_half_pixel_for_nn": lambda places, old, new, scale: (places + 0.5) / scale,
+    "asymmetric": lambda positions, old, new, scale: positions / scale,
+    "tf_half_pixel_for_nn": lambda positions, old, new, scale: (positions + 0.5) / scale,
 }
 
 
@@ -104,15 +104,17 @@ def resize(
         if old == 0 and new:
             raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
         scale = (new / old if old else 1.0) if scale is None else scale
-        places = _places(coordinates, int(old), int(new), scale, region[number] if region else None)
+        positions = _positions(
+            coordinates, int(old), int(new), scale, region[number] if region else None
+        )
         if mode == "nearest":
-            x = _taken(x, _ROUNDINGS[rounding](places), along)
+            x = _taken(x, _ROUNDINGS[rounding](positions), along)
         else:
             stretch = max(1.0, 1.0 / scale) if antialias else 1.0
             kernel = _triangle if mode == "linear" else partial(_keys, cubic_coefficient)
-            x = _weighed(x, _weights(places, old, kernel, exclude_outside, stretch), along)
+            x = _weighed(x, _weights(positions, old, kernel, exclude_outside, stretch), along)
         if cropped and outside is not None:
-            x = _filled(x, (places < 0) | (places > old - 1), along, outside)
+            x = _filled(x, (positions < 0) | (positions > old - 1), along, outside)
     return x
 
 
@@ -140,9 +142,9 @@ def _require_known(
             )
 
 
-def _places(
+def _positions(
     coordinates: str, old: int, new: int, scale: float, region: tuple[float, float] | None
-) -> Places:
+) -> Positions:
     """Return where the elements of a new axis lie in the old one."""
     numbers = np.arange(new, dtype=np.float64)
     if coordinates != "tf_crop_and_resize":
@@ -192,19 +194,19 @@ def _keys(a: float, distance: np.ndarray) -> np.ndarray:
 
 
 def _weights(
-    places: Places,
+    positions: Positions,
     size: int,
     kernel: Callable[[np.ndarray], np.ndarray],
     exclude: bool,
     stretch: float,
 ) -> np.ndarray:
     """Return the weights of the old elements [old] for new ones [new] as a matrix [old, new]."""
-    made = np.zeros((size, len(places)))
+    made = np.zeros((size, len(positions)))
     span = int(np.ceil((1 if kernel is _triangle else 2) * stretch))
-    for column, place in enumerate(places):
-        first = int(np.floor(place)) - span + 1
+    for column, position in enumerate(positions):
+        first = int(np.floor(position)) - span + 1
         taps = np.arange(first, first + 2 * span)
-        weights = kernel((taps - place) / stretch)
+        weights = kernel((taps - position) / stretch)
         inside = (taps >= 0) & (taps < size)
         if exclude:
             weights = np.where(inside, weights, 0.0)

@@ -129,8 +129,8 @@ class YarnScaling(RotaryScaling):
         """Return kept, divided and blended frequencies; ignores `length`."""
         powers = _powers(head_dim, theta)
         low, high = self._range(head_dim, theta)
-        places = np.arange(head_dim // 2, dtype=np.float32)
-        divided = np.clip((places - np.float32(low)) / np.float32(high - low), 0, 1)
+        numbers = np.arange(head_dim // 2, dtype=np.float32)
+        divided = np.clip((numbers - np.float32(low)) / np.float32(high - low), 0, 1)
         kept = np.float32(1) - divided
         slow = np.float32(1) / (np.float32(self.factor) * powers)
         return slow * (np.float32(1) - kept) + np.float32(1) / powers * kept

@@ -145,12 +145,12 @@ class WrittenOp:
     `change` describes what has changed since the version of the program.
     """
 
-    def __init__(self, name: str, place: SourcePlace, change: OpChange) -> None:
+    def __init__(self, name: str, position: SourcePlace, change: OpChange) -> None:
         self._change = change
         today = change.op or name
         if today not in OPS:
-            raise place.error(f"unknown op {quoted(name, _SHOWN)}{_suggestion(name)}")
-        self.place = place
+            raise position.error(f"unknown op {quoted(name, _SHOWN)}{_suggestion(name)}")
+        self.position = position
         self.attributes: dict[str, tuple[SourcePlace, WrittenValue]] = {}
         self._name = quoted(name, _SHOWN)
         self._class = OPS[today]
@@ -165,7 +165,7 @@ class WrittenOp:
         try:
             return self._change.upgrade_regions(regions)
         except ProgramError as error:
-            raise self.place.error(str(error)) from None
+            raise self.position.error(str(error)) from None
 
     def resolve(
         self,
@@ -179,24 +179,24 @@ class WrittenOp:
         Raise ProgramError if it does not infer the annotated types.
         """
         if not annotated:
-            raise self.place.error(f"{self._name} has at least one result, `()` is none")
+            raise self.position.error(f"{self._name} has at least one result, `()` is none")
         op = self._make(operands, [type_ for _, type_ in annotated])
         for name in op.callees():
             if name not in functions:
                 what = f"{self._name} needs `@{name}`, no function above has the name"
-                raise self.place.error(what)
+                raise self.position.error(what)
         try:
             inferred = op.result_types(
                 operands, (*regions, *(functions[name] for name in op.callees()))
             )
         except ProgramError as error:
-            raise self.place.error(str(error)) from None
+            raise self.position.error(str(error)) from None
         if len(inferred) != len(annotated):
             what = f"{self._name} has {len(inferred)} results"
             raise annotated[0][0].error(f"{what}, got types for {len(annotated)}")
-        for (place, written), type_ in zip(annotated, inferred, strict=True):
+        for (position, written), type_ in zip(annotated, inferred, strict=True):
             if written != type_:
-                raise place.error(f"{self._name} gives `{type_}` here, not `{written}`")
+                raise position.error(f"{self._name} gives `{type_}` here, not `{written}`")
         return op
 
     def _make(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> Op:
@@ -204,24 +204,26 @@ class WrittenOp:
         try:
             self._change.upgrade(values, operands, results)
         except ProgramError as error:
-            raise self.place.error(f"{self._name} {error}") from None
+            raise self.position.error(f"{self._name} {error}") from None
         for field in dataclasses.fields(cast("Any", self._class)):
             if field.default is dataclasses.MISSING and field.name not in values:
                 written = self._class.attribute_kinds[field.name].written
-                raise self.place.error(f"{self._name} needs attribute `{field.name}`, {written}")
+                raise self.position.error(f"{self._name} needs attribute `{field.name}`, {written}")
         return cast("Callable[..., Op]", self._class)(**values)
 
     def _values(self, result: TensorType) -> dict[str, object]:
         """Return the attributes by their current names; removed attributes keep their own."""
         kinds = {**self._class.attribute_kinds, **self._change.kinds}
         values: dict[str, object] = {}
-        for written, (place, value) in self.attributes.items():
+        for written, (position, value) in self.attributes.items():
             name = self._change.renamed.get(written, written)
             if name not in kinds:
                 has = f"it has {', '.join(kinds)}" if kinds else "it has none"
-                raise place.error(f"{self._name} has no attribute {quoted(written, _SHOWN)}; {has}")
+                raise position.error(
+                    f"{self._name} has no attribute {quoted(written, _SHOWN)}; {has}"
+                )
             if name in values:
-                raise place.error(f"`{name}` is given twice, once as {quoted(written, _SHOWN)}")
+                raise position.error(f"`{name}` is given twice, once as {quoted(written, _SHOWN)}")
             values[name] = value.read(kinds[name], result)
         return values
 

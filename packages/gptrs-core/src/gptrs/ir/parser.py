@@ -240,12 +240,12 @@ class _Reader:
         self._scope.instructions.append(Instruction(op, (), (value,)))
         return value
 
-    def _unfold(self, place: Token, splats: int, type_: TensorType) -> None:
+    def _unfold(self, at: Token, splats: int, type_: TensorType) -> None:
         if not type_.is_static:  # refused where the literal is read
             return
         self._splat_bytes_left -= splats * type_.nbytes
         if self._splat_bytes_left < 0:
-            raise place.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
+            raise at.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
 
 
 def _count_splats(attributes: dict[str, tuple[Token, SyntaxNode]]) -> int:

@@ -41,11 +41,11 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
             number = lone_symbol(dim)
             if number is None:
                 continue
-            place = f"axis {axis} of `{name}`"
-            known, where = found.setdefault(number, (size, place))
+            source = f"axis {axis} of `{name}`"
+            known, where = found.setdefault(number, (size, source))
             if known != size:
                 raise UsageError(
-                    f"`?{number}` is {known} by {where} and {size} by {place}",
+                    f"`?{number}` is {known} by {where} and {size} by {source}",
                     hint="dims with one symbol must be of one size",
                 )
     values = {number: size for number, (size, _) in found.items()}
@@ -54,15 +54,15 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     return values
 
 
-def symbol_places(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
+def symbol_sources(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
     """Return for each symbol the first of `params` that has it as a plain dim, and the axis."""
-    places: dict[int, tuple[int, int]] = {}
+    sources: dict[int, tuple[int, int]] = {}
     for position, param in enumerate(params):
         for axis, dim in enumerate(param.type.shape):
             number = lone_symbol(dim)
             if number is not None:
-                places.setdefault(number, (position, axis))
-    return places
+                sources.setdefault(number, (position, axis))
+    return sources
 
 
 def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True) -> Program:

@@ -56,14 +56,14 @@ def kept_states(
     def body(
         state: Tensor, first: Tensor, is_begun: Tensor, page: Tensor, *row: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        after, told = advance(F.where(first, held(page, is_begun), state), *row)
-        return after, told, F.reshape(after, (after.size,))
+        after, output = advance(F.where(first, held(page, is_begun), state), *row)
+        return after, output, F.reshape(after, (after.size,))
 
     nothing = F.zeros(tuple(shape), dtypes.f32)
     _, (found, states) = primitives.scan(body, [nothing], [is_first, begun, pages, *rows])
-    places = step.slots[group] // PAGE_SIZE
+    indices = step.slots[group] // PAGE_SIZE
     first, second = (
-        F.update_pages(pool, F.expand_dims(half, 1), places)
+        F.update_pages(pool, F.expand_dims(half, 1), indices)
         for pool, half in zip(pools, F.split(states, 2), strict=True)
     )
     return found, (first, second)
@@ -295,8 +295,8 @@ class _WholeTexts(LayerCache):
         batch, length = self._sizes
         width = x.shape[1]
         texts = F.pad(F.reshape(x, (batch, length, width)), [(0, 0), (count - 1, 0), (0, 0)])
-        places = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
-        found = F.take(texts, F.reshape(places, (length * count,)), axis=1)
+        indices = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
+        found = F.take(texts, F.reshape(indices, (length * count,)), axis=1)
         return F.reshape(found, (batch * length, count, width))
 
     @override

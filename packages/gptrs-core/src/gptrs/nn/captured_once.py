@@ -224,7 +224,7 @@ class _Description:
         if isinstance(source, Captured):
             self._computed(source)
             return
-        place = self.leaves.setdefault(source, len(self.leaves))
+        index = self.leaves.setdefault(source, len(self.leaves))
         if isinstance(source, Parameter):
             what = f"weight {source.name!r} {source.streamer is not None}"
         elif isinstance(source, Stored) and not source.consumed:
@@ -232,7 +232,7 @@ class _Description:
         else:
             raise _UnknownError
         home = None if source.backend is None else source.backend.name
-        self.parts.append(f"{place} {what} {source.type} {home}")
+        self.parts.append(f"{index} {what} {source.type} {home}")
 
     def _computed(self, source: Captured) -> None:
         """Describe derived weights, such as joined experts."""

@@ -33,15 +33,15 @@ class DecoderCache:
     """The cache of one layer of a decoder in one step, and what the layer sees of the sources.
 
     `own` holds the keys and values of the texts, [B, H, C, D]; `source` those of the sources, [B,
-    H, S, D], valid where `mask`, i1 [B, S], is true. The new tokens go to the position `place`, a
-    rank-0 integer.
+    H, S, D], valid where `mask`, i1 [B, S], is true. The new tokens start at `position`, a rank-0
+    integer.
     """
 
-    def __init__(self, own: KeysValues, source: KeysValues, mask: Tensor, place: Tensor) -> None:
+    def __init__(self, own: KeysValues, source: KeysValues, mask: Tensor, position: Tensor) -> None:
         self.own = own
         self._source = source
         self._mask = mask
-        self._place = place
+        self._position = position
 
     def attend(
         self,
@@ -56,14 +56,14 @@ class DecoderCache:
 
         `bias` is added to the scores, [1, H, T, C]. `scale` None means `D ** -0.5`.
         """
-        zero = self._place * 0
-        start = F.stack([zero, zero, self._place, zero])
+        zero = self._position * 0
+        start = F.stack([zero, zero, self._position, zero])
         keys, values = self.own
         keys = primitives.dynamic_update_slice(keys, key, start)
         values = primitives.dynamic_update_slice(values, value, start)
         self.own = keys, values
         return F.attention(
-            query, keys, values, mask=bias, scale=scale, causal=True, offset=self._place
+            query, keys, values, mask=bias, scale=scale, causal=True, offset=self._position
         )
 
     def attend_source(self, query: Tensor, *, scale: float | None = None) -> Tensor:
@@ -159,16 +159,17 @@ def kept_rows(
     at = F.where(there, at, 0)
     table = F.take(step.page_tables[group], row_texts(step))  # (N, W)
     pages = F.gather(table, at // PAGE_SIZE, axis=1)
-    places = F.reshape(pages * PAGE_SIZE + at % PAGE_SIZE, (rows * count,))
+    flat_slots = F.reshape(pages * PAGE_SIZE + at % PAGE_SIZE, (rows * count,))
     found = [
-        F.reshape(_taken(pool, places, x), (rows, count, width // 2)) for pool in (first, second)
+        F.reshape(_taken(pool, flat_slots, x), (rows, count, width // 2))
+        for pool in (first, second)
     ]
     kept = F.concat(found, axis=2)
     return F.where(F.expand_dims(there, 2), kept, 0.0), (first, second)
 
 
-def _taken(pool: Tensor, places: Tensor, x: Tensor) -> Tensor:
+def _taken(pool: Tensor, flat_slots: Tensor, x: Tensor) -> Tensor:
     """Return vectors of a pool, floats of the type of `x`."""
     pages, _, size, stored = pool.shape
-    vectors = F.take(F.reshape(pool, (pages * size, stored)), places)
+    vectors = F.take(F.reshape(pool, (pages * size, stored)), flat_slots)
     return F.cast(read_vectors(vectors) if pool.dtype is dtypes.si8 else vectors, x.dtype)

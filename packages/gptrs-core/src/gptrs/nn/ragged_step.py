@@ -82,7 +82,7 @@ def _single_tokens(
     A model has just swept the caches of the processor: each function of NumPy costs microseconds.
     """
     positions = list(map(int, cached))
-    places = [(text, *divmod(position, PAGE_SIZE)) for text, position in enumerate(positions)]
+    page_offsets = [(text, *divmod(position, PAGE_SIZE)) for text, position in enumerate(positions)]
     return RaggedStep(
         tokens=np.array(tokens, np.int64),
         positions=np.array(positions, np.int64),
@@ -92,7 +92,10 @@ def _single_tokens(
         slots=tuple(
             [
                 np.array(
-                    [table.item(text, page) * PAGE_SIZE + offset for text, page, offset in places],
+                    [
+                        table.item(text, page) * PAGE_SIZE + offset
+                        for text, page, offset in page_offsets
+                    ],
                     np.int32,
                 )
                 for table in page_tables

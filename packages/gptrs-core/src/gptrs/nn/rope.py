@@ -115,10 +115,10 @@ class _Rope:
         name = "partial_rotary_factor"
         inside = self._given.get(name) is not None
         fields = self._fields if inside else self._beside
-        place = f"{self.source}.{name}" if inside else name
-        share = fields.number(place, default)
+        setting = f"{self.source}.{name}" if inside else name
+        share = fields.number(setting, default)
         if not 0 < share <= 1:
-            raise fields.error(place, "must be above 0 and at most 1")
+            raise fields.error(setting, "must be above 0 and at most 1")
         return share
 
     def factors(self, name: str) -> tuple[float, ...]:

@@ -41,8 +41,8 @@ class DecoderModule(Module):
         """Number of token ids, and size of the last axis of logits."""
         return self._vocab_size
 
-    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Return the states of tokens [B, T] at the positions from `place` on, [B, T, C].
+    def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Return the states of tokens [B, T] at the positions from `position` on, [B, T, C].
 
         They are the input of `logits`. Each layer calls `attend` and `attend_source` of its cache.
         """
@@ -65,10 +65,10 @@ class DecoderModule(Module):
                 hint="ask for fewer tokens",
             )
         state.make_room(length, self.context_length)
-        given, place = Tensor.of_array(tokens), Tensor.of_array(np.array(state.length))
+        given, position = Tensor.of_array(tokens), Tensor.of_array(np.array(state.length))
         mask = Tensor.of_array(state.mask)
         own, state.lost = state.own, True
-        logits, state.own = self._step(given, place, own, state.source, mask)
+        logits, state.own = self._step(given, position, own, state.source, mask)
         found = logits.numpy()
         state.lost, state.length = False, length
         return found
@@ -76,15 +76,15 @@ class DecoderModule(Module):
     def _decoded(
         self,
         tokens: Tensor,
-        place: Tensor,
+        position: Tensor,
         own: list[KeysValues],
         source: list[KeysValues],
         mask: Tensor,
     ) -> tuple[Tensor, list[KeysValues]]:
         caches = [
-            DecoderCache(pair, seen, mask, place) for pair, seen in zip(own, source, strict=True)
+            DecoderCache(pair, seen, mask, position) for pair, seen in zip(own, source, strict=True)
         ]
-        states = self.decode(tokens, place, caches)
+        states = self.decode(tokens, position, caches)
         return self.logits(states), [cache.own for cache in caches]
 
 

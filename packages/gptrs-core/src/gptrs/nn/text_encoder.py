@@ -180,7 +180,7 @@ class MaskedLMModule(TextEncoderModule):
     capabilities = TextEncoderModule.capabilities | {"masked_lm"}
 
     def predict_tokens(
-        self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
+        self, tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray
     ) -> np.ndarray:
         """Return the logits of the vocabulary at positions in the flat batch, f32 [N, V].
 
@@ -188,7 +188,7 @@ class MaskedLMModule(TextEncoderModule):
         too many tokens.
         """
         self.require_context(tokens)
-        return self._score(tensor(tokens), tensor(mask), tensor(places)).numpy()
+        return self._score(tensor(tokens), tensor(mask), tensor(positions)).numpy()
 
     @override
     def _named_vectors(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
@@ -199,9 +199,9 @@ class MaskedLMModule(TextEncoderModule):
 
     @cached_property
     def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        return jit(self._scores, dynamic={**_TEXT_AXES, "places": ("N",)})
+        return jit(self._scores, dynamic={**_TEXT_AXES, "positions": ("N",)})
 
-    def _scores(self, tokens: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+    def _scores(self, tokens: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         states = self.last_state(tokens, mask)
         batch, length, width = states.shape
-        return self.head(F.take(F.reshape(states, (batch * length, width)), places))
+        return self.head(F.take(F.reshape(states, (batch * length, width)), positions))

@@ -242,9 +242,9 @@ class MaskedLM(_KnowsTokens, Protocol):
     """The capability `masked_lm`: predicts tokens that are masked, from both sides."""
 
     def predict_tokens(
-        self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
+        self, tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray
     ) -> np.ndarray:
-        """Return the logits f32 [N, V] at `places`, si64 [N] in [0, B * T), of the flat batch.
+        """Return the logits f32 [N, V] at `positions`, si64 [N] in [0, B * T), of the flat batch.
 
         Tokens si64 [B, T] and mask i1 [B, T] lie as for a `TextEmbedder`.
         """

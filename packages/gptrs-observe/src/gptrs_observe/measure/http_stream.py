@@ -106,12 +106,12 @@ class HttpAnswer:
             self._held = data
             return b""
         first, *lines = head.decode("latin-1").split("\r\n")
-        version, _, told = first.partition(" ")
-        if not end or not version.startswith("HTTP/1.") or not told[:3].isdigit():
+        version, _, reported = first.partition(" ")
+        if not end or not version.startswith("HTTP/1.") or not reported[:3].isdigit():
             raise ExecutionError(f"the server does not speak HTTP/1.1: {clipped(first, 80)}")
-        if told.startswith("1"):  # the answer proper follows
+        if reported.startswith("1"):  # the answer proper follows
             return rest
-        self.status = int(told[:3])
+        self.status = int(reported[:3])
         pairs = (line.partition(":") for line in lines)
         self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         self._frame(version)
@@ -202,7 +202,7 @@ class AnswerEvents:
             if field == "data":
                 self._lines.append(value.removeprefix(" "))
             elif field == "error":
-                raise _told(value)
+                raise _reported(value)
             elif not line and self._lines:
                 self._take("\n".join(self._lines), now)
                 self._lines.clear()
@@ -238,7 +238,7 @@ class AnswerEvents:
             return
         event = _object(data)
         if event.get("error"):
-            raise _told(event["error"])
+            raise _reported(event["error"])
         self._last = now
         for choice in event.get("choices") or ():
             if choice.get("text"):
@@ -259,7 +259,7 @@ def _object(data: str) -> dict[str, Any]:
     return cast("dict[str, Any]", event)
 
 
-def _told(error: object) -> ExecutionError:
+def _reported(error: object) -> ExecutionError:
     return ExecutionError(f"the server reports an error: {clipped(str(error).strip(), 300)}")
 
 
@@ -294,12 +294,12 @@ class StreamClient:
             self._pipe = (await loop.create_connection(_Pipe, self._host, self._port))[1]
             times = await self._pipe.ask(data, request.new_tokens, sent)
         except OSError as error:
-            raise ExecutionError(f"{self._place} does not answer: {error}") from error
+            raise ExecutionError(f"{self._position} does not answer: {error}") from error
         except ExecutionError:
             self.close()
             raise
         if times is None:
-            raise ExecutionError(f"{self._place} closes the connection without an answer")
+            raise ExecutionError(f"{self._position} closes the connection without an answer")
         return times
 
     def close(self) -> None:
@@ -309,7 +309,7 @@ class StreamClient:
             self._pipe = None
 
     @property
-    def _place(self) -> str:
+    def _position(self) -> str:
         return f"the server at {self._host} port {self._port}"
 
     def _request(self, request: LoadRequest) -> bytes:
@@ -361,8 +361,8 @@ class _Pipe(asyncio.Protocol):
         if not await self._ended:
             return None
         if self._answer.status != 200:
-            told = clipped(self._refusal.decode(errors="replace"), 300)
-            raise ExecutionError(f"the server answers {self._answer.status}: {told}")
+            reported = clipped(self._refusal.decode(errors="replace"), 300)
+            raise ExecutionError(f"the server answers {self._answer.status}: {reported}")
         if not self._answer.kept:
             self.close()
         return TextTimes(sent, self._events.times(), self._events.tokens(tokens))
@@ -399,8 +399,8 @@ class _Pipe(asyncio.Protocol):
         elif not self._answer.status:
             self._ended.set_result(False)
         else:
-            told = "" if exc is None else f": {exc}"
-            problem = f"the server went away before the answer had ended{told}"
+            reported = "" if exc is None else f": {exc}"
+            problem = f"the server went away before the answer had ended{reported}"
             self._ended.set_exception(ExecutionError(problem))
 
     def _read(self, data: bytes, now: float) -> None:

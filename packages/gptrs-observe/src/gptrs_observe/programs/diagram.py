@@ -133,14 +133,14 @@ def _wiring(
     In the layer itself: its position there. In an earlier layer: -1 less the distance to it. Before
     the `first` layer: -1.
     """
-    places = [
+    indices = [
         origin.get(operand, -1)
         for each in instructions[start : start + period]
         for operand in each.operands
     ]
     return [
-        place - start if place >= start else place - start - 1 if place >= first else -1
-        for place in places
+        index - start if index >= start else index - start - 1 if index >= first else -1
+        for index in indices
     ]
 
 
@@ -305,7 +305,7 @@ class _Sheet:
     def __init__(self) -> None:
         self.nodes: list[DiagramNode] = []
         self.edges: list[Edge] = []
-        self._place: dict[Value, tuple[int, int]] = {}
+        self._index: dict[Value, tuple[int, int]] = {}
         self._constants: dict[Value, tuple[DiagramNode, int]] = {}
 
     def add(self, node: DiagramNode, reads: Sequence[Value], gives: Sequence[Value]) -> None:
@@ -322,9 +322,9 @@ class _Sheet:
             if value in here:
                 source = (here[value], self._constants[value][1])
             else:
-                source = self._place[value]
+                source = self._index[value]
             self.edges.append(Edge(*source, len(self.nodes), position))
-        self._place.update((value, (len(self.nodes), i)) for i, value in enumerate(gives))
+        self._index.update((value, (len(self.nodes), i)) for i, value in enumerate(gives))
         self.nodes.append(node)
 
     def add_many(
@@ -341,15 +341,15 @@ class _Sheet:
         lines = [f"{count} x {type_}" if count > 1 else type_ for type_, count in counts.items()]
         if len(lines) > _MOST_TYPES:
             lines = [*lines[: _MOST_TYPES - 1], f"and {len(lines) - _MOST_TYPES + 1} more types"]
-        sources = dict.fromkeys(self._place[value] for value in reads if value in self._place)
+        sources = dict.fromkeys(self._index[value] for value in reads if value in self._index)
         for position, source in enumerate(sources):
             self.edges.append(Edge(*source, len(self.nodes), position))
         line_of = {type_: min(at, _MOST_TYPES - 1) for at, type_ in enumerate(counts)}
         if kind == "parameter":
             line_of = dict.fromkeys(line_of, 0)  # one arrow
         if kind != "result":
-            places = ((value, (len(self.nodes), line_of[str(value.type)])) for value in shown)
-            self._place.update(places)
+            indices = ((value, (len(self.nodes), line_of[str(value.type)])) for value in shown)
+            self._index.update(indices)
         self.nodes.append(DiagramNode(kind, title, _timed(share), tuple(lines), inner, share))
 
 

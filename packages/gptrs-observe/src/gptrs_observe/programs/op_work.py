@@ -221,17 +221,17 @@ def read_times(path: Path, program: Program) -> InstructionTimes:
     """
     kernels = _kernels(path)
     total = sum(seconds for _, _, seconds in kernels) or 1.0
-    places: dict[str, list[tuple[re.Pattern[str], Instruction]]] = defaultdict(list)
+    indices: dict[str, list[tuple[re.Pattern[str], Instruction]]] = defaultdict(list)
     for function in program.reachable():
         for each in function.body.walk():
             if each.results:
                 pattern = _pattern(str(each.results[0].type))
-                places[_name(each.op)].append((pattern, each))
+                indices[_name(each.op)].append((pattern, each))
     shares: dict[Instruction, float] = defaultdict(float)
     elsewhere = 0.0
     for kernel, type_, seconds in kernels:
         last = kernel.rsplit(" + ", 1)[-1]
-        found = [each for pattern, each in places[last] if pattern.fullmatch(type_)]
+        found = [each for pattern, each in indices[last] if pattern.fullmatch(type_)]
         for each in found:
             shares[each] += seconds / total / len(found)
         if not found:

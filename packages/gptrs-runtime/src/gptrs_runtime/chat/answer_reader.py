@@ -106,7 +106,7 @@ class AnswerReader:
         self._begun = False
         """Whether there was something in the thoughts that are read."""
         self._call = CallText(CallFamily(()), {}, 0, in_list=False)
-        self._told: int | None = None
+        self._reported: int | None = None
         """How many characters of a growing call's arguments were reported."""
         self._was_call = False
         """Whether the object that ended is a call."""
@@ -248,7 +248,7 @@ class AnswerReader:
         assert calls is not None
         in_list = in_list and bool(calls.end)
         self._call = CallText(calls, self.form.tools, begin, in_list=in_list)
-        self._state, self._told = "call", None
+        self._state, self._reported = "call", None
         return True
 
     def _in_call(self, found: list[AnswerEvent], final: bool) -> bool:
@@ -261,7 +261,7 @@ class AnswerReader:
         if made is not None:
             self._tell(*made, found)
             self._end_call(call.end)
-        elif self._told is not None:  # its beginning was reported
+        elif self._reported is not None:  # its beginning was reported
             self._tell_begun(found)
             self._end_call(len(self._held) if call.state == "open" else call.end)
         elif call.state == "whole":
@@ -279,12 +279,12 @@ class AnswerReader:
 
     def _tell(self, name: str, arguments: str, found: list[AnswerEvent]) -> None:
         """Report the new part of a call."""
-        if self._told is None:
+        if self._reported is None:
             found.append(CallStart(self.calls, name))
-            self._told = 0
-        if len(arguments) > self._told:
-            found.append(CallArguments(self.calls, arguments[self._told :]))
-            self._told = len(arguments)
+            self._reported = 0
+        if len(arguments) > self._reported:
+            found.append(CallArguments(self.calls, arguments[self._reported :]))
+            self._reported = len(arguments)
 
     def _end_call(self, end: int) -> None:
         self._take(end)

@@ -78,10 +78,10 @@ class Conversation:
         """
         if not self.continue_final_message:
             return text
-        place = text.rfind(_MARK.strip())
-        if place < 0:
+        index = text.rfind(_MARK.strip())
+        if index < 0:
             return None
-        found = text[:place] if text.startswith(_MARK, place) else text[:place].rstrip()
+        found = text[:index] if text.startswith(_MARK, index) else text[:index].rstrip()
         for mark in (_MARK, _MARK.strip()):
             found = found.replace(mark, "")
         return found if _last_text(self.messages).strip() in found else None
@@ -96,9 +96,9 @@ def conversation_of(fields: Mapping[str, object]) -> Conversation:
     variables = given.get(_VARIABLES, {})
     if not isinstance(variables, Mapping):
         raise UsageError(f"`{_VARIABLES}` must be an object, got {shown_value(variables)}")
-    told = {str(key): value for key, value in cast("Mapping[object, object]", variables).items()}
+    inputs = {str(key): value for key, value in cast("Mapping[object, object]", variables).items()}
     for name in ("enable_thinking", _EFFORT):
-        if name in given and told.setdefault(name, given[name]) != given[name]:
+        if name in given and inputs.setdefault(name, given[name]) != given[name]:
             raise UsageError(f"`{name}` and `{_VARIABLES}.{name}` differ", hint="give one of them")
     for name, kind in ((_EFFORT, str), *((name, bool) for name in ("enable_thinking", *_FLAGS))):
         if name in given and not isinstance(given[name], kind):
@@ -107,7 +107,7 @@ def conversation_of(fields: Mapping[str, object]) -> Conversation:
     return Conversation(
         cast("Sequence[Message]", given.get("messages", ())),
         cast("Sequence[Message] | None", given.get("tools")),
-        told,
+        inputs,
         cast("bool | None", given.get("add_generation_prompt")),
         bool(given.get("continue_final_message")),
         (_EFFORT,) if given.get(_EFFORT, "none") != "none" else (),
@@ -131,7 +131,7 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
     content = last["content"]
     if isinstance(content, list):
         parts = cast("list[Message]", list(cast("list[object]", content)))
-        place = max(n for n, part in enumerate(parts) if part["type"] == "text")
-        parts[place] = {**parts[place], "text": text + _MARK}
+        index = max(n for n, part in enumerate(parts) if part["type"] == "text")
+        parts[index] = {**parts[index], "text": text + _MARK}
         return [*messages[:-1], {**last, "content": parts}]
     return [*messages[:-1], {**last, "content": text + _MARK}]

@@ -166,14 +166,14 @@ def _tool(number: int, tool: object) -> Message:
             ' "parameters": {...}}}'
         )
     # Always in this order, because templates print objects in their order.
-    told: dict[str, object] = {"name": name}
+    ordered: dict[str, object] = {"name": name}
     if text is not None:
-        told["description"] = text
-    told["parameters"] = parameters or {"type": "object", "properties": {}}
+        ordered["description"] = text
+    ordered["parameters"] = parameters or {"type": "object", "properties": {}}
     for key, each in known.items():
-        if each is not None and key not in (*told, "strict"):
-            told[key] = each
-    return {"type": "function", "function": told}
+        if each is not None and key not in (*ordered, "strict"):
+            ordered[key] = each
+    return {"type": "function", "function": ordered}
 
 
 def require_free_names(variables: Mapping[str, object], taken: Sequence[str]) -> None:

@@ -85,7 +85,9 @@ class ChatTemplate:
         request: dict[str, object] = {
             "template": self.source,
             "variables": self.special_tokens,
-            "conversations": [self._told(each, each.rendered_messages()) for each in checked],
+            "conversations": [
+                self._variables_of(each, each.rendered_messages()) for each in checked
+            ],
             "characters": _MAX_CHARACTERS,
             "cpu_seconds": seconds,
             "memory_bytes": _MEMORY_BYTES,
@@ -94,7 +96,9 @@ class ChatTemplate:
         lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i].messages)]
         if lost:
             parts = [
-                self._told(checked[i], [_in_parts(m) for m in checked[i].rendered_messages()])
+                self._variables_of(
+                    checked[i], [_in_parts(m) for m in checked[i].rendered_messages()]
+                )
                 for i in lost
             ]
             try:
@@ -105,7 +109,9 @@ class ChatTemplate:
                 texts[i] = texts[i] if _loses_the_user(text, checked[i].messages) else text
         return [_ended(number, each, texts[number]) for number, each in enumerate(checked)]
 
-    def _told(self, conversation: Conversation, messages: Sequence[Message]) -> dict[str, object]:
+    def _variables_of(
+        self, conversation: Conversation, messages: Sequence[Message]
+    ) -> dict[str, object]:
         """Return the variables that the template gets for a conversation."""
         for name in conversation.needs:
             if re.search(rf"\b{name}\b", self.source) is None:

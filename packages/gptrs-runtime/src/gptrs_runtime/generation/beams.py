@@ -219,9 +219,9 @@ class BeamSearch:
         likeliest = np.argpartition(-flat, most - 1)[:most]
         ordered: list[int] = likeliest[np.lexsort((likeliest, -flat[likeliest]))].tolist()
         return [
-            _Candidate(np.float32(flat[place]), growing[place // vocabulary], place % vocabulary)
-            for place in ordered
-            if flat[place] > -np.inf
+            _Candidate(np.float32(flat[index]), growing[index // vocabulary], index % vocabulary)
+            for index in ordered
+            if flat[index] > -np.inf
         ]
 
     def _scores(self, beam: _Beam, logits: np.ndarray) -> np.ndarray:

@@ -237,5 +237,5 @@ class ChatSession:
 
 def conversation(system: str | None, *texts: str) -> list[Message]:
     """Return messages: `system`, if given, then the user's."""
-    told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return [*told, *({"role": "user", "content": text} for text in texts)]
+    history: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    return [*history, *({"role": "user", "content": text} for text in texts)]

@@ -99,9 +99,13 @@ def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
 
 def _problem(matcher: LLMatcher) -> str:
     """Return in words why a matcher is in error."""
-    told = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
+    message = " ".join(matcher.get_error().removesuffix(_NON_VERBOSE).split())
     # llguidance marks a dead end by masking all tokens except the one that ends a text.
-    return "the model has no token that may come next" if told == _DEAD_END else clipped(told, 300)
+    return (
+        "the model has no token that may come next"
+        if message == _DEAD_END
+        else clipped(message, 300)
+    )
 
 
 class Grammar:

@@ -77,12 +77,14 @@ def configured_sampling(
     """
     known = option_fields(Sampling)
     fields = asdict(_sampling_of(settings))
-    told = {name: value for name, value in given.items() if value is not None}
-    if not settings.get("do_sample") and not any(known[name].option.samples for name in told):
+    explicit = {name: value for name, value in given.items() if value is not None}
+    if not settings.get("do_sample") and not any(known[name].option.samples for name in explicit):
         drawn = {name for name, field in known.items() if field.option.samples}
         fields = {name: value for name, value in fields.items() if name not in drawn}
         fields["temperature"] = 0.0
-    return Sampling(**fields | {name: known[name].or_off(value) for name, value in told.items()})
+    return Sampling(
+        **fields | {name: known[name].or_off(value) for name, value in explicit.items()}
+    )
 
 
 def configured_suppression(settings: Mapping[str, object]) -> Suppression:

@@ -336,7 +336,7 @@ def _step(rows: Sequence[Row]) -> RaggedStep:
         if tokens:
             parts.append((text, tokens, text.length))
         first = text.length + len(tokens) + after
-        parts += [(text, (token,), first + place) for place, token in enumerate(guess)]
+        parts += [(text, (token,), first + offset) for offset, token in enumerate(guess)]
     return ragged_step(
         [np.array(tokens, np.int64) for _, tokens, _ in parts],
         [start for _, _, start in parts],

@@ -191,9 +191,9 @@ def _drawn(weights: np.ndarray, share: float) -> int:
     block = min(int(np.searchsorted(passed, target, side="right")), passed.size - 1)
     inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
     rest = target - float(passed[block - 1]) if block else target
-    place = block * _BLOCK + int(np.searchsorted(inside, rest, side="right"))
+    index = block * _BLOCK + int(np.searchsorted(inside, rest, side="right"))
     # Sums in another order may differ in their last bits.
-    return place if place < weights.size and weights[place] else int(weights.argmax())
+    return index if index < weights.size and weights[index] else int(weights.argmax())
 
 
 def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:

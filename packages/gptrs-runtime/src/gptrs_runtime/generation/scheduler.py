@@ -39,7 +39,7 @@ class _Work:
     """
 
     text: GeneratedText
-    place: tuple[int, int]
+    priority_key: tuple[int, int]
     copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
     when_read: WhenRead | None = None
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
@@ -138,8 +138,8 @@ class Scheduler:
         CacheBudgetError if the cache would not even hold the text alone.
         """
         self._cache.require(text.most_positions, self._chunk)
-        place = (-priority, next(self._count))
-        self._added.append(_Work(text, place, list(copies), when_read))
+        priority_key = (-priority, next(self._count))
+        self._added.append(_Work(text, priority_key, list(copies), when_read))
 
     def cancel(self, text: GeneratedText) -> None:
         """Take a text out, whether it has begun or not; nothing happens if it has ended."""
@@ -234,7 +234,7 @@ class Scheduler:
                 guesses = read.work.text.guesses
                 if guesses is not None and read.guess is not None:
                     rows = len(reads), len(logits)
-                    self._guesser.told(guesses, read.guess, accepted, rows)
+                    self._guesser.record_guess(guesses, read.guess, accepted, rows)
 
     def _guess(self, reads: Sequence[_Read]) -> None:
         """Guess the tokens after the next ones of texts with speculative decoding."""
@@ -255,7 +255,7 @@ class Scheduler:
 
     def _take_in(self) -> None:
         while self._added:
-            insort(self._waiting, self._added.popleft(), key=_place)
+            insort(self._waiting, self._added.popleft(), key=_priority_key)
 
     @property
     def _is_full(self) -> bool:
@@ -337,10 +337,10 @@ class Scheduler:
             work.when_read(work.pages)
             work.when_read = None
         while work.copies:
-            copy = _Work(work.copies.pop(0), work.place)
+            copy = _Work(work.copies.pop(0), work.priority_key)
             pages = None if self._is_full else self._cache.fork(work.pages)
             if pages is None:
-                insort(self._waiting, copy, key=_place)
+                insort(self._waiting, copy, key=_priority_key)
                 continue
             copy.pages = pages
             copy.text.start()
@@ -408,7 +408,7 @@ class Scheduler:
     def _wait_again(self, work: _Work) -> None:
         self._end(work)
         work.pages = TextPages((), [], [])
-        insort(self._waiting, work, key=_place)
+        insort(self._waiting, work, key=_priority_key)
 
     def _end(self, work: _Work) -> None:
         self._running.remove(work)
@@ -417,8 +417,8 @@ class Scheduler:
             work.text.guesses.close()
 
 
-def _place(work: _Work) -> tuple[int, int]:
-    return work.place
+def _priority_key(work: _Work) -> tuple[int, int]:
+    return work.priority_key
 
 
 def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
@@ -428,7 +428,7 @@ def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
     """
     if not unread:
         return {}
-    first, *others = sorted(unread, key=_place)
+    first, *others = sorted(unread, key=_priority_key)
     shares = {first: min(unread[first], room - room // 2)}
     room -= shares[first]
     for work in sorted(others, key=unread.__getitem__):

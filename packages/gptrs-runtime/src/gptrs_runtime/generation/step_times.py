@@ -60,15 +60,15 @@ class StepTimes:
         sizes = sorted(self._known)
         if not sizes:
             return None
-        place = bisect_left(sizes, rows)
+        index = bisect_left(sizes, rows)
         seconds = [self._known[size] for size in sizes]
-        if place == len(sizes):
+        if index == len(sizes):
             return seconds[-1] + (rows - sizes[-1]) * _UNKNOWN_ROW * min(seconds)
-        above = min(seconds[place:])
-        if place == 0 or sizes[place] == rows:
+        above = min(seconds[index:])
+        if index == 0 or sizes[index] == rows:
             return above
-        below = min(seconds[place - 1 :])
-        share = (rows - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
+        below = min(seconds[index - 1 :])
+        share = (rows - sizes[index - 1]) / (sizes[index] - sizes[index - 1])
         return below * (1 - share) + above * share
 
     def _forget(self) -> None:

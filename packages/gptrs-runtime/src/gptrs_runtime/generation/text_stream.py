@@ -41,9 +41,9 @@ class IncrementalDecoder:
         self._decode = decode
         self._tokens: list[int] = []
         """The last tokens, from the beginning of a piece on."""
-        self._told = 0
+        self._emitted = 0
         """How many characters are in the pieces so far."""
-        self._told_text = ""
+        self._emitted_text = ""
         self.held = 0
         """How many characters are held back before those that are not whole."""
 
@@ -51,21 +51,21 @@ class IncrementalDecoder:
         """Return the text that `token` completes, possibly empty."""
         self._tokens.append(token)
         text = self._decode(self._tokens)
-        piece = text[len(self._told_text) :]
+        piece = text[len(self._emitted_text) :]
         if not piece or piece.endswith(INCOMPLETE):
             self.held = len(piece.rstrip(INCOMPLETE))
             return ""
         self.held = 0
         if len(self._tokens) > _WINDOW:
-            del self._tokens[: self._told]
+            del self._tokens[: self._emitted]
             text = self._decode(self._tokens)
-        self._told, self._told_text = len(self._tokens), text
+        self._emitted, self._emitted_text = len(self._tokens), text
         return piece
 
     def finish(self) -> str:
         """Return the text that was held back; incomplete bytes show as U+FFFD."""
-        text = self._decode(self._tokens)[len(self._told_text) :]
-        self._tokens, self._told, self._told_text = [], 0, ""
+        text = self._decode(self._tokens)[len(self._emitted_text) :]
+        self._tokens, self._emitted, self._emitted_text = [], 0, ""
         return text
 
 
@@ -84,21 +84,21 @@ class TokenOffsets:
     ) -> None:
         self._decoder = IncrementalDecoder(decode)
         self._bytes_of = bytes_of
-        self._told = 0
+        self._emitted = 0
         self._held = b""
         """Bytes of tokens that the decoder holds back."""
 
     def push(self, token: int) -> int:
         """Return the offset of a token."""
         own, held, characters = self._bytes_of(token), self._held, self._decoder.held
-        start = self._told + min(_whole_characters(held), characters)
+        start = self._emitted + min(_whole_characters(held), characters)
         piece = self._decoder.push(token)
-        self._told += len(piece)
+        self._emitted += len(piece)
         self._held = b"" if piece else held + own
         with suppress(UnicodeDecodeError):
             text = own.decode()
             if text and piece.endswith(text):
-                return self._told - len(text)
+                return self._emitted - len(text)
         return start
 
 

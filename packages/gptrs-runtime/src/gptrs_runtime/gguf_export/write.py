@@ -160,10 +160,10 @@ def _joined(merge: str | Sequence[str]) -> str:
 
 def _scores(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
     """Return scores by which tokens are merged in the order of `merges`."""
-    place: dict[str, int] = {}
+    rank: dict[str, int] = {}
     for number, merge in enumerate(merges):
-        place.setdefault(merge.replace(" ", ""), number)
-    scores = [-float(place[token]) if token in place else _UNKNOWN_SCORE for token in tokens]
+        rank.setdefault(merge.replace(" ", ""), number)
+    scores = [-float(rank[token]) if token in rank else _UNKNOWN_SCORE for token in tokens]
     return np.array(scores, np.float32)
 
 

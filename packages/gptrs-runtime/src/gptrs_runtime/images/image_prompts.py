@@ -82,8 +82,10 @@ def picture_of(
 
     `identity` says what `values` does.
     """
-    told = f"{identity} {levels.shape}".encode()
-    digest = hashlib.blake2b(told + np.ascontiguousarray(levels).tobytes(), digest_size=32).digest()
+    identified = f"{identity} {levels.shape}".encode()
+    digest = hashlib.blake2b(
+        identified + np.ascontiguousarray(levels).tobytes(), digest_size=32
+    ).digest()
     with _lock:
         found = _known.get(digest)
         if found is None:
@@ -105,18 +107,18 @@ class PicturedTokens(Sequence[int]):
 
         UsageError unless their number matches.
         """
-        places = [place for place, token in enumerate(tokens) if token < 0]
-        if len(places) != len(pictures) * count or count > _MOST_VECTORS:
+        positions = [position for position, token in enumerate(tokens) if token < 0]
+        if len(positions) != len(pictures) * count or count > _MOST_VECTORS:
             raise UsageError(
                 f"{len(pictures)} pictures of {count} vectors need {len(pictures) * count} tokens,"
-                f" the prompt has {len(places)}",
+                f" the prompt has {len(positions)}",
                 hint="leave tokens that stand for images out of your texts",
             )
         self.pictures = tuple(pictures)
         self.shown = tuple(-1 - token if token < 0 else token for token in tokens)
         self._tokens = list(tokens)
-        for index, place in enumerate(places):
-            self._tokens[place] = pictures[index // count].first + index % count
+        for index, position in enumerate(positions):
+            self._tokens[position] = pictures[index // count].first + index % count
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -147,9 +149,9 @@ def seen(lm: ImageLM, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
     Vectors are f32 [N, E], and zeros where the third, i1 [N], is false.
     """
     given = tokens >= FIRST_PICTURE
-    numbers, places = np.divmod(tokens[given] - FIRST_PICTURE, _MOST_VECTORS)
+    numbers, positions = np.divmod(tokens[given] - FIRST_PICTURE, _MOST_VECTORS)
     found = {int(number): _pictures[int(number)].vectors(lm) for number in np.unique(numbers)}
-    rows = np.stack([found[int(n)][int(p)] for n, p in zip(numbers, places, strict=True)])
+    rows = np.stack([found[int(n)][int(p)] for n, p in zip(numbers, positions, strict=True)])
     vectors = np.zeros((len(tokens), rows.shape[1]), np.float32)
     vectors[given] = rows
     return np.where(given, np.int64(lm.image_token), tokens), vectors, given

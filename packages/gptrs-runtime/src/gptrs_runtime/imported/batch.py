@@ -240,14 +240,14 @@ def _stored(model: ImportedModel, paths: Sequence[Path], key: str | None) -> dic
                 )
             for name in names if key is None else [key]:
                 alone = len(model.inputs) == 1 and (len(names) == 1 or key is not None)
-                place = next(iter(model.inputs)) if alone else name
-                if place not in model.inputs:
+                target = next(iter(model.inputs)) if alone else name
+                if target not in model.inputs:
                     raise UsageError(
                         f"the model has no input {quoted(name)}", hint=f"it takes {_listed(model)}"
                     )
-                if place in found:
-                    raise UsageError(f"`{model.inputs[place]}` is given twice")
-                found[place] = archive.read(name)
+                if target in found:
+                    raise UsageError(f"`{model.inputs[target]}` is given twice")
+                found[target] = archive.read(name)
     return found
 
 

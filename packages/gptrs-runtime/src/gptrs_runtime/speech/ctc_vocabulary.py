@@ -83,14 +83,14 @@ class CTCVocabulary:
     def _runs(self, numbers: Sequence[int]) -> list[tuple[str, int, int, int]]:
         """Return the runs of equal tokens, with their first and end frames, and their token."""
         found: list[tuple[str, int, int, int]] = []
-        place = 0
+        index = 0
         named = ((self.tokens.get(number, self.unknown), number) for number in numbers)
         for token, group in groupby(named, lambda each: each[0]):
             same = list(group)
             if token != self.blank:
                 char = self.space if token == self.delimiter else token
-                found.append((char, place, place + len(same), same[0][1]))
-            place += len(same)
+                found.append((char, index, index + len(same), same[0][1]))
+            index += len(same)
         return found
 
 

@@ -98,13 +98,13 @@ def resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     reach = half // up + 1
     padded = np.concatenate([np.zeros(reach + 1), samples, np.zeros(reach + 1)])
     for phase in range(min(up, count)):
-        places = np.arange(phase, count, up) * down  # positions in the upsampled signal
-        first = places // up
-        offset = int(places[0] - first[0] * up)
+        positions = np.arange(phase, count, up) * down  # positions in the upsampled signal
+        first = positions // up
+        offset = int(positions[0] - first[0] * up)
         steps = np.arange(-reach, reach + 1)
         index = half + offset - steps * up
         kept = (index >= 0) & (index < taps.size)
-        total = np.zeros(places.size)
+        total = np.zeros(positions.size)
         for step, tap in zip(steps[kept], taps[index[kept]], strict=True):
             total += tap * padded[np.minimum(first + step + reach + 1, padded.size - 1)]
         found[phase::up] = total
@@ -163,8 +163,8 @@ def quiet_parts(samples: np.ndarray, rate: int, most: int) -> Iterator[tuple[int
         loud = np.square(samples[first : start + most].astype(np.float64))
         sums = np.concatenate([[0.0], np.cumsum(loud)])
         width = min(quiet, loud.size)
-        place = int(np.argmin(sums[width:] - sums[:-width]))
-        end = first + place + (width + 1) // 2
+        position = int(np.argmin(sums[width:] - sums[:-width]))
+        end = first + position + (width + 1) // 2
         yield start, end
         start = end
     yield start, samples.size

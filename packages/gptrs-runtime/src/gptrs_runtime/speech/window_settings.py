@@ -154,10 +154,12 @@ def _forced(fields: Fields) -> list[int]:
     name = "forced_decoder_ids"
     pairs = fields.get(name, [])
     found: list[int] = []
-    for place, pair in enumerate(cast("list[object]", pairs) if isinstance(pairs, list) else [0]):
+    for position, pair in enumerate(
+        cast("list[object]", pairs) if isinstance(pairs, list) else [0]
+    ):
         entry = cast("list[object]", pair) if isinstance(pair, list) else []
         token = entry[1] if len(entry) == 2 else "none"
-        if not entry or entry[0] != place + 1 or not (token is None or isinstance(token, int)):
+        if not entry or entry[0] != position + 1 or not (token is None or isinstance(token, int)):
             raise fields.error(name, "must be a list of positions and tokens")
         found.append(-1 if token is None else token)
     return found

@@ -47,19 +47,19 @@ def transcribe_windows(
     writer = _Writer(model, settings, fallback, begin)
     segments: list[Segment] = []
     windows: list[Window] = []
-    place = 0
-    while place < frames:
+    frame = 0
+    while frame < frames:
         if progress is not None:
-            progress(place / _FRAMES_PER_SECOND, frames / _FRAMES_PER_SECOND)
-        known = min(hearer.frames, max(frames, hearer.frames) - place)
-        text, is_silent = writer.written(_window(features, place, hearer.frames))
-        windows.append(_shown(text, place, min(known, frames - place), is_silent=is_silent))
+            progress(frame / _FRAMES_PER_SECOND, frames / _FRAMES_PER_SECOND)
+        known = min(hearer.frames, max(frames, hearer.frames) - frame)
+        text, is_silent = writer.written(_window(features, frame, hearer.frames))
+        windows.append(_shown(text, frame, min(known, frames - frame), is_silent=is_silent))
         parts, done = ([], known)
         if not is_silent:
             parts, done = parts_of(text.tokens, settings.first_time, known)
-        segments += [_segment(model, settings, part, place) for part in parts]
+        segments += [_segment(model, settings, part, frame) for part in parts]
         writer.remember(parts, text.temperature)
-        place += done or known
+        frame += done or known
     if progress is not None:
         progress(frames / _FRAMES_PER_SECOND, frames / _FRAMES_PER_SECOND)
     joined = "".join(segment.text for segment in segments)
@@ -67,9 +67,9 @@ def transcribe_windows(
     return Transcription(joined, settings.language, seconds, tuple(segments), tuple(windows))
 
 
-def _window(features: np.ndarray, place: int, frames: int) -> np.ndarray:
-    """Return the features f32 [1, mels, frames] from `place` on, with zeros after the end."""
-    part = features[:, place : place + frames]
+def _window(features: np.ndarray, frame: int, frames: int) -> np.ndarray:
+    """Return the features f32 [1, mels, frames] from `frame` on, with zeros after the end."""
+    part = features[:, frame : frame + frames]
     return np.pad(part, ((0, 0), (0, frames - part.shape[1])))[None]
 
 
@@ -175,13 +175,13 @@ class _Writer:
 
 def _pieces(tokens: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield tokens in pieces of few different sizes: programs are compiled for each size."""
-    place = 0
-    while len(tokens) - place > _SHORT:
-        size = 1 << ((len(tokens) - place).bit_length() - 1)
-        yield tokens[place : place + size]
-        place += size
-    if place < len(tokens):
-        yield tokens[place:]
+    frame = 0
+    while len(tokens) - frame > _SHORT:
+        size = 1 << ((len(tokens) - frame).bit_length() - 1)
+        yield tokens[frame : frame + size]
+        frame += size
+    if frame < len(tokens):
+        yield tokens[frame:]
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -199,17 +199,17 @@ def _log_probability(logits: np.ndarray, token: int, sampling: Sampling) -> floa
     return float(found[token] - np.log(np.exp(kept).sum()))
 
 
-def _segment(model: LoadedModel, settings: WindowSettings, part: Part, place: int) -> Segment:
-    """Return a part of the window that begins at the frame `place`."""
-    offset = place / _FRAMES_PER_SECOND
+def _segment(model: LoadedModel, settings: WindowSettings, part: Part, frame: int) -> Segment:
+    """Return a part of the window that begins at the frame `frame`."""
+    offset = frame / _FRAMES_PER_SECOND
     words = [token for token in part.tokens if token < settings.end]
     text = model.tokenizer.decode(words) if model.has_tokenizer else ""
     start, end = (round(offset + steps * SECONDS, 3) for steps in (part.start, part.end))
     return Segment(start, end, text, part.tokens)
 
 
-def _shown(text: _Text, place: int, frames: int, *, is_silent: bool) -> Window:
-    times = (place / _FRAMES_PER_SECOND, (place + frames) / _FRAMES_PER_SECOND)
+def _shown(text: _Text, frame: int, frames: int, *, is_silent: bool) -> Window:
+    times = (frame / _FRAMES_PER_SECOND, (frame + frames) / _FRAMES_PER_SECOND)
     return Window(
         *times,
         temperature=text.temperature,

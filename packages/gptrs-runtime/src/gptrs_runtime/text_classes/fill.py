@@ -189,17 +189,19 @@ def fill(
     if isinstance(texts, str) or not texts or batch_size < 1 or top_k < 1:
         raise UsageError("`fill` needs a list of texts, and a batch and `top_k` of at least 1")
     rows = whole_texts(model, texts)
-    places = _masked(model, [row.tokens for row in rows])
+    positions = _masked(model, [row.tokens for row in rows])
     found: list[list[tuple[Filling, ...]]] = [[] for _ in texts]
     done, tokens = 0, [row.tokens for row in rows]
     for batch in text_batches(tokens, batch_size, model.backend, lm.context_length):
         if progress is not None:
             progress(done, len(texts))
         length = batch.tokens.shape[1]
-        flat = [i * length + place for i, row in enumerate(batch.rows) for place in places[row]]
+        flat = [
+            i * length + position for i, row in enumerate(batch.rows) for position in positions[row]
+        ]
         logits = iter(lm.predict_tokens(batch.tokens, batch.mask, np.array(flat)))
         for row in batch.rows:
-            found[row] = [_best(model, next(logits), top_k) for _ in places[row]]
+            found[row] = [_best(model, next(logits), top_k) for _ in positions[row]]
         done += len(batch.rows)
     if progress is not None:
         progress(done, len(texts))
@@ -209,11 +211,13 @@ def fill(
 def _masked(model: LoadedModel, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     mask = mask_of(model)
     number = model.tokenizer.number(mask)
-    places = [[place for place, token in enumerate(row) if token == number] for row in rows]
-    for index, own in enumerate(places):
+    positions = [
+        [position for position, token in enumerate(row) if token == number] for row in rows
+    ]
+    for index, own in enumerate(positions):
         if not own:
             raise UsageError(f"text {index} has no masked position", hint=f"write {quoted(mask)}")
-    return places
+    return positions
 
 
 def _best(model: LoadedModel, logits: np.ndarray, top_k: int) -> tuple[Filling, ...]:

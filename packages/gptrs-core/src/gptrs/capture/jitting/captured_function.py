@@ -62,9 +62,9 @@ def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> Usage
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _CORE not in Path(frame.filename).parents]
     frame = (own or frames)[-1]
-    places = ", ".join(plan.place(number) for number in sorted(error.symbols))
+    described = ", ".join(plan.where(number) for number in sorted(error.symbols))
     return UsageError(
-        f"`{function}` needs the number behind {places} at {frame.filename}:{frame.lineno},"
+        f"`{function}` needs the number behind {described} at {frame.filename}:{frame.lineno},"
         f" `{frame.line}`: {plan.named(error.question)}",
         hint="leave the axis out of `dynamic`, or use only +, -, * and comparisons",
     )
@@ -74,7 +74,7 @@ def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> Usage
 
 
 _numbers = itertools.count(1)
-_told: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", default=None)
+_recorded: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", default=None)
 """The records of the open capture."""
 
 
@@ -92,8 +92,8 @@ class Recording:
 
     def tell(self, name: str, value: Tensor) -> None:
         """Record a tensor; a repeated name gets a number, `name@1`."""
-        told = _told.get()
-        target = self.found if told is None else told  # in eager mode there is no capture
+        recorded = _recorded.get()
+        target = self.found if recorded is None else recorded  # in eager mode there is no capture
         key, again = name, 0
         while key in target:
             again += 1
@@ -132,12 +132,12 @@ def recording(wanted: Recording) -> Generator[None]:
 @contextmanager
 def telling() -> Generator[dict[str, Tensor]]:
     """Scope of a capture: yields the tensors that are recorded in it."""
-    told: dict[str, Tensor] = {}
-    token = _told.set(told)
+    recorded: dict[str, Tensor] = {}
+    token = _recorded.set(recorded)
     try:
-        yield told
+        yield recorded
     finally:
-        _told.reset(token)
+        _recorded.reset(token)
 
 
 _contexts: list[Callable[[], Hashable]] = []
@@ -264,10 +264,10 @@ class CapturedFunction:
         ]
         try:
             tensors = [Tensor(argument) for argument in arguments]
-            with telling() as told:
+            with telling() as recorded:
                 returned = self._captured_call(call, tensors)
             if active_recording() is not None:
-                returned = (returned, told)  # `Jitted` takes them apart again
+                returned = (returned, recorded)  # `Jitted` takes them apart again
             results: list[Tensor] = []
             outputs = self._result_structure(returned, results)
         except UnknownSizeError as error:

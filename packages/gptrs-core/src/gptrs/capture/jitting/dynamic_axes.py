@@ -262,11 +262,11 @@ class DynamicDim:
     name: str
     more: int
     """The size minus that of `name`."""
-    place: str
+    where: str
     """The tensor in Python notation, for errors."""
 
     def __str__(self) -> str:
-        return f"axis {self.axis} of `{self.place}`"
+        return f"axis {self.axis} of `{self.where}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +294,10 @@ class AxisPlan:
         UsageError if a tensor has another rank than its axes, and where equal names have other
         sizes.
         """
-        for tensor, (rank, place) in self.ranks.items():
+        for tensor, (rank, where) in self.ranks.items():
             if types[tensor].rank != rank:
                 raise UsageError(
-                    f"`dynamic` of `{self.function}` names {rank} axes of `{place}`, which is a"
+                    f"`dynamic` of `{self.function}` names {rank} axes of `{where}`, which is a"
                     f" `{types[tensor]}`"
                 )
         sizes = tuple([types[dim.tensor].shape[dim.axis] for dim in self.alone])
@@ -338,7 +338,7 @@ class AxisPlan:
 
         return _SYMBOL.sub(name, text)
 
-    def place(self, number: int) -> str:
+    def where(self, number: int) -> str:
         """Return where a symbol gets its size, for errors."""
         return f"`{self.names[number]}`, {self.alone[number]}"
 
@@ -378,10 +378,10 @@ class DynamicAxes:
         first = 0
         for slot, structure in zip(shape.slots, structures, strict=True):
             tree = self._axes.get(slot.label, self._axes.get(slot.owner))
-            for tensor, axes, place in self._of_tensors(tree, structure, first, slot.label):
-                ranks[tensor] = len(axes), place
+            for tensor, axes, where in self._of_tensors(tree, structure, first, slot.label):
+                ranks[tensor] = len(axes), where
                 dims += [
-                    DynamicDim(tensor, axis, *self._parsed(name), place)
+                    DynamicDim(tensor, axis, *self._parsed(name), where)
                     for axis, name in enumerate(axes)
                     if name is not None
                 ]
@@ -399,36 +399,36 @@ class DynamicAxes:
         return AxisPlan(self._function, names, first_dims, tuple(dims), axes, ranks)
 
     def _of_tensors(
-        self, tree: AxesTree, structure: Structure, first: int, place: str
+        self, tree: AxesTree, structure: Structure, first: int, where: str
     ) -> Iterator[tuple[int, Axes, str]]:
         """Yield the position, the axes and the path of each tensor of an argument."""
         if tree is None or isinstance(structure, Static):
             return
         if structure is LEAF:
             if not _is_axes(tree):
-                raise self._misfit(place)
-            yield first, tree, place
+                raise self._misfit(where)
+            yield first, tree, where
             return
         node, rest, *parts = cast("tuple[PytreeNode, object, *tuple[Structure, ...]]", structure)
-        trees = [tree] * len(parts) if _is_axes(tree) else self._parts(tree, node, rest, place)
+        trees = [tree] * len(parts) if _is_axes(tree) else self._parts(tree, node, rest, where)
         if len(trees) != len(parts):
-            raise self._misfit(place)
+            raise self._misfit(where)
         labels = node.labels(cast("None", rest), len(parts))
         for part, below, label in zip(parts, trees, labels, strict=True):
-            yield from self._of_tensors(below, part, first, place + label)
+            yield from self._of_tensors(below, part, first, where + label)
             first += count_tensors(part)
 
     def _parts(
-        self, tree: AxesTree, node: PytreeNode, rest: object, place: str
+        self, tree: AxesTree, node: PytreeNode, rest: object, where: str
     ) -> Sequence[AxesTree]:
         if isinstance(node, SequenceNode) and type(tree) not in (tuple, list):
-            raise self._misfit(place)
+            raise self._misfit(where)
         try:
             parts, found = node.flatten(tree)
         except (Refusal, TypeError, AttributeError):
-            raise self._misfit(place) from None
+            raise self._misfit(where) from None
         if found != rest:
-            raise self._misfit(place)
+            raise self._misfit(where)
         return parts
 
     def _parsed(self, name: str) -> tuple[str, int]:
@@ -440,9 +440,9 @@ class DynamicAxes:
             )
         return found[1], int(found[2] or 0)
 
-    def _misfit(self, place: str) -> UsageError:
+    def _misfit(self, where: str) -> UsageError:
         return UsageError(
-            f"`dynamic` of `{self._function}` is not nested like `{place}`",
+            f"`dynamic` of `{self._function}` is not nested like `{where}`",
             hint="give each tensor a tuple of names, or one tuple for all tensors of an argument",
         )
 

@@ -187,8 +187,8 @@ class Jitted(Generic[Parameters, Result]):
         recording = active_recording()
         if recording is None:
             return cast("Result", result)
-        result, told = cast("tuple[Result, dict[str, Tensor]]", result)
-        recording.deliver(told)
+        result, recorded = cast("tuple[Result, dict[str, Tensor]]", result)
+        recording.deliver(recorded)
         return result
 
     def pin(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> PinnedCall | None:

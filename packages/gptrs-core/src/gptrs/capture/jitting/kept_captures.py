@@ -155,13 +155,13 @@ class CaptureRecord:
 
         `optimized` is the name of the program that it became, `decided` the guards of that.
         """
-        places = {leaf: position for position, leaf in enumerate(self.closure.leaves)}
+        indices = {leaf: position for position, leaf in enumerate(self.closure.leaves)}
         sources = other_sources(self.packages)
         if (
             sources is None
             or backend is not self.backend
             or execute.values_read() != self.reads
-            or not all(leaf in places for leaf in interface.bound)
+            or not all(leaf in indices for leaf in interface.bound)
         ):
             return
         try:
@@ -172,7 +172,7 @@ class CaptureRecord:
         kept = KeptCapture(
             optimized,
             decided,
-            tuple([places[leaf] for leaf in interface.bound]),
+            tuple([indices[leaf] for leaf in interface.bound]),
             outputs,
             tuple(interface.output_types),
             sources,

@@ -175,27 +175,27 @@ class RepeatedCalls:
         """
         numbers: dict[Hashable, int] = {}
         sources: list[Source] = []
-        places: list[_Place] = []
+        wiring: list[_Slot] = []
         for tensor in tensors:
             source, ops = _weight_below(tensor.source)
             same = (source.node, source.index) if isinstance(source, Captured) else source
-            place = numbers.setdefault(same, len(numbers))
-            places.append((place, ops))
-            if place == len(sources):
+            slot = numbers.setdefault(same, len(numbers))
+            wiring.append((slot, ops))
+            if slot == len(sources):
                 sources.append(source)
         signature = tuple([(source.type, source.backend) for source in sources])
-        full = key, tuple(places), signature
+        full = key, tuple(wiring), signature
         found = self._known.get(full, _NEW)  # hashing a block takes long: once a call
         if found is _NEW:
-            found = self._known[full] = _captured(name, sources, places, block)
+            found = self._known[full] = _captured(name, sources, wiring, block)
         if not isinstance(found, _Repeated):
             return None
-        inputs = [Tensor(sources[place]) for place in found.used]
+        inputs = [Tensor(sources[slot]) for slot in found.used]
         op = Call(FunctionName(found.functions[-1].name))
         return apply_many(op, *inputs, functions=found.functions), found.rest
 
 
-_Place = tuple[int, tuple[Op, ...]]
+_Slot = tuple[int, tuple[Op, ...]]
 """A tensor of a call: the number of the source that it is made of, and the ops that make it."""
 
 _MOST_OPS = 4
@@ -224,12 +224,12 @@ def _weight_below(source: Source) -> tuple[Source, tuple[Op, ...]]:
 
 
 def _captured(
-    name: str, sources: Sequence[Source], places: Sequence[_Place], block: Block
+    name: str, sources: Sequence[Source], wiring: Sequence[_Slot], block: Block
 ) -> _Repeated | None:
     rest: list[Hashable] = []
 
     def run(arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        tensors = [reduce(_applied, ops, arguments[place]) for place, ops in places]
+        tensors = [reduce(_applied, ops, arguments[slot]) for slot, ops in wiring]
         results, other = block(iter(tensors))
         rest.append(other)
         return results

@@ -9,7 +9,7 @@ from itertools import pairwise
 from gptrs.backend.contract import InputRole
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
-from gptrs.ir.specialize import symbol_places
+from gptrs.ir.specialize import symbol_sources
 from gptrs.optimizer.evaluation import CHEAP, Definitions
 from gptrs.quick_dataclass import dataclass
 
@@ -160,15 +160,17 @@ class _Cutter:
         Where no such value is alive any more, a parameter is kept for it.
         """
         params = list(self._region.params)
-        places = symbol_places(params)
+        sources = symbol_sources(params)
         alive = [*params]
         found: list[list[Value]] = []
         for position, group in enumerate(self._groups):
             alive = [v for v in alive if self._last_use.get(v, -1) >= position]
-            told = symbol_places(alive)
-            kept = {number: params[at] for number, (at, _) in places.items() if number not in told}
+            known = symbol_sources(alive)
+            kept = {
+                number: params[at] for number, (at, _) in sources.items() if number not in known
+            }
             self._last_use |= dict.fromkeys(kept.values(), position)
-            tellers = {number: alive[at] for number, (at, _) in told.items()} | kept
+            tellers = {number: alive[at] for number, (at, _) in known.items()} | kept
             found.append(list(dict.fromkeys(tellers.values())))
             alive += [*kept.values(), *(value for made in group for value in made.results)]
         return found

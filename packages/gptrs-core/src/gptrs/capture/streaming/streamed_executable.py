@@ -19,7 +19,7 @@ from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
 from gptrs.errors import GptrsError, ModelError
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import symbol_places
+from gptrs.ir.specialize import symbol_sources
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs.quick_dataclass import dataclass
 
@@ -65,7 +65,7 @@ def streamed_executable(
     ]
     starts = borders(region, streamed, streaming.share)
     pieces = cut(program, roles, streamed, starts)
-    return StreamedExecutable(pieces, compile_, streaming.prefetch, symbol_places(region.params))
+    return StreamedExecutable(pieces, compile_, streaming.prefetch, symbol_sources(region.params))
 
 
 class StreamedExecutable(Executable):
@@ -79,13 +79,13 @@ class StreamedExecutable(Executable):
         pieces: Segments,
         compile_: Compile,
         prefetch: int,
-        places: Mapping[int, tuple[int, int]],
+        symbol_inputs: Mapping[int, tuple[int, int]],
     ) -> None:
         """Compile each part; while one runs, prefetch the weights of the part `prefetch` later.
 
-        `places` has the input and the axis that each symbol is read from, none without symbols.
+        `symbol_inputs` maps each symbol to its input and axis, empty without symbols.
         """
-        self._places = places
+        self._symbol_inputs = symbol_inputs
         self._parts = [
             _Part(compile_(part.program, part.roles), part, _rows(part)) for part in pieces.parts
         ]
@@ -120,7 +120,7 @@ class StreamedExecutable(Executable):
         values: list[_Value] = [*inputs, *[None] * (self._count - len(inputs))]
         sizes = {
             number: cast("Buffer", inputs[position]).shape[axis]
-            for number, (position, axis) in self._places.items()
+            for number, (position, axis) in self._symbol_inputs.items()
         }
         streamed = [part.streamed(values, sizes) for part in self._parts]
         _require_room(streamed)

@@ -134,10 +134,10 @@ CAST_FOLDING = RewritePass(
 
 
 late_cast, read = calls(Cast), calls(Take, Gather, DynamicSlice)
-places = Operand("places")
+indices = Operand("places")
 
 
-@rewrite(read(late_cast(x, dtype=b), places))
+@rewrite(read(late_cast(x, dtype=b), indices))
 def read_of_cast(m: Match, emit: Emitter) -> Value | Declined:
     """f(cast(x, b), i) -> cast(f(x, i), b) where f moves elements and b is no narrower than x
 
@@ -151,7 +151,7 @@ def read_of_cast(m: Match, emit: Emitter) -> Value | Declined:
         return Declined("its dims are symbolic")
     if m.type.is_static and m.type.size > source.size:
         return Declined(f"{m.type.size} elements are read of {source.size}")
-    return emit(Cast(wider), emit(m[read], m[x], m[places]))
+    return emit(Cast(wider), emit(m[read], m[x], m[indices]))
 
 
 LATE_CASTS = RewritePass("late-casts", (read_of_cast,))

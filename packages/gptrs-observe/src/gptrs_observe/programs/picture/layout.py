@@ -148,11 +148,11 @@ def _sort_row(
     row: list[int], fixed: Sequence[int], neighbours: dict[int, list[tuple[int, float]]]
 ) -> None:
     """Sort `row` by the mean position of the neighbours in the adjacent row `fixed`."""
-    place = {vertex: position for position, vertex in enumerate(fixed)}
+    column = {vertex: position for position, vertex in enumerate(fixed)}
     keys: dict[int, float] = {}
     for position, vertex in enumerate(row):
-        places = [place[other] + port for other, port in neighbours.get(vertex, ())]
-        keys[vertex] = sum(places) / len(places) if places else position
+        columns = [column[other] + port for other, port in neighbours.get(vertex, ())]
+        keys[vertex] = sum(columns) / len(columns) if columns else position
     row.sort(key=keys.__getitem__)
 
 
@@ -167,11 +167,11 @@ def _links_by_row(layers: Layers) -> list[list[Link]]:
 
 def _crossings(rows: Sequence[Sequence[int]], links: Sequence[Sequence[Link]]) -> int:
     """Return the number of pairs of links that cross."""
-    place = {vertex: position for row in rows for position, vertex in enumerate(row)}
+    column = {vertex: position for row in rows for position, vertex in enumerate(row)}
     total = 0
     for between in links:
         ends = sorted(
-            (place[link.upper] + link.upper_port, place[link.lower] + link.lower_port)
+            (column[link.upper] + link.upper_port, column[link.lower] + link.lower_port)
             for link in between
         )
         seen: list[float] = []
@@ -229,7 +229,7 @@ class _Size:
     regions: tuple[Placed, ...]
 
 
-def place(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
+def column(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
     """Lay out a diagram and everything within it, with its top left corner at (x, y)."""
     sizes = [_size(node) for node in diagram.nodes]
     layers = layers_of(diagram)
@@ -269,7 +269,7 @@ def _size(node: DiagramNode) -> _Size:
     regions: list[Placed] = []
     offset = float(PADDING)
     for inner in node.inner:
-        placed = place(inner)
+        placed = column(inner)
         regions.append(_moved(placed, offset, 0))
         offset += placed.width + PADDING
     width = max(len(line) for line in lines) * CHARACTER + 2 * PADDING
@@ -380,6 +380,6 @@ def _pull(
             mean = (place_ * weight_ + block[0] * block[1]) / total
             block = (mean, total, count + block[2])
         blocks.append(block)
-    places = [place_ for place_, _, count in blocks for _ in range(count)]
-    for vertex, place_, offset in zip(row, places, gap, strict=True):
+    columns = [place_ for place_, _, count in blocks for _ in range(count)]
+    for vertex, place_, offset in zip(row, columns, gap, strict=True):
         centers[vertex] = place_ + offset

@@ -50,7 +50,7 @@ class Odds:
         """The probability."""
         return self._hits / self._tries
 
-    def told(self, proposed: int, accepted: int) -> None:
+    def record_guess(self, proposed: int, accepted: int) -> None:
         """Record a guess whose first `accepted` of `proposed` tokens were right."""
         self._hits = self._hits * _MEMORY + accepted
         self._tries = self._tries * _MEMORY + accepted + (accepted < proposed)
@@ -72,7 +72,7 @@ class Balance:
         """Return whether a text with so many new tokens may continue guessing."""
         return self._won > -(_ALLOWANCE + _SHARE * tokens)
 
-    def told(self, saved: float, cost: float) -> None:
+    def record_guess(self, saved: float, cost: float) -> None:
         """Take in what a guess has saved and cost, in steps of one token."""
         self._won = min(_MOST_WON, self._won + saved - cost)
 

@@ -59,7 +59,7 @@ class PromptLookup:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._tokens = list(prompt)
-        self._places: dict[tuple[int, ...], int] = {}
+        self._positions: dict[tuple[int, ...], int] = {}
         """The position after each sequence, except the one at the end of the text."""
         self._indexed = 0
         self._odds = (Odds(1, 2), Odds(2, 3), Odds(3, 3.5))
@@ -73,7 +73,7 @@ class PromptLookup:
         tokens = self._tokens
         self._index()
         for size in (_LONG, _SHORT):
-            start = self._places.get(tuple(tokens[-size:]))
+            start = self._positions.get(tuple(tokens[-size:]))
             if start is not None:
                 return Match(start, self._odds[self._kind(start)])
         return None
@@ -90,7 +90,7 @@ class PromptLookup:
         for end in range(self._indexed, len(tokens)):
             for size in (_LONG, _SHORT):
                 if end >= size:
-                    self._places[tuple(tokens[end - size : end])] = end
+                    self._positions[tuple(tokens[end - size : end])] = end
         self._indexed = len(tokens)
 
     def _kind(self, start: int) -> int:
@@ -229,7 +229,7 @@ class Guesser:
         """Record the time of a step of so many rows, all with logits."""
         self._times.record(rows, seconds)
 
-    def told(
+    def record_guess(
         self, guesses: TextGuesses, guess: Guess, accepted: int, rows: tuple[int, int]
     ) -> None:
         """Take in how many tokens of a guess came true.
@@ -237,7 +237,7 @@ class Guesser:
         `rows` are the numbers of rows without guesses and with all of them.
         """
         proposed = len(guess.tokens)
-        guess.odds.told(proposed, accepted)
+        guess.odds.record_guess(proposed, accepted)
         guesses.counts += GuessCounts(proposed, accepted)
         plain, whole = (self._times.estimate(count) for count in rows)
         if plain is None or whole is None:
@@ -247,4 +247,4 @@ class Guesser:
         draft = guesses.draft
         if draft is not None and guess.odds is draft.odds:
             spent += proposed * (draft.cache.times.estimate(1) or 0.0)
-        guesses.balance.told(accepted, rows[0] * spent / plain)
+        guesses.balance.record_guess(accepted, rows[0] * spent / plain)

@@ -66,8 +66,8 @@ class PrefixIndex:
     def root(self, family: int) -> Block:
         """Return the block before the first tokens of the texts of a family."""
         if family not in self._roots:
-            told = self._identity + family.to_bytes(8, "little")
-            digest = hashlib.blake2b(told, digest_size=16).digest()
+            content = self._identity + family.to_bytes(8, "little")
+            digest = hashlib.blake2b(content, digest_size=16).digest()
             self._roots[family] = Block(None, (-1 - family,), digest, self._groups)
         return self._roots[family]
 
@@ -76,12 +76,12 @@ class PrefixIndex:
 
         A hash that another text has, too, is no match: tokens are compared up to the root.
         """
-        told = tuple(tokens)
-        digest = block_digest(parent.digest, told)
+        content = tuple(tokens)
+        digest = block_digest(parent.digest, content)
         found = self._blocks.get(digest)
-        if found is not None and found.tokens == told and found.follows(parent):
+        if found is not None and found.tokens == content and found.follows(parent):
             return found
-        return Block(parent, told, digest, self._groups)
+        return Block(parent, content, digest, self._groups)
 
     def add(self, block: Block) -> bool:
         """Index a block that got its first page; False if another text has the same hash."""
