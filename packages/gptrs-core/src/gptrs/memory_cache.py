@@ -91,7 +91,7 @@ class MemoryCache(Generic[K, V, R]):
         return cast("R", None)
 
     def added(self, key: K) -> None:
-        """Hear of an entry."""
+        """Handle the insertion of an entry."""
 
     def dropped(self, key: K, *, refused: bool) -> None:
         """Handle the eviction of an entry, or its refusal (`refused`) for exceeding the budget."""
@@ -168,6 +168,7 @@ class MemoryCache(Generic[K, V, R]):
                 if self._making.get(key) is mine:  # else the cache was cleared meanwhile
                     dropped = self._add(key, made, mine.budget)
         finally:
+            # Also after an error: the waiting threads must go on, and one of them tries itself.
             with self._lock:
                 if self._making.get(key) is mine:
                     del self._making[key]

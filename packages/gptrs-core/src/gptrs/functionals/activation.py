@@ -176,6 +176,7 @@ def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
     wide = widened(x)
     peak = finite_peak(primitives.reduce(wide, "max", [along], keepdims=True))
     powers = primitives.exp(primitives.sub(wide, expand(peak, x.shape)))
+    # A slice of -inf alone has the sum 0: it must divide by something else to give 0, not NaN.
     total = positive_total(primitives.reduce(powers, "sum", [along], keepdims=True))
     return converted(primitives.div(powers, expand(total, x.shape)), x.dtype)
 
@@ -202,6 +203,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """
     require_float("log_softmax", x=x)
     along = axis_of("log_softmax", axis, x)
+    # `log(softmax(x))` would be -inf wherever a probability underflows; this form stays finite.
     shifted = _shifted(widened(x), along)
     total = primitives.reduce(primitives.exp(shifted), "sum", [along], keepdims=True)
     logarithm = expand(primitives.log(total), x.shape)

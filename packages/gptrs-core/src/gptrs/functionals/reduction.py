@@ -205,6 +205,8 @@ def bounded_mean(
     The elements are scaled by a power of two, so that the bits are those of `sum(x) / count`.
     """
     count = math.prod(x.shape[axis] for axis in axes)
+    # A power of two scales exactly, except where elements become subnormal; dividing by the count
+    # first would round every element.
     exponent = math.frexp(count)[1]
     scaled = primitives.mul(x, splat(math.ldexp(1.0, -exponent), x.dtype, x.shape))
     total = primitives.reduce(scaled, "sum", axes, keepdims)

@@ -104,9 +104,8 @@ def resize(
         if old == 0 and new:
             raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
         scale = (new / old if old else 1.0) if scale is None else scale
-        positions = _positions(
-            coordinates, int(old), int(new), scale, region[number] if region else None
-        )
+        part = region[number] if region else None
+        positions = _positions(coordinates, int(old), int(new), scale, part)
         if mode == "nearest":
             x = _taken(x, _ROUNDINGS[rounding](positions), along)
         else:

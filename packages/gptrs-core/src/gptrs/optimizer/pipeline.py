@@ -157,6 +157,9 @@ CANONICALIZATION = _together("canonicalization", FOLDINGS)
 SPECIALIZATION = _together("specialization", (*FOLDINGS, *SPECIALIZATIONS))
 
 PIPELINE: tuple[Pass, ...] = (
+    # The order matters for the number of rounds, not for the result: dead code first, so that no
+    # rewrite works on it; canonical forms before common subexpressions, which must look alike to be
+    # found; then control flow, where both may have left unused operands and invariants.
     DEAD_CODE,
     CANONICALIZATION,
     COMMON_SUBEXPRESSIONS,
@@ -242,7 +245,7 @@ def optimize(
 def find_pass(name: str, evaluate: Evaluator | None = None) -> Pass:
     """Return the pass called `name`, one of the pipeline or of the foldings.
 
-    Raise UsageError lists them all.
+    UsageError lists all passes.
     """
     passes = known_passes(evaluate)
     known = {pass_.name: pass_ for pass_ in passes}

@@ -239,6 +239,7 @@ class PagedCache:
             for number, parts in enumerate(groups):
                 for index, page in enumerate(page for page in text.tables[number] if page):
                     self.buffers.write(number, page, [part[index : index + 1] for part in parts])
+            # Committed, then released: the pages are cached, and the next prompt finds them.
             self.pool.commit(text, tokens)
             self.pool.release(text)
 
@@ -277,6 +278,8 @@ class PagedCache:
 
     def after_fork(self) -> None:
         """Start over in a child if another thread was changing the cache during the fork."""
+        # The child has only the thread that forked. If the lock is free, no thread was changing
+        # the cache; a held one may belong to a thread that the child lacks.
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return

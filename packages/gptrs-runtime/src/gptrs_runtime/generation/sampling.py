@@ -22,7 +22,9 @@ _FIRST_GUESS: Final = 256
 """How many weights are added up at first in the hope that top-p needs no more."""
 
 _GROUPS_OF: Final = 64
+"""Logits of a group, see `_reached_by`."""
 _BLOCK: Final = 512
+"""Weights of a block, see `_drawn`."""
 
 
 class Sampler:
@@ -146,6 +148,7 @@ def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
 
 def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
     """Return which tokens have at least that probability; the likeliest always."""
+    # A cutoff above every probability must still leave a token, hence the maximum below.
     wanted = share * weights.sum(dtype=np.float64)
     return np.flatnonzero((weights >= wanted) | (weights == weights.max()))
 
@@ -153,6 +156,7 @@ def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
 def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     temperature = min(max(sampling.temperature, _SMALLEST_TEMPERATURE), _LARGEST_TEMPERATURE)
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to -inf
+        # The largest exponent is 0, so no weight overflows, and the sum is at least 1.
         return np.exp((logits - logits.max()) / temperature)
 
 
@@ -185,6 +189,7 @@ def _drawn(weights: np.ndarray, share: float) -> int:
 
     Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
     """
+    # Sums are f64: in f32, a running sum over a whole vocabulary swallows small weights.
     blocks = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
     passed = np.cumsum(blocks)
     target = share * float(passed[-1])
@@ -213,5 +218,7 @@ def _reached_by(logits: np.ndarray, count: int) -> float | None:
     groups = logits.size // _GROUPS_OF
     if groups <= count:
         return None
+    # Strided groups, not adjacent logits: the maximum over axis 0 runs over contiguous rows. The
+    # logits of an incomplete group only raise the number that reaches the threshold.
     largest = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
     return float(np.partition(largest, groups - count)[groups - count])

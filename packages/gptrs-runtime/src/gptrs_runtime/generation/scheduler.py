@@ -190,6 +190,8 @@ class Scheduler:
         if self._repeats is None or not all(read.grows for read in reads):
             return 1
         most = min(self._repeats.steps_at_once, self._chunk)
+        # A text that passes the border of a short context is read again in one step, so no run may
+        # cross it.
         most = min(most, *(self._before_border(read.work) for read in reads))
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
@@ -223,6 +225,8 @@ class Scheduler:
         self._guess(reads)
         started = time.perf_counter()
         logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
+        # Only steps of single tokens count: the time of a prompt chunk is no measure for rows
+        # with logits.
         if all(len(read.tokens) == 1 for read in reads):
             self._guesser.record(len(logits), time.perf_counter() - started)
         first = 0
@@ -276,6 +280,8 @@ class Scheduler:
             pages = self._cache.admit(
                 text.context.tokens, text.most_positions, self._chunk, text.source, text.family
             )
+            # A text without room blocks the later ones: if smaller texts could pass, a large one
+            # might never find room.
             if pages is None and self._running:
                 return
             if pages is None:
@@ -295,6 +301,7 @@ class Scheduler:
         for work in self._running:
             if len(work.unread) > 1 and self._cache.chunked and work.text.family == text.family:
                 shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])
+                # Only whole pages are shared, and `admit` finds those that are filled already.
                 if shared // PAGE_SIZE * PAGE_SIZE > work.pages.length:
                     return True
         return False
@@ -303,6 +310,7 @@ class Scheduler:
         """Return the tokens of the next step."""
         unread = {work: work.unread for work in self._running}
         reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
+        # Texts that decode take one token each; prompts share what remains of the chunk.
         room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
         shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
         rows: list[_Read] = []
@@ -398,6 +406,7 @@ class Scheduler:
     def _rewind(self, work: _Work) -> None:
         """Keep the part of the context that is in the pages, except its last token."""
         tokens = work.text.context.tokens
+        # At least one token must stay unread: its step computes the next logits.
         kept = shared_tokens(work.pages.tokens, tokens[: len(tokens) - 1])
         try:
             self._cache.rewind(work.pages, kept)
@@ -428,6 +437,8 @@ def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
     """
     if not unread:
         return {}
+    # In order of arrival alone, a short prompt would wait for a long one; shortest first alone, a
+    # long one might starve. So the oldest gets half, and the shortest get the rest.
     first, *others = sorted(unread, key=_priority_key)
     shares = {first: min(unread[first], room - room // 2)}
     room -= shares[first]

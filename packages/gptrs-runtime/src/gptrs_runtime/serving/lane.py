@@ -89,6 +89,7 @@ class Lane:
             return False
         except Exception as error:
             self._failures += 1
+            # The first failure may be an interrupt or a passing lack of memory: repeat the step.
             if self._failures >= _ATTEMPTS:
                 self._give_up(error)
             return True

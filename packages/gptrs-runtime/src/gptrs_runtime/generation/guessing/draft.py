@@ -33,6 +33,7 @@ _ALLOWANCE: Final = 1.0
 """Steps of one token that a text may lose by guessing, and for each of its tokens, the share:"""
 _SHARE: Final = 0.01
 _MOST_WON: Final = 4.0
+"""The most saved steps that count, see `Balance`."""
 
 
 class Odds:
@@ -74,6 +75,7 @@ class Balance:
 
     def record_guess(self, saved: float, cost: float) -> None:
         """Take in what a guess has saved and cost, in steps of one token."""
+        # Bounded: a lucky stretch must not pay for an arbitrarily long unlucky one.
         self._won = min(_MOST_WON, self._won + saved - cost)
 
 
@@ -85,6 +87,8 @@ def best_length(odds: float, most: int, texts: int, seconds: Callable[[int], flo
     """
     best, rate = 0, texts / seconds(0)
     for length in _lengths(most):
+        # A guessed token counts only if all before it are right: the expected number of accepted
+        # tokens is odds + odds^2 + .. + odds^length.
         expected = texts + odds * (1 - odds**length) / (1 - odds) if odds < 1 else texts + length
         if expected / seconds(length) > rate:
             best, rate = length, expected / seconds(length)
@@ -96,6 +100,7 @@ def _lengths(most: int) -> Sequence[int]:
 
 
 MOST_GUESSED = 16
+"""The longest guess of a draft: each token takes a step of the draft."""
 
 
 class DraftText:
@@ -177,6 +182,7 @@ def drafted(wishes: Sequence[Wish], vocab_size: int) -> list[list[int]]:
         if unread is not None and wish.text.pages is not None:
             rows.append((number, Row(wish.text.pages, unread[: wish.text.chunk])))
             if len(unread) <= wish.text.chunk:
+                # A copy: the text itself must still draw the same random numbers.
                 samplers[number] = wish.text.sampler.ahead()
     while rows:
         cache = wishes[rows[0][0]].text.cache

@@ -36,8 +36,11 @@ class GuessCounts:
 
 _LONG: Final = 3
 _SHORT: Final = 2
+"""Lengths of the sequences that are looked up."""
 _MOST_COMPARED: Final = 16
+"""Tokens that are compared to classify a match by its length."""
 MOST_GUESSED: Final = 32
+"""The longest guess from a text."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class PromptLookup:
         self._positions: dict[tuple[int, ...], int] = {}
         """The position after each sequence, except the one at the end of the text."""
         self._indexed = 0
+        # Initial odds 1/2, 2/3 and 6/7 for short, longer and long matches.
         self._odds = (Odds(1, 2), Odds(2, 3), Odds(3, 3.5))
 
     def add(self, tokens: Sequence[int]) -> None:
@@ -72,6 +76,7 @@ class PromptLookup:
         """Return the position after an earlier occurrence of the end of the text, or None."""
         tokens = self._tokens
         self._index()
+        # The longer sequence first: its continuation is the likelier one.
         for size in (_LONG, _SHORT):
             start = self._positions.get(tuple(tokens[-size:]))
             if start is not None:
@@ -81,6 +86,7 @@ class PromptLookup:
     def after(self, match: Match, count: int) -> list[int]:
         """Return the `count` tokens from a position on, repeating past the end of the text."""
         tokens, start = self._tokens, match.start
+        # Past its end, a text that repeats itself is taken to go on with the same period.
         period = len(tokens) - start
         return [tokens[start + number % period] for number in range(count)]
 

@@ -215,6 +215,8 @@ class PageGroup:
 
     def allocate(self) -> int:
         """Return a page without other holders; the caller has reserved it."""
+        # Free pages first, then unused ones, and cached pages last: evicting one may cost a later
+        # prompt its prefix.
         if self._free:
             page = self._free.pop()
         elif self._used < self.count:

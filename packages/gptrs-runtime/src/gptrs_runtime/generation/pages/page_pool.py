@@ -150,6 +150,7 @@ class PagePool:
         last token. CacheBudgetError if the text would not even fit alone.
         """
         limits = self.limits(positions, step)
+        # The last token is always read: its step computes the first logits.
         known = tokens[: len(tokens) - 1]
         prefix = cached_prefix(self.index, self.groups, known, self.page_size, family)
         discounts = [self._shared(prefix.blocks, group) for group in range(len(self.groups))]
@@ -234,6 +235,8 @@ class PagePool:
         is no state after that many positions. CacheBudgetError if there is no room for remaining
         shared pages; then nothing has changed.
         """
+        # Windows release pages for good, and states exist only at some positions: then the text is
+        # read again from its start.
         if not self._sees(text, length) or not self._ends_at(text, length):
             length = 0
         whole = length // self.page_size
@@ -284,6 +287,7 @@ class PagePool:
 
     def _reserve(self, limits: Sequence[int], discounts: Sequence[int]) -> bool:
         """Reserve the pages of a text in all groups, or in none."""
+        # Checked for all groups before any is changed, so that a refusal leaves nothing to undo.
         pages = [limit - shared for limit, shared in zip(limits, discounts, strict=True)]
         if not all(group.fits(count) for group, count in zip(self.groups, pages, strict=True)):
             return False
