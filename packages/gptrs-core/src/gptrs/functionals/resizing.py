@@ -78,27 +78,26 @@ def resize(
     region: Sequence[tuple[float, float]] | None = None,
     outside: float | None = None,
 ) -> Tensor:
-    """x with `axes` of other sizes, one axis after the other, as ONNX's `Resize`.
+    """Resize `axes` of x to `size`, one axis after the other, as ONNX's `Resize`.
 
-    `coordinates` are ONNX's: where element i of a new axis lies in the old one. "half_pixel" is
-    `(i + 0.5) / scale - 0.5`, "asymmetric" `i / scale`, "align_corners" puts the ends on the ends;
-    "tf_crop_and_resize" spreads the elements over `region`, a pair of shares of each axis, and
-    gives `outside` beyond the ends where that is a number. `scales` are `size / dim` unless given.
+    `coordinates` map element i of a new axis into the old one: "half_pixel" is `(i + 0.5) / scale -
+    0.5`, "asymmetric" `i / scale`, "align_corners" maps ends to ends, "tf_crop_and_resize" covers
+    `region`, shares of each axis, with `outside`, if given, beyond. `scales` default to `size / dim`.
 
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
-    and "cubic" weigh the 2 or 4 elements around it, floats, the cubic ones by Keys (1981) with
-    `cubic_coefficient`. Beyond an end its element repeats, or, with `exclude_outside`, has no
-    weight. `antialias` widens the weights of an axis that shrinks. torch's `interpolate` is
-    "nearest" with "asymmetric" and "floor", and otherwise "half_pixel" or "align_corners".
+    and "cubic" weigh the 2 or 4 floats around it, the cubic ones by Keys (1981) with
+    `cubic_coefficient`. Beyond an end its element repeats, or has no weight (`exclude_outside`).
+    `antialias` widens the weights of an axis that shrinks. torch's `interpolate` is "nearest" with
+    "asymmetric" and "floor", else "half_pixel" or "align_corners".
 
-    UsageError for a word or axis that is unknown, lists of different lengths, an empty axis that
-    would grow, and types that are not floats where elements are weighed.
+    UsageError for unknown words and axes, lists of unequal length, growth of an empty axis, and
+    other types than floats where elements are weighed.
     """
     _require_known(x, size, axes, mode, coordinates, rounding, scales, region)
     cropped = coordinates == "tf_crop_and_resize"
-    for number, (axis, new) in enumerate(zip(axes, size, strict=True)):
-        along = axis_of("resize", axis, x)
-        old, scale = x.shape[along], None if scales is None else scales[number]
+    where = [axis_of("resize", axis, x) for axis in axes]
+    for number, (along, new) in enumerate(zip(where, size, strict=True)):
+        old, scale = x.shape[along], scales[number] if scales else None
         if new == old and scale in (None, 1.0) and not cropped:
             continue
         if old == 0 and new:
