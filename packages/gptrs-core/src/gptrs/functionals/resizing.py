@@ -82,7 +82,7 @@ def resize(
 
     `coordinates` map element i of a new axis into the old one: "half_pixel" is `(i + 0.5) / scale -
     0.5`, "asymmetric" `i / scale`, "align_corners" maps ends to ends, "tf_crop_and_resize" covers
-    `region`, shares of each axis, with `outside`, if given, beyond. `scales` default to `size / dim`.
+    `region`, shares of each axis, with `outside` beyond it; `scales` default to `size / dim`.
 
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
     and "cubic" weigh the 2 or 4 floats around it, the cubic ones by Keys (1981) with
