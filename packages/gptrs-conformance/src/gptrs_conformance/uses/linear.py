@@ -15,7 +15,33 @@ X = normal(1, 3, 4)
 ROWS = np.array([[2, 0], [4, 4]])
 CHOICES = np.array([2, 0, 2])
 
+
+def _einsum(
+    equation: str, *operands: np.ndarray, label: str = "", small_floats: bool = True
+) -> Use:
+    """A sum of products, whose equation NumPy and torch read alike."""
+    return Use(
+        "einsum",
+        operands,
+        lambda *x: F.einsum(equation, *x),
+        lambda *x: np.einsum(equation, *x),
+        label or equation,
+        small_floats,
+        torch=lambda torch, *x: torch.einsum(equation, *x),
+    )
+
+
 USES = (
+    _einsum("bij,bjk->bik", normal(1, 2, 3, 4), normal(2, 2, 4, 5) / 2),
+    _einsum("ij,kj", normal(1, 3, 4), normal(2, 5, 4) / 2),
+    _einsum("...i,i->...", X, normal(3, 4) / 2),
+    _einsum("...ij,...jk->...ik", normal(1, 2, 1, 3, 4), normal(2, 5, 4, 2) / 2),
+    _einsum("ii->i", normal(4, 3, 3)),
+    _einsum("ij->ji", normal(4, 3, 2)),
+    _einsum("ij,jk,kl->il", normal(1, 2, 3) / 2, normal(2, 3, 4) / 2, normal(3, 4, 2) / 2,
+        small_floats=False),
+    _einsum("i,j->ij", normal(5, 3), normal(6, 2)),
+    _einsum("ij,kj->", np.arange(6).reshape(2, 3), np.arange(9).reshape(3, 3)),
     Use("embedding", (ROWS, normal(7, 5, 3)), F.embedding, lambda i, w: w[i],
         torch=lambda torch, i, w: torch.nn.functional.embedding(i, w)),
     Use("grouped_linear", (normal(3, 3, 5), normal(4, 4, 9, 5) / 2, CHOICES), F.grouped_linear,

@@ -16,6 +16,7 @@ from gptrs.functionals.dispatch.registry import implementations as implementatio
 from gptrs.functionals.elementwise import *  # noqa: F403
 from gptrs.functionals.indexing import *  # noqa: F403  # noqa: F403
 from gptrs.functionals.layout import *  # noqa: F403  # noqa: F403  # noqa: F403
+from gptrs.functionals.named_axes import *  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
 from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
