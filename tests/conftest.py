@@ -27,6 +27,8 @@ from gptrs.plugins.selection import Selection
 # OpenMP's threads wait actively: on cores that another worker uses, those of torch take ten times
 # what they compute. Workers and processes of tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What tests expect to be compiled must not depend on whether `make kernels` was run here.
+os.environ.setdefault("GPTRS_NUMBA_PACK", "0")
 # The workers of the tests take all cores: nobody compiles for them.
 os.environ.setdefault("GPTRS_NUMBA_COMPILERS", "1")
 # A shell has its background jobs ignore Ctrl-C, and so would each process that tests interrupt.
