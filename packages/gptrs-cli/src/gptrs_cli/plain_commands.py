@@ -127,7 +127,7 @@ def _is_plain(parameter: Any, value: Any) -> bool:
 
 def _is_plain_value(kind: Any, info: Any, value: Any) -> bool:
     if isinstance(kind, EnumType):
-        return type(value) is kind  # a default
+        return isinstance(value, kind)  # a default
     if isinstance(value, str) and kind in (*_NUMBERS, Path):
         if kind is Path:
             return _is_plain_path(value, info)
