@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import logging
 import os
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def collect(target: Target, part: int, parts: int, work: Path, only: str | None)
     """Compile the kernels of every `parts`th need for the processor that variables name."""
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     needs = import_module("kernel_needs")
+    logging.getLogger("gptrs").setLevel(logging.ERROR)  # settings that some kinds do not have
     if part == 0:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite")]
         head = packs.head_for_here(target.words, ", ".join(versions))
@@ -164,7 +166,8 @@ def collect(target: Target, part: int, parts: int, work: Path, only: str | None)
             before = len(noted)
             need.run(work / f"models-{part}")
             _compile(noted, work / "kernels")
-            print(f"{target.name}: {need.name}: {len(noted) - before} more", flush=True)
+            if len(noted) > before:
+                print(f"{target.name}: {need.name}: {len(noted) - before} more", flush=True)
 
 
 @contextmanager
