@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Final, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.backend_calls import steps_at_once
@@ -22,8 +23,8 @@ from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
 from gptrs_runtime.generation.pages.page_pool import PageCopy, PagePool, TextPages
-from gptrs_runtime.generation.step_times import StepShapes, StepTimes, group_layouts
-from gptrs_runtime.generation.text_cache import GreedyRow, Row
+from gptrs_runtime.generation.step_times import StepShapes, group_layouts
+from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
 from gptrs_runtime.images.image_prompts import has_pictures, seen
 from gptrs_runtime.loaded_model import LoadedModel
 
@@ -31,8 +32,8 @@ LONG: Final = 1 << 32
 """Added to the family of a text of more tokens than the short context of its model."""
 
 
-class PagedCache:
-    """The pages of all texts of `lm`, which share common prefixes; a `TextCache`.
+class PagedCache(TextCache):
+    """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
 
     `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many
     greedy steps form one run, for models that support it. Texts are lost when an interrupt leaves
@@ -54,6 +55,7 @@ class PagedCache:
         *,
         steps_at_once: int = 1,
     ) -> None:
+        super().__init__()
         self.dtype = dtype
         self.buffers: PageBuffers = self._new_buffers(lm, dtype)
         groups = self.buffers.groups
@@ -68,9 +70,7 @@ class PagedCache:
         self.short_context = cast("int | None", getattr(lm, "short_context", None))
         self._shapes = StepShapes(backend)
         self._steps_at_once = steps_at_once
-        self.times = StepTimes()
         self.pool = self._new_pool()
-        self._lock = threading.RLock()
         _every_cache.add(self)
 
     @property
@@ -78,14 +78,11 @@ class PagedCache:
         """Whether layers have states of texts, which cannot take back tokens that were guessed."""
         return any(group.whole for group in self.buffers.groups)
 
-    def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread uses the cache."""
-        return self._lock
-
+    @override
     def require(self, positions: int, step: int) -> None:
-        """Raise CacheBudgetError if such a text would not even fit alone."""
         self.pool.limits(positions, self._longest(positions, step))
 
+    @override
     def admit(
         self,
         tokens: Sequence[int],
@@ -106,17 +103,20 @@ class PagedCache:
             self._copy(copies)
         return text
 
+    @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after them and each guessed token."""
         with self._lock:
             return self._run(rows)
 
     @property
+    @override
     def steps_at_once(self) -> int:
         """How many steps `run_greedy` takes; states cannot take back what came after an end."""
         can = cast("bool", getattr(self._lm, "repeats_steps", False)) and not self.keeps_states
         return self._steps_at_once if can else 1
 
+    @override
     def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
         """Append a token to each text, then the likeliest one `count` times; return these."""
         lm = cast("RepeatingLM", self._lm)
@@ -135,6 +135,7 @@ class PagedCache:
                     self.pool.commit(row.text, [row.token])
         return Chosen(chosen.tokens[:count, : len(rows)], chosen.logits[:count, : len(rows)])
 
+    @override
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
         """Append the first tokens of a guess that the last step of the text has read."""
         if tokens:
@@ -183,16 +184,19 @@ class PagedCache:
             return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)
         return self._lm.step(step, self.buffers)
 
+    @override
     def fork(self, text: TextPages) -> TextPages | None:
         """Return another text with the same pages."""
         with self._consistent():
             return self.pool.fork(text)
 
+    @override
     def rewind(self, text: TextPages, length: int) -> None:
         """Forget all but the first `length` tokens, or all where a window has passed them."""
         with self._consistent():
             self._copy(self.pool.rewind(text, length))
 
+    @override
     def release(self, text: TextPages) -> None:
         """Give back the pages of a text; others find them until the room is needed."""
         with self._consistent():

@@ -21,7 +21,7 @@ from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.guesser import Candidate, Guess, Guesser
 from gptrs_runtime.generation.pages.page_group import shared_tokens
 from gptrs_runtime.generation.pages.page_pool import TextPages
-from gptrs_runtime.generation.text_cache import GreedyRow, RepeatingCache, Row, TextCache
+from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
 
 WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
@@ -97,7 +97,6 @@ class Scheduler:
         when_failed: WhenFailed | None = None,
     ) -> None:
         self._cache = cache
-        self._repeats = cache if isinstance(cache, RepeatingCache) else None
         self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
@@ -187,22 +186,19 @@ class Scheduler:
 
     def _steps_at_once(self, reads: Sequence[_Read]) -> int:
         """Return how many steps of these texts may be one run of the model."""
-        if self._repeats is None or not all(read.grows for read in reads):
+        if not all(read.grows for read in reads):
             return 1
-        most = min(self._repeats.steps_at_once, self._chunk)
-        # A text that passes the border of a short context is read again in one step, so no run may
-        # cross it.
+        most = min(self._cache.steps_at_once, self._chunk)
         most = min(most, *(self._before_border(read.work) for read in reads))
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
     def _run_several(self, reads: Sequence[_Read], most: int) -> None:
-        """Run up to `most` steps at once; each text takes the tokens that it has room for."""
-        assert self._repeats is not None
+        """Run the model up to `most` times at once; each text takes the tokens it has room for."""
         rows = [
             GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
             for work in (read.work for read in reads)
         ]
-        chosen = self._repeats.run_greedy(rows, min(most, max(row.room for row in rows)))
+        chosen = self._cache.run_greedy(rows, min(most, max(row.room for row in rows)))
         columns = zip(reads, rows, chosen.tokens.T, chosen.logits.T, strict=True)
         for read, row, tokens, logits in columns:
             found = zip(tokens[: row.room].tolist(), logits[: row.room].tolist(), strict=True)

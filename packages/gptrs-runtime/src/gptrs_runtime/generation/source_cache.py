@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
 import numpy as np
@@ -24,8 +22,8 @@ from gptrs_runtime.generation.logits_processors import LogitsProcessor
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.paged_cache import LONG, PagedCache
 from gptrs_runtime.generation.pages.page_pool import TextPages
-from gptrs_runtime.generation.step_times import StepShapes, StepTimes
-from gptrs_runtime.generation.text_cache import Row
+from gptrs_runtime.generation.step_times import StepShapes
+from gptrs_runtime.generation.text_cache import Row, TextCache
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import one_batch
 
@@ -67,29 +65,19 @@ class Lot:
         return logits[:, -1]
 
 
-class SourceCache:
-    """Reads the sources of texts that begin together, and keeps the state of each batch.
+class SourceCache(TextCache):
+    """Reads the sources of texts that begin together, and keeps what each lot needs.
 
     Texts are admitted until the first step; others wait until these have ended.
     """
 
-    chunked = False
-    short_context: int | None = None
-
     def __init__(self, lm: Seq2SeqLM, backend: Backend) -> None:
+        super().__init__()
         self._lm = lm
         self._backend = backend
-        self._lock = threading.RLock()
         self._begun: set[SourceText] = set()
-        self.times = StepTimes()
 
-    def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread runs the texts of a scheduler."""
-        return self._lock
-
-    def require(self, positions: int, step: int) -> None:
-        """Any text has room."""
-
+    @override
     def admit(
         self,
         tokens: Sequence[int],
@@ -98,11 +86,11 @@ class SourceCache:
         source: Sequence[int] = (),
         family: int = 0,
     ) -> TextPages | None:
-        """Return a text about `source`; None while others write."""
+        # None while others write.
         return None if self._begun else SourceText(source)
 
+    @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:
-        """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
         given = [(row.text, row.tokens) for row in rows if isinstance(row.text, SourceText)]
         self._begin(given)
         found: dict[SourceText, np.ndarray] = {}
@@ -112,21 +100,20 @@ class SourceCache:
             found.update(zip((text for text, _ in own), lot.write(self._lm, own), strict=True))
         return np.stack([found[text] for text, _ in given])
 
-    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Nothing is guessed ahead."""
-
+    @override
     def fork(self, text: TextPages) -> TextPages | None:
-        """Return another text of the same lot with the same content."""
         assert isinstance(text, SourceText)
         copy = SourceText(text.source, text.lot, text.row)
         copy.tokens = list(text.tokens)
         self._begun.add(copy)
         return copy
 
+    @override
     def rewind(self, text: TextPages, length: int) -> None:
         """Raise CacheBudgetError: a text of a batch cannot go back alone; it must start over."""
         raise CacheBudgetError("a text that is written in step with others cannot go back")
 
+    @override
     def release(self, text: TextPages) -> None:
         """Let others begin once all that run have ended."""
         if isinstance(text, SourceText):

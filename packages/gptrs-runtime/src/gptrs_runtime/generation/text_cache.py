@@ -7,9 +7,10 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, entered
 from gptrs.nn.greedy_steps import Chosen
@@ -46,21 +47,28 @@ class GreedyRow(NamedTuple):
     ends: frozenset[int]
 
 
-class TextCache(Protocol):
-    """Runs a model on texts and keeps the state for later steps."""
+class TextCache:
+    """Runs a model on texts and keeps what later steps need of them: here nothing.
 
-    chunked: bool
+    All tokens of a text are new in each step. A cache that keeps something overrides the rest.
+    """
+
+    chunked = False
     """Whether a text may be read in several steps."""
-    short_context: int | None
-    """Length from which a text is read again, in one step; see `CausalLMModule.short_context`."""
+    short_context: int | None = None
+    """Tokens after which a text is read anew, in one step; see `CausalLMModule.short_context`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.times = StepTimes()
+        """How long steps take, as whoever runs them has measured."""
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread uses the cache; reentrant."""
-        ...
+        """Scope in which no other thread uses the cache; one may enter it again."""
+        return self._lock
 
     def require(self, positions: int, step: int) -> None:
-        """Raise CacheBudgetError if such a text would not even fit alone; see `admit`."""
-        ...
+        """CacheBudgetError if such a text would not even fit alone; see `admit`."""
 
     def admit(
         self,
@@ -77,106 +85,55 @@ class TextCache(Protocol):
         step. Its `length` says how many tokens are known, all but the last one at most.
         CacheBudgetError if it would not even fit alone.
         """
-        ...
-
-    @property
-    def times(self) -> StepTimes:
-        """The times of steps, as measured by the caller."""
-        ...
+        return TextPages((), [], [])
 
     def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Append tokens to texts; return logits f32 [R, V] after the last one of each.
 
         Those after each guessed token of a text follow.
         """
-        ...
+        raise NotImplementedError
 
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
         """Append tokens that the last step of the text had as the first of its guess."""
-        ...
 
     def fork(self, text: TextPages) -> TextPages | None:
         """Return another text with the same content; None if it must wait."""
-        ...
+        return TextPages((), [], [])
 
     def rewind(self, text: TextPages, length: int) -> None:
         """Forget all but the first `length` tokens, or all; CacheBudgetError without room."""
-        ...
 
     def release(self, text: TextPages) -> None:
         """Give back the memory of a text."""
-        ...
-
-
-@runtime_checkable
-class RepeatingCache(Protocol):
-    """A `TextCache` that can run several steps at once."""
 
     @property
     def steps_at_once(self) -> int:
         """How many steps `run_greedy` takes at most; 1 where it cannot be called."""
-        ...
+        return 1
 
     def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
         """Append a token to each text, then the likeliest one `count` times; return these.
 
         No text chooses another one after one of its ends once all have come to theirs.
         """
-        ...
+        raise NotImplementedError
 
 
-# Generation without a key/value cache: each step reads every text again.
-
-
-class NoCache:
-    """A `TextCache` that keeps nothing: all tokens of a text are new in each step."""
-
-    chunked = False
-    short_context: int | None = None
+class NoCache(TextCache):
+    """Generation without a key/value cache: each step reads every text anew."""
 
     def __init__(self, lm: CausalLM) -> None:
+        super().__init__()
         self._lm = lm
-        self._lock = threading.RLock()
-        self.times = StepTimes()
 
-    def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread runs the texts of a scheduler."""
-        return self._lock
-
-    def require(self, positions: int, step: int) -> None:
-        """Any text has room."""
-
-    def admit(
-        self,
-        tokens: Sequence[int],
-        positions: int,
-        step: int,
-        source: Sequence[int] = (),
-        family: int = 0,
-    ) -> TextPages:
-        """Return a text without pages."""
-        return TextPages((), [], [])
-
+    @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:
-        """Run the model on each text separately."""
         return np.concatenate([self._logits(row) for row in rows])
 
     def _logits(self, row: Row) -> np.ndarray:
         tokens = np.array([[*row.tokens, *row.guess]], np.int64)
         return self._lm.forward(tokens)[0, -1 - len(row.guess) :]
-
-    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Do nothing: the next step reads the texts again."""
-
-    def fork(self, text: TextPages) -> TextPages:
-        """Return a text without pages."""
-        return TextPages((), [], [])
-
-    def rewind(self, text: TextPages, length: int) -> None:
-        """Do nothing: there is no state."""
-
-    def release(self, text: TextPages) -> None:
-        """Do nothing: there are no pages."""
 
 
 # The identity of a model: its settings, its overrides, and every byte of its weights.
