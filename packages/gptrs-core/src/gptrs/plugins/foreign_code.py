@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import io
 import logging
@@ -87,52 +86,38 @@ def _named_after(seconds: float, importing: str) -> Generator[None]:
 
 @contextmanager
 def _kept_streams() -> Generator[None]:
-    copies = {name: _copy(number) for name, number in _STREAMS.items()}
-    streams = {name: getattr(sys, name) for name in _STREAMS}
+    """Scope after which standard output and error are open; PluginError if one was closed."""
+    # A process may be without a stream from the beginning: then there is no copy of it.
+    copies = ((name, getattr(sys, name), _copy(number)) for name, number in _STREAMS.items())
+    kept = [(name, stream, copy) for name, stream, copy in copies if copy is not None]
     try:
         yield
     finally:
-        closed = [
-            name
-            for name, number in _STREAMS.items()
-            if _reopen(name, number, copies[name], streams[name])
-        ]
-        for copy in copies.values():
-            if copy is not None:
-                os.close(copy)
+        closed = [name for name, stream, copy in kept if _reopened(name, stream, copy)]
+        for _, _, copy in kept:
+            os.close(copy)
     if closed:
         raise PluginError(f"it closed `sys.{closed[0]}` when it was imported")
 
 
+def _reopened(name: str, stream: object, copy: int) -> bool:
+    """Open a standard stream again if it was closed; return whether it was."""
+    number = _STREAMS[name]
+    still = _copy(number)
+    if still is None:
+        os.dup2(copy, number)
+    else:
+        os.close(still)
+    if isinstance(stream, io.TextIOBase) and stream.closed:
+        # Line by line on a terminal, as Python opens it.
+        setattr(sys, name, os.fdopen(number, "w", -1, stream.encoding, stream.errors, None, False))
+        return True
+    return still is None
+
+
 def _copy(descriptor: int) -> int | None:
+    """Return another descriptor of the same file, None for one that is not open."""
     try:
         return os.dup(descriptor)
     except OSError:
-        return None  # a process without this stream
-
-
-def _reopen(name: str, number: int, copy: int | None, stream: object) -> bool:
-    """Open a standard stream again if it was closed; return whether it was."""
-    if copy is None:
-        return False
-    closed = not _is_open(number)
-    if closed:
-        os.dup2(copy, number)
-    if isinstance(stream, io.TextIOBase) and stream.closed:
-        closed = True
-        binary = io.FileIO(number, "w", closefd=False)
-        text = io.TextIOWrapper(
-            io.BufferedWriter(binary),
-            stream.encoding,
-            stream.errors,
-            line_buffering=binary.isatty(),
-        )
-        setattr(sys, name, text)
-    return closed
-
-
-def _is_open(descriptor: int) -> bool:
-    with contextlib.suppress(OSError):
-        os.fstat(descriptor)
-        return True
-    return False
+        return None
