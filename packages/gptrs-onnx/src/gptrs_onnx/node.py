@@ -29,6 +29,8 @@ from gptrs_onnx.onnx_ir import ir
 
 Known: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """An array whose elements are known: numbers, or sizes (dtype object) that may be symbolic."""
+Sizes: TypeAlias = list[int]
+"""The elements of a known value in order, integers and polynomials over symbols."""
 Value: TypeAlias = Tensor | Known
 
 SMALL: Final = 4096
@@ -151,7 +153,10 @@ class Node(importers.Node):
 
     @override
     def operand(self, index: int, kind: str, value: object) -> object:
-        """Return an input: `Known` as an array, `Items` of a sequence, `Value` as it is."""
+        """Return an input: `Known` as an array, `Sizes` as integers, `Value` as it is.
+
+        `Items` are those of a sequence; anything else is a tensor.
+        """
         if value is None:
             return None
         if kind == "Items":
@@ -161,8 +166,8 @@ class Node(importers.Node):
         if isinstance(value, Items):
             name = self.source.inputs[index]
             refuse_sequence(None if name is None else name.name, f"an input of {self}")
-        if kind == "Known":
-            return self.known(index)
+        if kind in ("Known", "Sizes"):
+            return self.known(index) if kind == "Known" else numbers(self.known(index))
         return value if kind == "Value" else as_tensor(cast("Value", value))
 
     def known(self, index: int) -> Known:

@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Known, Node, constant, converts, numbers
+from gptrs_onnx.node import Known, Node, Sizes, constant, converts, numbers
 from gptrs_onnx.ops.arithmetic import product
 from gptrs_onnx.ops.pooling import (
     Geometry,
@@ -215,8 +215,8 @@ def _real_inverse(x: Tensor, length: int) -> Tensor:
 def fourier(
     node: Node,
     x: Tensor,
-    length: Known | None = None,
-    given: Known | None = None,
+    length: Sizes | None = None,
+    given: Sizes | None = None,
     *,
     axis: int = 1,
     inverse: bool = False,
@@ -224,9 +224,9 @@ def fourier(
 ) -> Tensor:
     """Return the discrete Fourier transform of real or complex signals along an axis."""
     if node.version >= 20:
-        axis = -2 if given is None else numbers(given)[0]
+        axis = -2 if given is None else given[0]
     along, last = axis % x.rank, x.rank - 2
-    count = x.shape[along] if length is None else numbers(length)[0]
+    count = x.shape[along] if length is None else length[0]
     node.require_bounded(count, count)
     turned = F.swap_axes(x, along, last) if along != last else x
     if inverse and onesided:

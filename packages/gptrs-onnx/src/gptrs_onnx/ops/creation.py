@@ -11,13 +11,13 @@ from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.known_ops import ZERO
-from gptrs_onnx.node import Known, Node, constant, converts, numbers
+from gptrs_onnx.node import Known, Node, Sizes, constant, converts, numbers
 
 
 @converts("ConstantOfShape")
-def constant_of_shape(shape: Known, *, value: Known = ZERO) -> Tensor:
+def constant_of_shape(shape: Sizes, *, value: Known = ZERO) -> Tensor:
     """Return one value in a shape."""
-    return F.broadcast_to(F.reshape(constant(value), []), numbers(shape))
+    return F.broadcast_to(F.reshape(constant(value), []), shape)
 
 
 @converts("Range")
@@ -71,13 +71,13 @@ def one_hot(node: Node, indices: Tensor, depth: Known, values: Tensor) -> Tensor
 def signal_window(
     weights: tuple[float, float, float],
     node: Node,
-    size: Known,
+    size: Sizes,
     *,
     output_datatype: DType = dtypes.f32,
     periodic: bool = True,
 ) -> Tensor:
     """Return a window of `size` points: sums of cosines over one period."""
-    count = numbers(size)[0]
+    (count,) = size
     node.require_bounded(count)
     flat, once, twice = weights
     angle = 2 * math.pi * np.arange(count) / max(count if periodic else count - 1, 1)

@@ -12,7 +12,7 @@ from gptrs.api.importers import is_number, scalar
 from gptrs.api.models import Tensor, primitives
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
-from gptrs_onnx.node import Known, Node, as_tensor, constant, converts, numbers, sizes
+from gptrs_onnx.node import Known, Node, Sizes, as_tensor, constant, converts, sizes
 
 ScatterKind = Literal["add", "mul", "max", "min", "replace"]
 _KINDS: dict[str, ScatterKind] = {
@@ -168,10 +168,10 @@ def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
 
 @converts("TopK")
 def top_k(
-    node: Node, x: Tensor, count: Known | None = None, *, axis: int = -1, largest: bool = True
+    node: Node, x: Tensor, count: Sizes | None = None, *, axis: int = -1, largest: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return the largest, or smallest, elements along an axis in order, and their places."""
-    most = node.integer("k") if count is None else numbers(count)[0]
+    most = node.integer("k") if count is None else count[0]
     values, places = F.top_k(x, most, axis, largest=largest)
     return values, F.cast(places, dtypes.si64)
 
@@ -200,9 +200,9 @@ def unique(
 
 
 @converts("Slice")
-def slice_(node: Node, x: Tensor, *bounds: Known | None) -> Tensor:
+def slice_(node: Node, x: Tensor, *bounds: Sizes | None) -> Tensor:
     """Return every `steps`-th element from `starts` to `ends` along `axes`."""
-    given = [None if each is None else numbers(each) for each in bounds] + [None] * 4
+    given = [*bounds, *[None] * 4]
     if node.version < 10:
         given = [node.integers("starts"), node.integers("ends"), None, None]
         given[2] = node.integers("axes") if "axes" in node else None
@@ -248,15 +248,15 @@ def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
 def pad(
     node: Node,
     x: Tensor,
-    pads: Known | None = None,
+    pads: Sizes | None = None,
     value: Tensor | None = None,
-    axes: Known | None = None,
+    axes: Sizes | None = None,
     *,
     mode: str = "constant",
 ) -> Tensor:
     """Return x with elements before and after: a constant, the edge, a mirror image, or itself."""
-    widths = numbers(pads) if pads is not None else node.integers("pads")
-    places = [axis % x.rank for axis in numbers(axes)] if axes is not None else list(range(x.rank))
+    widths = node.integers("pads") if pads is None else pads
+    places = [axis % x.rank for axis in (range(x.rank) if axes is None else axes)]
     if value is None:
         value = scalar(node.number("value", 0.0) if node.version < 11 else 0, x.dtype)
     low, high = [0] * x.rank, [0] * x.rank
@@ -306,9 +306,9 @@ def _wrapped(x: Tensor, sides: list[tuple[int, int]]) -> Tensor:
 
 
 @converts("CenterCropPad")
-def center_crop_pad(x: Tensor, shape: Known, *, axes: list[int] | None = None) -> Tensor:
+def center_crop_pad(x: Tensor, shape: Sizes, *, axes: list[int] | None = None) -> Tensor:
     """Return the middle of x, or x in the middle of zeros, along some axes."""
-    for axis, size in zip(range(x.rank) if axes is None else axes, numbers(shape), strict=True):
+    for axis, size in zip(range(x.rank) if axes is None else axes, shape, strict=True):
         axis, own = axis % x.rank, x.shape[axis]
         if size < own:
             x = F.slice_axis(x, axis, (own - size) // 2, size)

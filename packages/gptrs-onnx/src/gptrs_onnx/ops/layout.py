@@ -7,7 +7,7 @@ import math
 from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Known, Node, Value, converts, numbers
+from gptrs_onnx.node import Node, Sizes, Value, converts
 
 
 @converts("Identity")
@@ -23,9 +23,9 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
 
 
 @converts("Reshape")
-def reshape(x: Tensor, shape: Known, *, allowzero: bool = False) -> Tensor:
+def reshape(x: Tensor, shape: Sizes, *, allowzero: bool = False) -> Tensor:
     """Return x in another shape: 0 keeps a size, one -1 is what is left."""
-    wanted = numbers(shape)
+    wanted = list(shape)
     if not allowzero:
         wanted = [x.shape[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
     rests = [place for place, size in enumerate(wanted) if is_number(size, -1)]
@@ -50,23 +50,23 @@ def transpose(x: Tensor, *, perm: list[int] | None = None) -> Tensor:
 
 
 @converts("Squeeze")
-def squeeze(x: Tensor, given: Known | None = None, *, axes: list[int] | None = None) -> Tensor:
+def squeeze(x: Tensor, given: Sizes | None = None, *, axes: list[int] | None = None) -> Tensor:
     """Return x without axes of size 1."""
-    return F.squeeze(x, axes if given is None else numbers(given))
+    return F.squeeze(x, axes if given is None else given)
 
 
 @converts("Unsqueeze")
-def unsqueeze(node: Node, x: Tensor, axes: Known | None = None) -> Tensor:
+def unsqueeze(node: Node, x: Tensor, axes: Sizes | None = None) -> Tensor:
     """Return x with new axes of size 1."""
-    places = numbers(axes) if axes is not None else node.integers("axes")
+    places = node.integers("axes") if axes is None else axes
     rank = x.rank + len(places)
     return F.expand_dims(x, sorted(place % rank for place in places))
 
 
 @converts("Expand")
-def expand(x: Tensor, shape: Known) -> Tensor:
+def expand(x: Tensor, shape: Sizes) -> Tensor:
     """Return x repeated to a shape, where both may have sizes of 1."""
-    wanted = numbers(shape)
+    wanted = shape
     rank = max(len(wanted), x.rank)
     own = [1] * (rank - x.rank) + list(x.shape)
     given = [1] * (rank - len(wanted)) + wanted
@@ -87,14 +87,14 @@ def concat(*parts: Tensor, axis: int = 1) -> Tensor:
 def split_(
     node: Node,
     x: Tensor,
-    lengths: Known | None = None,
+    lengths: Sizes | None = None,
     *,
     axis: int = 0,
     split: list[int] | None = None,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
     """Return parts of x along an axis, of given sizes or as equal as possible."""
-    split = split if lengths is None else numbers(lengths)
+    split = split if lengths is None else lengths
     if split is not None:
         return F.split(x, split, axis)
     count = node.outputs if num_outputs is None else num_outputs
@@ -104,15 +104,15 @@ def split_(
 
 
 @converts("Tile")
-def tile(x: Tensor, repeats: Known) -> Tensor:
+def tile(x: Tensor, repeats: Sizes) -> Tensor:
     """Return x repeated along each axis."""
-    return F.tile(x, numbers(repeats))
+    return F.tile(x, repeats)
 
 
 @converts("Trilu")
-def triangle(x: Tensor, diagonal: Known | None = None, *, upper: bool = True) -> Tensor:
+def triangle(x: Tensor, diagonal: Sizes | None = None, *, upper: bool = True) -> Tensor:
     """Return matrices with zeros below, or above, a diagonal."""
-    return (F.triu if upper else F.tril)(x, 0 if diagonal is None else numbers(diagonal)[0])
+    return (F.triu if upper else F.tril)(x, 0 if diagonal is None else diagonal[0])
 
 
 @converts("ReverseSequence")

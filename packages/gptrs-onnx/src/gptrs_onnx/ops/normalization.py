@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
-from gptrs_onnx.node import Known, Node, converts, numbers
+from gptrs_onnx.node import Node, Sizes, converts
 
 
 @converts("BatchNormalization")
@@ -204,14 +204,14 @@ def _log_sum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 def reduced(
     function: Reduction,
     x: Tensor,
-    given: Known | None = None,
+    given: Sizes | None = None,
     *,
     axes: Sequence[int] = (),
     keepdims: bool = True,
     noop_with_empty_axes: bool = False,
 ) -> Tensor:
     """Reduce along `axes`, by default all, keeping them with size 1 unless told otherwise."""
-    named = axes if given is None else numbers(given)
+    named = axes if given is None else given
     if not named and noop_with_empty_axes:
         if function in (F.sum, F.prod, F.max, F.min, _mean):
             return x
@@ -239,7 +239,7 @@ def argmax_or_argmin(
 
 @converts.each({"CumSum": F.cumsum, "CumProd": F.cumprod})
 def cumulative(
-    function: Reduction, x: Tensor, axis: Known, *, exclusive: bool = False, reverse: bool = False
+    function: Reduction, x: Tensor, axis: Sizes, *, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
     """Return sums or products of what comes before along an axis."""
-    return function(x, numbers(axis)[0], reverse=reverse, exclusive=exclusive)
+    return function(x, axis[0], reverse=reverse, exclusive=exclusive)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
-from gptrs_onnx.node import Known, Node, constant, converts, numbers
+from gptrs_onnx.node import Node, Sizes, constant, converts
 
 # Where the windows of convolutions and pooling lie, from the attributes that they share.
 
@@ -152,7 +152,7 @@ def _root(x: Tensor, order: int) -> Tensor:
 def max_unpool(
     x: Tensor,
     places: Tensor,
-    shape: Known | None = None,
+    shape: Sizes | None = None,
     *,
     kernel_shape: list[int],
     pads: list[int] | None = None,
@@ -171,15 +171,15 @@ def max_unpool(
     zeros = F.zeros([math.prod(inferred)], x.dtype)
     flat = F.scatter(zeros, F.reshape(places, [-1]), F.reshape(x, [-1]), 0)
     made = F.reshape(flat, inferred)
-    wanted = inferred if shape is None else numbers(shape)
+    wanted = inferred if shape is None else shape
     sides = [(0, want - have) for want, have in zip(wanted, inferred, strict=True)]
     return F.pad(made, sides) if any(high for _, high in sides) else made
 
 
 @converts("Col2Im")
-def columns_to_image(node: Node, x: Tensor, image: Known, block: Known) -> Tensor:
+def columns_to_image(node: Node, x: Tensor, image: Sizes, block: Sizes) -> Tensor:
     """Return the sum of blocks put back where windows took them from (torch's `fold`)."""
-    spatial, kernel = numbers(image), numbers(block)
+    spatial, kernel = image, block
     geometry = geometry_of(node, spatial, kernel)
     size = math.prod(kernel)
     node.require_bounded(size, *spatial)
