@@ -14,12 +14,15 @@ from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Program, parse_program
-from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.custom_call import Claimed, Composite, CustomCall, unclaimed
 from gptrs.ir.ops.layout import Concat, Slice
+from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.fusion.claims import claim
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.kernels.rotary import FLOATS
 from gptrs_conformance.uses.rotary import turned
@@ -29,13 +32,23 @@ TYPES = ["f32 f32", "f64 f64", "f16 f16", "bf16 bf16", "f16 f32", "bf16 f32"]
 
 
 def programs(function: Callable[..., Tensor], types: Sequence[str]) -> tuple[Program, Program]:
-    """That of a function of tensors with this backend's fusions, and without."""
+    """That of a function of tensors with this backend's fusions, and without.
+
+    Rotations are written out, as in programs from outside.
+    """
     leaves = [Argument(parse_type(text), place, None) for place, text in enumerate(types)]
     program = GraphSlice([function(*map(Tensor, leaves)).source]).lower(leaves)
     with_, without = (
-        Pipeline(fuse=fuse, evaluate=evaluate, verify=True).run(program) for fuse in (FUSE, ())
+        Pipeline(Inlining(taken), fuse=fuse, evaluate=evaluate, verify=True).run(program)
+        for taken, fuse in ((claim_others, FUSE), (unclaimed, ()))
     )
     return with_, without
+
+
+def claim_others(
+    op: Composite, operands: Sequence[TensorType], results: Sequence[TensorType]
+) -> Claimed:
+    return None if op.title == "rotary" else claim(op, operands, results)
 
 
 def targets(program: Program) -> list[str]:
