@@ -17,6 +17,7 @@ from gptrs.backend.contract import InputRole
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, parse_program, verify
+from gptrs.ir.attributes import Dictionary, FunctionName
 from gptrs.ir.ops.custom_call import Composite, CustomCall, Declined
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
@@ -399,6 +400,23 @@ def test_the_logits_do_not_depend_on_the_threads():
 
 
 @pytest.mark.parametrize(
+    "attrs",
+    [
+        {"stride": 1, "padding": -3},
+        {"stride": "wide", "padding": 0},
+        {"stride": 1, "padding": 0, "groups": 0},
+        {"stride": 1, "padding": 2},
+        {"stride": 1, "padding": 4},
+    ],
+)
+def test_a_convolution_whose_result_is_another_is_declined(attrs: dict[str, int | str]):
+    given = Dictionary.of({"layout": "oihw", "dilation": 1, "groups": 1} | attrs)
+    op = Composite("conv2d.v1", FunctionName("meaning"), "x weight", given)
+    types = [parse_type(text) for text in ("f32[1, 8, 8, 4]", "f32[4, 4, 3, 3]")]
+    assert isinstance(claim(op, types, [parse_type("f32[1, 12, 12, 4]")]), Declined)
+
+
+@pytest.mark.parametrize(
     ("kind", "operands", "attrs"),
     [
         ("softmax.v1", "x", ""),
@@ -406,6 +424,10 @@ def test_the_logits_do_not_depend_on_the_threads():
         ("rms_norm.v1", "x", ', attrs = {epsilon = "small"}'),
         ("rotary.v1", "x", ", attrs = {heads_axis = 1, interleaved = false}"),
         ("attention.v1", "query", ", attrs = {causal = false}"),
+        ("layer_norm.v1", "x", ", attrs = {axes = [7], epsilon = 0.5}"),
+        ("group_norm.v1", "x", ", attrs = {groups = 0, epsilon = 0.5}"),
+        ("conv2d.v1", "x", ', attrs = {layout = "oihw"}'),
+        ("linear.v1", "x", ', attrs = {layout = "out_in"}'),
     ],
 )
 def test_composites_that_are_not_those_of_a_functional_are_inlined(kind, operands, attrs):

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from gptrs.errors import ProgramError
+from gptrs.errors import GptrsError
 from gptrs.functionals.pooling import Extents, Padding, windows_of
 from gptrs.ir import dtypes
 from gptrs.ir.attributes import Dictionary, DictionaryValue
@@ -105,7 +105,7 @@ def claim(op: Composite, operands: Sequence[TensorType], results: Sequence[Tenso
     given = dict(zip(op.operand_names_given, operands, strict=True))
     try:
         claimed = found(_Call(op, given, results[0]))
-    except (ProgramError, LookupError, ValueError):
+    except (GptrsError, ArithmeticError, LookupError, TypeError, ValueError):
         return _MISFIT  # a program by hand may have any operands and attributes
     return claimed if _is_taken(claimed, operands) else _MISFIT
 
@@ -136,7 +136,8 @@ def _softmax(call: _Call) -> Claimed:
 
 
 def _layer_norm(call: _Call) -> Claimed:
-    axes = [int(axis) % call.result.rank for axis in _integers(call.op.attrs["axes"])]
+    numbers = range(call.result.rank)
+    axes = sorted(numbers[axis] for axis in _integers(call.op.attrs["axes"]))
     if axes == [call.result.rank - 1]:
         return _rows(call, "weight", "bias")
     return _standardized(call, call.result.shape, axes)
@@ -323,6 +324,9 @@ def _window(call: _Call, kernel: Shape) -> dict[str, Shape]:
     stride, dilation = cast("Extents", attrs["stride"]), cast("Extents", attrs["dilation"])
     x, sides = call.types["x"], cast("Padding", padding)
     axes = windows_of(call.op.title, x, kernel, stride, sides, dilation)
+    found = call.result.shape[1:-1]
+    if x.is_static and list(found) != [axis.positions for axis in axes]:
+        raise ValueError(f"there are not {found} positions")
     return {
         "window": kernel,
         "stride": tuple(axis.stride for axis in axes),
