@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import gptrs
-from gptrs_models.causal_heads import TEXT_KINDS
+from gptrs_models.text_parts import TEXT_KINDS
 from gptrs_runtime.loaded_model import LoadedModel
 from models import (
     more_decoders,

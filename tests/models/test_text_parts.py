@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs_models.causal_heads import TEXT_KINDS
+from gptrs_models.text_parts import TEXT_KINDS
 from models.llama_support import assert_close, edit_config
 from models.models_support import assert_greedy, whole_logits
 

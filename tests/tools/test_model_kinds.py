@@ -5,7 +5,7 @@ from __future__ import annotations
 import model_kinds
 from gptrs.api import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs_models import causal_heads, llama_kinds
+from gptrs_models import llama_kinds, text_parts
 from gptrs_models.kinds import KINDS
 
 
@@ -26,7 +26,7 @@ def test_kinds_of_a_table_of_settings_are_kinds_of_its_module():
         return {name for family in KINDS if family.module == module for name in family.kinds}
 
     assert of("llama_tasks") == llama_kinds.KINDS.keys()
-    assert of("causal_heads") == causal_heads.TEXT_KINDS.keys()
+    assert of("text_parts") == text_parts.TEXT_KINDS.keys()
 
 
 def test_the_pages_are_up_to_date():

@@ -392,7 +392,7 @@ KINDS: tuple[Family, ...] = (
         },
     ),
     Family(
-        PARTS, "causal_heads", "as `llama_tasks`",
+        PARTS, "text_parts", "as `llama_tasks`",
         {
             "gemma3": "Gemma 3",
             "mistral3": "Mistral Small 3 and Ministral 3",
