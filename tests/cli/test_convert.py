@@ -127,7 +127,7 @@ def test_the_source_is_never_replaced_with_the_folder_around_it(gptrs, model_dir
     gptrs("convert", model_directory, outer / "1_inner")
     result = gptrs("convert", outer / "1_inner", outer, "--force")
     assert result.code == 2
-    assert "which is to be written anew" in result.err
+    assert "which would be overwritten" in result.err
     assert (outer / "1_inner" / "config.json").exists()
 
 

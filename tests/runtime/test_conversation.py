@@ -179,7 +179,7 @@ def test_variables_hide_nothing_that_a_template_is_given(name):
 def test_variables_hide_no_special_token_of_the_model(model):
     template = ChatTemplate("{{ image_token }}", {"image_token": "<i>"})
     assert template.render([USER]) == "<i>"
-    with pytest.raises(UsageError, match="`image_token` is no variable that can be set"):
+    with pytest.raises(UsageError, match="`image_token` cannot be set as a variable"):
         template.render(Conversation([USER], variables={"image_token": "x"}))
     model.template_variables["mood"] = "?"
     try:

@@ -134,7 +134,7 @@ def _in_config(config: Mapping[str, object]) -> dict[str, str]:
         raise UsageError(
             f"it must be an object of policies by functional, found {shown_value(stated)}"
         )
-    # A policy that is no text is refused where policies are read.
+    # A policy that is not a text is refused where policies are read.
     return cast("dict[str, str]", stated)
 
 

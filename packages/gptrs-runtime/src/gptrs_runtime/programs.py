@@ -126,7 +126,7 @@ class InputFiles:
         return {name: archive.type_of(name) for name, archive in self._archives.items()}
 
     def require_known(self, program: Program) -> None:
-        """UsageError for a tensor that is no parameter of `program`."""
+        """Raise UsageError for a tensor that is not a parameter of `program`."""
         wanted = {name: param.type for name, param in program.inputs.items()}
         for name in self._archives:
             if name not in wanted:
@@ -136,7 +136,7 @@ class InputFiles:
     def read(self, program: Program) -> dict[str, np.ndarray]:
         """Return the tensors that the files have for the parameters of `program`.
 
-        UsageError, before any is read, for a tensor that is no parameter or of another type.
+        UsageError, before any is read, for a tensor that is not a parameter or has another type.
         """
         self.require_known(program)
         wanted = program.inputs

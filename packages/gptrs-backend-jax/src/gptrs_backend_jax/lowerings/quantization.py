@@ -151,7 +151,7 @@ def _spread(op: Op, parameter: Array, x: Array) -> Array:
     return lax.reshape(lowering.broadcast_in(parameter, split, axes), x.shape)
 
 
-# Lowerings of the ops that make random numbers from a seed, to the bit.
+# Lowerings of the ops that make random numbers from a seed, bit for bit.
 
 
 random = ops.random
@@ -232,7 +232,7 @@ def inverse_normal(u: Array) -> Array:
 
 
 def _log(x: Array) -> Array:
-    """Return the logarithm of positive normal f64 by its series, to the bit as PTIR states it."""
+    """Return the logarithm of positive normal f64 by its series, bit for bit as in PTIR."""
     bits = lax.bitcast_convert_type(x, np.int64)
     exponent = ((bits >> 52) & 0x7FF) - 1022
     fraction = lax.bitcast_convert_type(

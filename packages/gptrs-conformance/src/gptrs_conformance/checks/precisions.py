@@ -33,7 +33,7 @@ def precisions_are_chosen(backend: Backend) -> None:
     for precision in backend.precisions:
         chosen = backend.with_precision(precision)
         require(chosen.precision == precision, f"`{precision}` gives {chosen.precision}")
-        require(chosen is backend.with_precision(precision), f"`{precision}` is made anew")
+        require(chosen is backend.with_precision(precision), f"`{precision}` is created again")
 
 
 def bf16_rounds_both_sides(backend: Backend) -> None:

@@ -122,7 +122,7 @@ class Parameter:
         return self.acquire() if keep and self.streamer is None else self._read()
 
     def host_value(self) -> np.ndarray:
-        """Return the elements as an array that is no view of a mapped file; errors as `buffer`."""
+        """Return the elements as an array that is not a view of a file; errors as `buffer`."""
         if self.zero_copy and self._read_copy is not None:
             return self._read_copy()
         return to_host(self.backend, self.buffer())

@@ -144,7 +144,7 @@ class LowRankAdapter:
     """The adapter in the folder `path`: products by the names of layers.
 
     `digest` is one of all that it adds. ModelError for files that are missing and settings that are
-    not supported, CheckpointError for damaged tensors and those that are no factors.
+    not supported, CheckpointError for damaged tensors and those that are not factors.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -232,8 +232,8 @@ _INPUTS: Final = ("rowwise", "rowwise_rep", "rowwise_split_input")
 class TensorPlan:
     """A plan: patterns of module names, `layers.*.mlp.up_proj`, and how their weights are split.
 
-    ModelError for a plan that is no mapping of texts, and for a style that is not known of a module
-    with weights.
+    ModelError for a plan that is not a mapping of texts, and for a style that is unknown of a
+    module with weights.
     """
 
     def __init__(self, plan: object, origin: str) -> None:

@@ -215,7 +215,7 @@ class Params:
     def stacked(
         self, names: Sequence[str], shape: Sequence[int], axes: Axes | None = None
     ) -> Tensor:
-        """Return matrices of one shape as one tensor [G, O, I], as those of experts.
+        """Return matrices of one shape, such as experts, as one tensor [G, O, I].
 
         Those of bf16 or f16 keep their stored type, which the caller converts when reading them:
         the joined copy is as large as the files. `axes` names the axes of each matrix. Raises the

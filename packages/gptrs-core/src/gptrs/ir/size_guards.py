@@ -63,7 +63,7 @@ class DerivedSize:
 class SizeGuards:
     """Example sizes of the symbols, by number, and the decisions made for them.
 
-    With `derive`, sizes that are no polynomials become derived symbols, see `DerivedSize`: meant
+    With `derive`, sizes that are not polynomials become derived symbols, see `DerivedSize`: meant
     for code that only computes with sizes, since no program can be written with such symbols.
     ProgramError for an example below 1.
     """

@@ -162,13 +162,13 @@ MOST_ROWS = 80
 _MOST_TEXT = 240
 """Characters of a name out of a program."""
 _KINDS = {
-    "weights": "weights of the programs, as they lie in the files",
+    "weights": "weights of the programs, as stored in the files",
     "donated": "donated and updated in place: the key/value cache",
     "arguments": "other arguments of a run, at most",
     "process_peak": "the most that the process has held in memory",
 }
 _CACHES = {
-    "captures": "functions captured anew",
+    "captures": "functions captured again",
     "programs_compiled": "programs compiled",
     "programs_optimized_before": "of them optimized by an earlier process, from disk",
     "kernels_compiled": "kernels compiled, since no cache had them",

@@ -25,7 +25,7 @@ class ThoughtsDelta:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """Text that is no call; blanks between it and a mark are left out where no text follows."""
+    """Text that is not a call; blanks between it and a mark are dropped if no text follows."""
 
     text: str
 

@@ -183,7 +183,7 @@ def require_free_names(variables: Mapping[str, object], taken: Sequence[str]) ->
             raise UsageError(f"a variable of a template has a name, got {quoted(name)}")
         if name in _OWN or name in taken or name in _SPECIAL:
             raise UsageError(
-                f"`{name}` is no variable that can be set: the template is told of it otherwise",
+                f"`{name}` cannot be set as a variable: the template receives it anyway",
                 hint="leave it out",
             )
 

@@ -70,9 +70,9 @@ class ChatTemplate:
     def render(self, conversation: Conversation | Sequence[Message]) -> str:
         """Return the text of a conversation.
 
-        UsageError for malformed messages, and for variables that are no JSON or would hide what the
-        template is given. ChatTemplateError if the template fails or refuses them, or takes more
-        than a few seconds, 512 MiB of memory or ten million characters.
+        UsageError for malformed messages, and for variables that are not JSON or would hide what
+        the template is given. ChatTemplateError if the template fails or refuses them, or takes
+        more than a few seconds, 512 MiB of memory or ten million characters.
         """
         return self.render_all([conversation])[0]
 

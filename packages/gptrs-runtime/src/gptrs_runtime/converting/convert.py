@@ -61,7 +61,7 @@ Written = tuple[list[str], Sequence[str]]
 
 
 def require_free(path: Path, form: Form, force: bool) -> None:
-    """UsageError unless nothing is at `path` that would be lost unasked, or that is no model."""
+    """Raise UsageError if `path` exists and may not be replaced, or is not a model."""
     shown = quoted(str(path), 200)
     if form != "hf":
         if path.is_file() and path.stat().st_size and not force:
@@ -95,8 +95,8 @@ def require_apart(source: Path, destination: Path) -> None:
     """UsageError if the source would vanish with the folder that the destination replaces."""
     if Path(os.path.realpath(destination)) in Path(os.path.realpath(source)).parents:
         raise UsageError(
-            f"{quoted(str(source), 200)} lies in {quoted(str(destination), 200)}, which is to be"
-            " written anew",
+            f"{quoted(str(source), 200)} lies in {quoted(str(destination), 200)}, which would"
+            " be overwritten",
             hint="choose another folder",
         )
 

@@ -33,7 +33,7 @@ class StoredModel:
     """The tensors (`FOLDER/NAME` for those of a subfolder) and files by name that are copied.
 
     `config` is None for a file of tensors without a model. `left_out` names files that are not of
-    a kind that belongs to a model. `path` is where it lies.
+    a kind that belongs to a model. `path` is its location.
     """
 
     path: Path

@@ -206,8 +206,8 @@ class GenerationOptions(Options, frozen=True):
     context_shift: Annotated[
         bool,
         Meta(
-            description="When the context is full, forget the first half of it and read the rest"
-            " anew; without it, what does not fit is refused.",
+            description="When the context is full, drop the first half of it and read the rest"
+            " again; without it, texts that do not fit are refused.",
         ),
         _Memory(request=Missing("what does not fit is refused")),
     ] = False

@@ -213,7 +213,7 @@ def pictured_prompt(
 ) -> PicturedTokens | list[int]:
     """Return the tokens of a conversation with its images, as `render` writes its text.
 
-    UsageError for parts that are no images, and a text that has marks of images itself; ModelError
+    UsageError for parts that are not images, and a text that has marks of images itself; ModelError
     for images that cannot be read.
     """
     images: list[object] = []

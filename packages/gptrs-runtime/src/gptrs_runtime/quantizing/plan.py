@@ -36,7 +36,7 @@ class WeightType:
     def grouped(self, group: int) -> WeightType:
         """Return the type with groups of another size; 0 is one group for each row.
 
-        UsageError for a size that is no multiple of 8 up to LARGEST_GROUP.
+        UsageError for a size that is not a multiple of 8 up to LARGEST_GROUP.
         """
         if group and (group % 8 or not 8 <= group <= LARGEST_GROUP):
             raise UsageError(

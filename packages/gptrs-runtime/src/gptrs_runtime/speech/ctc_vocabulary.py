@@ -49,7 +49,7 @@ class CTCVocabulary:
     """The tokens of a model by number, and what `Wav2Vec2CTCTokenizer` does with them.
 
     `blank` stands for silence and parts equal letters, `delimiter` ends a word and is written as
-    `space`; `unknown` stands for numbers that are no token.
+    `space`; `unknown` stands for ids without a token.
     """
 
     tokens: Mapping[int, str]

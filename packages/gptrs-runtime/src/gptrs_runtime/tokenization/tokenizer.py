@@ -250,7 +250,7 @@ class TextTokenizer:
     def token_text(self, token: int) -> str | None:
         """Return the text of a token within others, special or not; None if it has none.
 
-        Bytes that are no UTF-8, as of a part of a character, are shown as `\\xe2\\x80`.
+        Bytes that are not UTF-8, such as a part of a character, are shown as `\\xe2\\x80`.
         """
         found = self.token_bytes(token)
         return found.decode(errors="backslashreplace") if found else None

@@ -91,7 +91,7 @@ def grown(steps: Iterable[Mapping[str, Any]]) -> float:
 def growth(step: Mapping[str, Any]) -> float:
     """Return the most bytes that a normalizer, pre-tokenizer or decoder produces from one byte.
 
-    `step` is in the form that it has in a tokenizer.json; infinite if that is no bound at all.
+    `step` is in the form that it has in a tokenizer.json; infinite if there is no bound.
     """
     match step["type"]:
         case "Replace":
@@ -281,7 +281,7 @@ def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> N
 def without_panics(work: Callable[[], Result], name: str) -> Result:
     """Return `work()`; any exception of the library becomes a ModelError about the file.
 
-    It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
+    It is written in Rust, and a panic there arrives as an exception that is not an `Exception`.
     """
     try:
         return work()

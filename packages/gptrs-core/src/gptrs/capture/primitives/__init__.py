@@ -1,7 +1,7 @@
 """One function per op of PTIR: each captures exactly that op and nothing else.
 
 Axes may be negative here and are normalized; shapes and element types must fit already, since PTIR
-neither promotes nor broadcasts. Errors are those of the op (ProgramError).
+neither promotes nor broadcasts. They raise the errors of the op (ProgramError).
 """
 
 from gptrs.capture.primitives.computing import *  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403

@@ -28,7 +28,7 @@ class Segment:
     outputs: tuple[int, ...]
     """The number that each result of `@main` gets."""
     dying: tuple[int, ...]
-    """The inputs that no later segment reads and that are no results."""
+    """The inputs that no later segment reads and that are not results."""
     tables: frozenset[int]
     """The inputs that it reads by rows only."""
 

@@ -147,7 +147,7 @@ class GgufFile(MappedTensors):
 
     @override
     def parts(self, name: str) -> Iterator[np.ndarray]:
-        """Yield the elements in order, as flat arrays; errors are those of `read`."""
+        """Yield the elements in order, as flat arrays; raises the same errors as `read`."""
         if self.quantized(name) is None and not self._is_moved(name):
             yield from super().parts(name)
         elif self._mappings[name].transposed:

@@ -58,7 +58,7 @@ class DynamicSlice(Op):
     `out[i..] = x[start + i ..]`. Each start is clamped to [0, dim - size], so that the block always
     lies inside `x` and no value is an error. `x` is of any element type, `starts` of any integer
     type; of a tensor of rank 0 it is empty. Refused: another number of starts or sizes than axes,
-    sizes that are negative or larger than the dim, starts that are no integers.
+    sizes that are negative or larger than the dim, starts that are not integers.
     """
 
     sizes: Shape
@@ -80,7 +80,7 @@ class DynamicUpdateSlice(Op):
     `out[start + i ..] = update[i..]`, and `x` elsewhere; `starts` are as for `dynamic_slice` and
     clamped in the same way, to [0, dim - update dim]. Both are of one element type, any. Refused:
     an `update` of another type or rank or larger than `x` on an axis, another number of starts than
-    axes, starts that are no integers.
+    axes, starts that are not integers.
     """
 
     def infer(self, x: TensorType, update: TensorType, starts: TensorType) -> TensorType:

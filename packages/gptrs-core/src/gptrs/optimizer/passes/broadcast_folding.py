@@ -59,7 +59,7 @@ def broadcast_of_broadcast(m: Match, emit: Emitter) -> Value:
 
 @rewrite(broadcast_to(reshape(x)))
 def broadcast_of_reshape(m: Match, emit: Emitter) -> Value | Declined:
-    """broadcast_to(reshape(x, s), t) -> broadcast_to(x, t) if s is shape(x) but for 1s in front"""
+    """broadcast_to(reshape(x, s), t) -> broadcast_to(x, t) if s is shape(x) with leading 1s"""
     (inner,), shape = m.operands, m[x].type.shape
     if _core(shape) != _core(inner.type.shape):
         differ = f"{list(shape)} and {list(inner.type.shape)} differ"
