@@ -21,7 +21,7 @@ F8E4M3_GREATEST = 448.0
 
 
 def is_narrow_float(dtype: DType) -> bool:
-    """Whether `dtype` is a float of 8 or 16 bits, computed in f32."""
+    """Return whether `dtype` is a float of 8 or 16 bits, computed in f32."""
     return dtype.is_float and dtype.bits <= 16
 
 

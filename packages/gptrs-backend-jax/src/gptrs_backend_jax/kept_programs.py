@@ -116,7 +116,7 @@ def _folder() -> Path:
 
 
 def _is_used(folder: Path) -> bool:
-    """Whether this process reads programs from `folder`."""
+    """Return whether this process reads programs from `folder`."""
     given = setting(_FOLDER_SETTING)
     return folder.name == jax.__version__ if given is None else given == str(folder)
 

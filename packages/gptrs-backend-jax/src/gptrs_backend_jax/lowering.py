@@ -39,7 +39,7 @@ class Walk(Protocol):
         ...
 
     def repeats_rows(self, indices: Value) -> bool:
-        """Whether `indices` is known to have one number in each row."""
+        """Return whether `indices` is known to have one number in each row."""
         ...
 
     def cond(self, predicate: Array, branches: Sequence[Region], operands: Arrays) -> Arrays:

@@ -205,7 +205,7 @@ class ProgramWalk:
         return made[0].operands[0] if made and isinstance(made[0].op, _LAYOUT) else None
 
     def _keeps_rows(self, indices: Value, source: Value) -> bool:
-        """Whether each step from `source` to `indices` repeats along trailing axes only."""
+        """Return whether each step from `source` to `indices` repeats along trailing axes only."""
         value = indices
         while value is not source:
             before = self._makers[value][0].operands[0]

@@ -17,7 +17,7 @@ _KEPT: tuple[type[Op], ...] = (ops.Neg, ops.Abs, ops.Sign, ops.Maximum, ops.Mini
 
 
 def flushes(backend: Backend) -> bool:
-    """Whether the arithmetic of `backend` reads and writes subnormal f32 and f64 as 0."""
+    """Return whether the arithmetic of `backend` reads and writes subnormal f32 and f64 as 0."""
     return backend.flushes_subnormals
 
 

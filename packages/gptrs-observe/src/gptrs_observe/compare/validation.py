@@ -92,7 +92,7 @@ class Validation:
     layers: tuple[Agreement, ...]
 
     def holds(self, found: Agreement) -> bool:
-        """Whether all errors are within the tolerance."""
+        """Return whether all errors are within the tolerance."""
         return found.relative_max_error <= self.tolerance
 
     @property

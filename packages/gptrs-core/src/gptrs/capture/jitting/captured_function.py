@@ -390,7 +390,7 @@ def _kind(node: PytreeNode, rest: Hashable) -> tuple[object, object]:
 
 
 def _all_strings(rest: Hashable) -> bool:
-    """Whether these are the keys of a dict, after their type, and strings."""
+    """Return whether these are the keys of a dict, after their type, and strings."""
     return isinstance(rest, tuple) and all(
         type(key) is str for key in cast("tuple[object, ...]", rest)[1:]
     )

@@ -50,7 +50,7 @@ class Cond(ControlFlow):
     def infer(
         self, predicate: TensorType, *operands: TensorType, bodies: tuple[Signature, ...]
     ) -> Types:
-        """The results of the regions."""
+        """Return the results of the regions."""
         if predicate != TensorType(dtypes.i1, ()):
             raise self.error("needs a predicate of i1[]", predicate)
         then, otherwise = bodies
@@ -101,7 +101,7 @@ class Scan(ControlFlow):
     region_names = ("body",)
 
     def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> Types:
-        """The types of the carried values, then the stacked results of the body."""
+        """Return the types of the carried values, then the stacked results of the body."""
         (body,) = bodies
         if not 0 <= self.carry_count <= len(operands):
             raise self.error(f"carries {self.carry_count} of {len(operands)} operands", *operands)
@@ -116,7 +116,7 @@ class Scan(ControlFlow):
         return self.require_some((*carried, *stacked))
 
     def steps(self, operands: Sequence[TensorType]) -> int:
-        """How often the body runs for operands of these types."""
+        """Return how often the body runs for operands of these types."""
         scanned = operands[self.carry_count :]
         if any(x.rank == 0 for x in scanned):
             raise self.error("needs a leading axis in its scanned operands", *scanned)
@@ -137,7 +137,7 @@ class Call(ControlFlow):
     function: FunctionName
 
     def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> Types:
-        """The results of the function."""
+        """Return the results of the function."""
         (body,) = bodies
         self.require_types(f"arguments for `@{self.function}`", body.params, operands)
         return self.require_some(body.results)

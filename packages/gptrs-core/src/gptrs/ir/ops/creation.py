@@ -17,7 +17,7 @@ class Constant(Op):
     value: Literal
 
     def infer(self) -> TensorType:
-        """The type of the literal."""
+        """Return the type of the literal."""
         return self.value.type
 
 
@@ -49,7 +49,7 @@ _FLOAT_PRECISION = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "
 
 
 def count_of_exact_indices(dtype: DType) -> int:
-    """How many indices 0, 1, ... the type holds before one is rounded or wraps."""
+    """Return how many indices 0, 1, ... the type holds before one is rounded or wraps."""
     if dtype.is_float:
         return 2 ** _FLOAT_PRECISION[dtype.name] + 1
     return 2 ** (dtype.bits - (dtype.kind == "signed"))

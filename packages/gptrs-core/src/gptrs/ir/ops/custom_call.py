@@ -36,7 +36,7 @@ class Composite(ControlFlow):
     attrs: Dictionary = Dictionary()
 
     def infer(self, *operands: TensorType, bodies: tuple[Signature, ...]) -> Types:
-        """The results of the decomposition."""
+        """Return the results of the decomposition."""
         if not _KIND.fullmatch(self.kind):
             reason = "needs a kind of dotted words and a version such as `softmax.v1`"
             raise self.error(f"{reason}, got `{self.kind}`")

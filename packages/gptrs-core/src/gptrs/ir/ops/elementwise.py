@@ -48,7 +48,7 @@ class Unary(Row):
     """A row of one operand."""
 
     def infer(self, x: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         self.require_kind(x, *self.kinds)
         return x
 
@@ -57,7 +57,7 @@ class Binary(Row):
     """A row of two operands of one type."""
 
     def infer(self, lhs: TensorType, rhs: TensorType) -> TensorType:
-        """The common type of `lhs` and `rhs`."""
+        """Return the common type of `lhs` and `rhs`."""
         self.require_same_type(lhs, rhs)
         self.require_kind(lhs, *self.kinds)
         return lhs
@@ -301,7 +301,7 @@ class Select(Op):
     data_operand = 1
 
     def infer(self, pred: TensorType, on_true: TensorType, on_false: TensorType) -> TensorType:
-        """The common type of both branches; `pred` is `i1` of the same shape."""
+        """Return the common type of both branches; `pred` is `i1` of the same shape."""
         if pred.dtype is not dtypes.i1:
             raise self.error("needs an i1 predicate", pred, on_true, on_false)
         if pred.shape != on_true.shape:
@@ -315,7 +315,7 @@ class Clamp(Op):
     """`minimum(maximum(x, low), high)`; NaN in any operand gives NaN; `high` wins over `low`."""
 
     def infer(self, x: TensorType, low: TensorType, high: TensorType) -> TensorType:
-        """The common type of the three operands."""
+        """Return the common type of the three operands."""
         self.require_same_type(x, low, high)
         self.require_kind(x, *REAL)
         return x
@@ -358,5 +358,5 @@ class StopGradient(Op):
     """`x` itself; a mark for automatic differentiation."""
 
     def infer(self, x: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         return x

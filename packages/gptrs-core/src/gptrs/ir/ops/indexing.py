@@ -20,7 +20,7 @@ class Take(Op):
     """
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
-        """The shape of `indices`, then the dims of a row."""
+        """Return the shape of `indices`, then the dims of a row."""
         self.require_kind(indices, "signed", "unsigned")
         if x.rank == 0:
             raise self.error("needs at least one axis to look up in", x, indices)
@@ -41,7 +41,7 @@ class Gather(Op):
     axis: int
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
-        """The shape of `indices` in the element type of `x`."""
+        """Return the shape of `indices` in the element type of `x`."""
         self.require_kind(indices, "signed", "unsigned")
         if x.rank != indices.rank or not 0 <= self.axis < x.rank:
             raise self.error(f"needs operands of one rank that have axis {self.axis}", x, indices)
@@ -84,7 +84,7 @@ class DynamicUpdateSlice(Op):
     """
 
     def infer(self, x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         self.require_same_dtype(x, update)
         _require_starts(self, x, starts)
         if update.rank != x.rank or any(
@@ -118,7 +118,7 @@ class ScatterReduce(Op):
     kind: Literal["add", "mul", "max", "min", "replace"]
 
     def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         self.require_kind(indices, "signed", "unsigned")
         self.require_same_dtype(x, updates)
         if self.kind in ("max", "min"):

@@ -103,7 +103,7 @@ class Slice(Op):
         return x.with_shape(self.sizes)
 
     def steps(self, rank: int) -> tuple[int, ...]:
-        """The strides with the default written out."""
+        """Return the strides with the default written out."""
         return (1,) * rank if self.strides is None else self.strides
 
 
@@ -118,7 +118,7 @@ class Concat(Op):
     axis: int
 
     def infer(self, x: TensorType, *more: TensorType) -> TensorType:
-        """The shape of `x` with the sizes along `axis` added up."""
+        """Return the shape of `x` with the sizes along `axis` added up."""
         self.require_same_dtype(x, *more)
         if not 0 <= self.axis < x.rank:
             raise self.error(f"has no axis {self.axis}", x, *more)
@@ -152,7 +152,7 @@ class Pad(Op):
     value: Scalar | None = None
 
     def infer(self, x: TensorType) -> TensorType:
-        """The padded dims in the element type of `x`."""
+        """Return the padded dims in the element type of `x`."""
         interior = self.between(x.rank)
         if not len(self.low) == len(self.high) == len(interior) == x.rank:
             raise self.error(f"needs {x.rank} integers in `low`, `high` and `interior`", x)
@@ -189,7 +189,7 @@ class Tile(Op):
     repeats: tuple[int, ...]
 
     def infer(self, x: TensorType) -> TensorType:
-        """The dims multiplied by `repeats`."""
+        """Return the dims multiplied by `repeats`."""
         if len(self.repeats) != x.rank or any(repeat < 0 for repeat in self.repeats):
             reason = f"needs {x.rank} integers >= 0 in `repeats`, got {list(self.repeats)}"
             raise self.error(reason, x)
@@ -207,7 +207,7 @@ class Reverse(Op):
     axes: tuple[int, ...]
 
     def infer(self, x: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         require_ascending_axes(self, self.axes, x)
         return x
 

@@ -27,7 +27,7 @@ class LayerNorm(Op):
     axis: int
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
-        """The type of `x`."""
+        """Return the type of `x`."""
         self.require_same_dtype(x, scale, bias)
         self.require_kind(x, "float")
         if not 0 <= self.axis < x.rank:

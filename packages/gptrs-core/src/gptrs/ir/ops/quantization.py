@@ -205,5 +205,5 @@ class UnpackBits(Op):
 
 
 def computing_dtype(*floats: DType) -> DType:
-    """The type that the quantization ops compute in: f64 if one of `floats` is, else f32."""
+    """Return the type that the quantization ops compute in: f64 if one of `floats` is, else f32."""
     return dtypes.f64 if dtypes.f64 in floats else dtypes.f32

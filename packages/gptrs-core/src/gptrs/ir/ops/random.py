@@ -30,7 +30,7 @@ class Random(Op):
         return TensorType(self.dtype, self.shape)
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-        """The type of the numbers, since the seed always has the same."""
+        """Return the type of the numbers, since the seed always has the same."""
         return results[0].dtype
 
 

@@ -46,7 +46,7 @@ class Reduce(Op):
     out_dtype: DType | None = None
 
     def infer(self, x: TensorType) -> TensorType:
-        """The reduced shape in `out_dtype`."""
+        """Return the reduced shape in `out_dtype`."""
         if self.kind in ("and", "or"):
             self.require_kind(x, "bool", "signed", "unsigned")
         elif self.kind in ("max", "min"):
@@ -61,7 +61,7 @@ class Reduce(Op):
         return TensorType(self.out_dtype or x.dtype, shape)
 
     def accumulator(self, x: TensorType) -> DType:
-        """The type in which the running value is kept for an operand of type `x`."""
+        """Return the type in which the running value is kept for an operand of type `x`."""
         if self.kind in ("sum", "prod"):
             return self.accum_dtype or x.dtype.accumulator
         return x.dtype
@@ -75,7 +75,7 @@ class ArgExtreme(Op):
     dtype: DType
 
     def infer(self, x: TensorType) -> TensorType:
-        """The shape without `axis` (or 1 in its place) in `dtype`."""
+        """Return the shape without `axis` (or 1 in its place) in `dtype`."""
         self.require_kind(x, "bool", "signed", "unsigned", "float")
         if not 0 <= self.axis < x.rank:
             raise self.error(f"has no axis {self.axis}", x)
@@ -134,7 +134,7 @@ class Cumulative(Op):
     out_dtype: DType | None = None
 
     def infer(self, x: TensorType) -> TensorType:
-        """The shape of `x` in `out_dtype`."""
+        """Return the shape of `x` in `out_dtype`."""
         if self.kind in ("max", "min"):
             self.require_kind(x, "signed", "unsigned", "float")
             if self.accum_dtype is not None:
@@ -147,7 +147,7 @@ class Cumulative(Op):
         return x.with_dtype(self.out_dtype or x.dtype)
 
     def accumulator(self, x: TensorType) -> DType:
-        """The type in which the running value is kept for an operand of type `x`."""
+        """Return the type in which the running value is kept for an operand of type `x`."""
         if self.kind in ("sum", "prod"):
             return self.accum_dtype or x.dtype.accumulator
         return x.dtype

@@ -33,7 +33,7 @@ class Sort(Op):
     stable: bool = True
 
     def infer(self, x: TensorType, *more: TensorType) -> tuple[TensorType, ...]:
-        """The types of the operands."""
+        """Return the types of the operands."""
         self.require_kind(x, "bool", "signed", "unsigned", "float")
         if any(other.shape != x.shape for other in more):
             raise self.error("needs operands of one shape", x, *more)

@@ -113,7 +113,7 @@ class ReduceWindow(Windowed):
         return TensorType(self.out_dtype or x.dtype, self.positions(x, outer=0))
 
     def accumulator(self, x: TensorType) -> DType:
-        """The type in which the running value is kept for an operand of type `x`."""
+        """Return the type in which the running value is kept for an operand of type `x`."""
         if self.kind in ("sum", "prod"):
             return self.accum_dtype or x.dtype.accumulator
         return x.dtype

@@ -229,7 +229,7 @@ class PageGroup:
         return page
 
     def available(self) -> bool:
-        """Whether `allocate` finds a page."""
+        """Return whether `allocate` finds a page."""
         return bool(self._free or self._cached) or self._used < self.count
 
     def holders(self, page: int) -> int:

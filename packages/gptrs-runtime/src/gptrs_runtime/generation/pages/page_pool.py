@@ -56,7 +56,7 @@ def _complete(groups: Sequence[PageGroup], blocks: Sequence[Block]) -> int:
 
 
 def _has(groups: Sequence[PageGroup], blocks: Sequence[Block], page_size: int) -> bool:
-    """Whether each group has the pages of `blocks` that the next position sees."""
+    """Return whether each group has the pages of `blocks` that the next position sees."""
     end = len(blocks) * page_size
     return all(
         block.pages[number] is not None
