@@ -229,7 +229,7 @@ class _Size:
     regions: tuple[Placed, ...]
 
 
-def column(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
+def place(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
     """Lay out a diagram and everything within it, with its top left corner at (x, y)."""
     sizes = [_size(node) for node in diagram.nodes]
     layers = layers_of(diagram)
@@ -269,7 +269,7 @@ def _size(node: DiagramNode) -> _Size:
     regions: list[Placed] = []
     offset = float(PADDING)
     for inner in node.inner:
-        placed = column(inner)
+        placed = place(inner)
         regions.append(_moved(placed, offset, 0))
         offset += placed.width + PADDING
     width = max(len(line) for line in lines) * CHARACTER + 2 * PADDING
