@@ -12,7 +12,7 @@ _TAG = "py3-none-manylinux_2_17_x86_64"
 """Packs call the C library alone, by functions that it has had for longer than this version."""
 
 
-class KernelPackHook(BuildHookInterface):
+class KernelPackHook(BuildHookInterface[Any]):
     """Tags wheels with packs, see `tools/kernel_pack.py`; others are for any system."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

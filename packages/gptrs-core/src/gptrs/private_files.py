@@ -1,4 +1,4 @@
-"""Directories and files of a cache that nobody but this user, or root, can have written."""
+"""Directories and files of a cache that only this user, or root, can have written."""
 
 from __future__ import annotations
 

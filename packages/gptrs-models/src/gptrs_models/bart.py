@@ -148,16 +148,16 @@ class Embeddings(Module):
         self._scale = config.scale
         self._padding = config.padding if kind.positions == "m2m" else None
 
-    def __call__(self, tokens: Tensor, place: Tensor | None = None) -> Tensor:
-        """Int [B, T] at the positions from `place` on, a rank-0 integer or None: 0 -> [B, T, C]."""
+    def __call__(self, tokens: Tensor, position: Tensor | None = None) -> Tensor:
+        """Int [B, T] at the positions from `position` (rank 0, default 0) -> [B, T, C]."""
         x = self.embed_tokens(tokens)
         if self._scale != 1:
             x = x * self._scale
         if self._padding is None:
             at = F.arange(self._first, tokens.shape[1] + self._first)
-            at = at if place is None else at + place
+            at = at if position is None else at + position
         else:
-            at = counted_positions(tokens, self._padding, 0 if place is None else place)
+            at = counted_positions(tokens, self._padding, 0 if position is None else position)
         x = x + F.take(self.positions, at)
         return x if self.norm is None else self.norm(x)
 
@@ -200,10 +200,10 @@ class Decoder(Module):
         self.norm = _last_norm(config, params)
 
     def __call__(
-        self, tokens: Tensor, place: Tensor | None, caches: Sequence[DecoderCache]
+        self, tokens: Tensor, position: Tensor | None, caches: Sequence[DecoderCache]
     ) -> Tensor:
-        """Int [B, T] at the positions from `place` on, None: from 0 on -> [B, T, C]."""
-        x = self.embeddings(tokens, place)
+        """Int [B, T] at the positions from `position` on, None: from 0 on -> [B, T, C]."""
+        x = self.embeddings(tokens, position)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
         return x if self.norm is None else self.norm(x)
@@ -246,9 +246,9 @@ class Bart(Seq2SeqModule):
         """Return what each layer of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""
         return source_views(self.decoder.layers, self.encoder(tokens, mask))
 
-    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        return self.decoder(tokens, place, caches)
+    def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        return self.decoder(tokens, position, caches)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""

@@ -258,9 +258,9 @@ class Decoder(Module):
         self.norm = norm_of(config, params / "norm")
         self._config = config
 
-    def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        turn = Angles.at(self._config, F.arange(tokens.shape[1]) + place)
+    def __call__(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        turn = Angles.at(self._config, F.arange(tokens.shape[1]) + position)
         x = self.embed_tokens(tokens)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, turn, cache)
@@ -301,9 +301,9 @@ class Moonshine(DecoderModule):
         given = tensor(samples[..., np.newaxis])
         return DecoderState(self._hear(given, [tensor(count) for count in counts]), seen)
 
-    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        return self.decoder(tokens, place, caches)
+    def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        return self.decoder(tokens, position, caches)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""

@@ -14,6 +14,7 @@ from gptrs_models import llama_kinds
 from gptrs_models.bert_kinds import POOLER, ROBERTA_HEADS
 from gptrs_models.encoder_heads import HeadConfig, Heads, Hidden
 from gptrs_models.llama_config import LlamaConfig, Names, with_biases
+from gptrs_models.llama_gpt_kinds import LAYER_EPSILON
 from gptrs_models.llama_settings import FULL, SLIDING, Kind, read_shared
 
 Settings = Mapping[str, object]
@@ -178,7 +179,7 @@ def _nomic_bert(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "nomic_bert")
     defaults = Kind(
         30528, 3072, 12, None, 2048, epsilon=1e-12, hidden_size=768, heads=12, theta=1000.0,
-        tied=True, own_names=llama_kinds.LAYER_EPSILON,
+        tied=True, own_names=LAYER_EPSILON,
     )  # fmt: skip
     names = Names(
         body="nomic_bert", embed="embeddings.word_embeddings", embed_norm="emb_ln",
@@ -221,7 +222,7 @@ def _gte(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, kind)
     defaults = Kind(
         250048, 3072, 12, None, 8192, epsilon=1e-12, hidden_size=768, heads=12, theta=160000.0,
-        activation="gelu", tied=True, own_names=llama_kinds.LAYER_EPSILON,
+        activation="gelu", tied=True, own_names=LAYER_EPSILON,
     )  # fmt: skip
     names = Names(
         body=kind, embed="embeddings.word_embeddings", embed_norm="embeddings.LayerNorm",
@@ -287,7 +288,7 @@ def _jina_embeddings_v3(settings: Settings) -> RotaryConfig:
     fields = ConfigFields(settings, "jina_embeddings_v3")
     defaults = Kind(
         250002, 4096, 24, None, 8194, epsilon=1e-5, hidden_size=1024, heads=16, theta=20000.0,
-        activation="gelu", tied=True, own_names=llama_kinds.LAYER_EPSILON,
+        activation="gelu", tied=True, own_names=LAYER_EPSILON,
     )  # fmt: skip
     names = Names(
         body="roberta", embed="embeddings.word_embeddings", embed_norm="emb_ln",
@@ -308,7 +309,7 @@ def _esm(settings: Settings) -> RotaryConfig:
         fields.require(name, value)
     defaults = Kind(
         33, 3072, 12, None, 1026, epsilon=1e-12, hidden_size=768, heads=12, tied=True,
-        activation="gelu", own_names=llama_kinds.LAYER_EPSILON,
+        activation="gelu", own_names=LAYER_EPSILON,
     )  # fmt: skip
     normed = fields.boolean("emb_layer_norm_before", False)
     names = Names(

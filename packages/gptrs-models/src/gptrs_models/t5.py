@@ -102,9 +102,9 @@ class RelativeBias(Module):
         self._most, self._both_ways = config.max_distance, both_ways
         self._buckets = _buckets(config, both_ways=both_ways)
 
-    def __call__(self, queries: int, keys: int, place: Tensor | None = None) -> Tensor:
-        """Return the bias [1, H, T, S] of queries at the positions from `place` on."""
-        query = F.arange(queries) if place is None else F.arange(queries) + place
+    def __call__(self, queries: int, keys: int, position: Tensor | None = None) -> Tensor:
+        """Return the bias [1, H, T, S] of queries at the positions from `position` on."""
+        query = F.arange(queries) if position is None else F.arange(queries) + position
         distance = F.reshape(F.arange(keys), (1, keys)) - F.reshape(query, (queries, 1))
         clipped = F.clamp(distance, -self._most, self._most if self._both_ways else 0)
         table = F.take(self.embedding.weight, tensor(self._buckets))  # (distances, H)
@@ -220,10 +220,10 @@ class Stack(Module):
             x = block.read(x, masks[index % len(masks)])
         return self.final_layer_norm(x)
 
-    def write(self, x: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """[B, T, C] at the positions from `place` on -> [B, T, C]."""
+    def write(self, x: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """[B, T, C] at the positions from `position` on -> [B, T, C]."""
         room = caches[0].own[0].shape[2]
-        biases = [bias(x.shape[1], room, place) for bias in self.bias]
+        biases = [bias(x.shape[1], room, position) for bias in self.bias]
         for index, (block, cache) in enumerate(zip(self.block, caches, strict=True)):
             x = block.write(x, cache, biases[index % len(biases)])
         return self.final_layer_norm(x)
@@ -246,9 +246,9 @@ class T5(Seq2SeqModule):
         states = self.encoder.read(self.shared(tokens), mask)
         return [block.cross.keys_values(states) for block in self.decoder.block if block.cross]
 
-    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        return self.decoder.write(self.shared(tokens), place, caches)
+    def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        return self.decoder.write(self.shared(tokens), position, caches)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""

@@ -128,9 +128,9 @@ class Decoder(Module):
         ]
         self.layer_norm = LayerNorm(params / "layer_norm", width, EPSILON)
 
-    def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        at = F.arange(tokens.shape[1]) + place
+    def __call__(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        at = F.arange(tokens.shape[1]) + position
         x = self.embed_tokens(tokens) + F.take(self.positions, at)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
@@ -173,9 +173,9 @@ class Whisper(DecoderModule):
         seen = np.ones((len(features), self.config.max_source_positions), np.bool_)
         return DecoderState(self._hear(tensor(features)), seen)
 
-    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
-        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
-        return self.decoder(tokens, place, caches)
+    def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `position` on -> [B, T, C]."""
+        return self.decoder(tokens, position, caches)
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""

@@ -14,13 +14,14 @@ from google.protobuf.message import DecodeError
 
 from gptrs.api import CheckpointError, ModelError, UnsupportedError
 from gptrs.api.backends import WeightIdentity
+from gptrs.api.importers import DAMAGE
 from gptrs.api.programs import TensorType
 from gptrs.backend.weight_identity import WeightFile, file_digest
 from gptrs.checkpoint.files.open_file import open_regular
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs_onnx.element_types import dtype_of
-from gptrs_onnx.node import DAMAGE, shown, stored_array
+from gptrs_onnx.node import shown, stored_array
 from gptrs_onnx.onnx_ir import ir
 
 MAX_BYTES: Final = 2**31 - 1

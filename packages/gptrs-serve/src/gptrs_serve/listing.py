@@ -107,7 +107,7 @@ _FORMS: Final[Mapping[str, Callable[..., dict[str, object]]]] = {
     "tag": _tags,
     "rank": _ranked,
 }
-"""What is told of what was found, as OpenAI, vLLM and Jina have it."""
+"""The results of tasks, in the formats of OpenAI, vLLM and Jina."""
 
 
 async def _for_client(request: Request, work: Awaitable[Result]) -> Result:

@@ -80,7 +80,7 @@ class WrittenPages:
         scan = self._scan
         try:
             return self._stale or any(ioctl(scan, _PAGEMAP_SCAN, each) for each in self._questions)
-        except OSError:  # mapped anew: that memory is not watched
+        except OSError:  # mapped again: that memory is not watched
             return True
 
     def tell(self, written: Range) -> None:

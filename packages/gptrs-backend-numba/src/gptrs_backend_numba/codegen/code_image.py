@@ -20,7 +20,7 @@ from gptrs.quick_dataclass import dataclass
 
 MAGIC = b"gptrs image 1\n"
 _PAGE = 4096
-"""Bytes of a page: whoever runs x86-64 has pages of this size."""
+"""Bytes of a page on x86-64."""
 _X86_64, _RELOCATABLE = 62, 1
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
 _WRITE, _ALLOC = 1, 2
@@ -187,7 +187,7 @@ def _name(names: bytes, at: int) -> bytes:
 def load_image(data: bytes) -> int:
     """Copy an image into memory of its own, where it stays; return the address of its function.
 
-    ValueError for what is no whole image, or calls a function that this process lacks. OSError
+    ValueError for an incomplete image, or one that calls a function that is not here. OSError
     where the system gives no memory for code.
     """
     if not data.startswith(MAGIC):

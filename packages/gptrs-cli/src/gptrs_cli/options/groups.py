@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class OptionsOf:
     """Annotates a parameter: it gets the given ones among `options`, fields of Structs.
 
-    Their defaults and bounds are told and checked if `told`; else whoever takes the values does so.
+    Their defaults and bounds are shown and checked if `told`; else whatever takes them does so.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class TextCache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.times = StepTimes()
-        """How long steps take, as whoever runs them has measured."""
+        """The measured time of steps."""
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Scope in which no other thread uses the cache; one may enter it again."""
@@ -121,7 +121,7 @@ class TextCache:
 
 
 class NoCache(TextCache):
-    """Generation without a key/value cache: each step reads every text anew."""
+    """Generation without a key/value cache: each step reads every text again."""
 
     def __init__(self, lm: CausalLM) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from gptrs_observe.programs.picture.layout import (
     Box,
     Placed,
     Point,
-    column,
+    place,
 )
 
 MAX_DRAWN = 1000
@@ -51,7 +51,7 @@ def to_svg(diagrams: Sequence[Diagram]) -> str:
     panels: list[Placed] = []
     y = float(_MARGIN)
     for diagram in diagrams:
-        panels.append(column(diagram, _MARGIN, y))
+        panels.append(place(diagram, _MARGIN, y))
         y += panels[-1].height + _PANEL_GAP
     width = max((panel.width for panel in panels), default=0) + 2 * _MARGIN
     height = y - _PANEL_GAP + _MARGIN
