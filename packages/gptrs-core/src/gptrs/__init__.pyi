@@ -12,6 +12,9 @@ from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import from_dlpack as from_dlpack
 from gptrs.capture.tensor import tensor as tensor
+from gptrs.differentiation.functions import grad as grad
+from gptrs.differentiation.functions import value_and_grad as value_and_grad
+from gptrs.differentiation.functions import vjp as vjp
 from gptrs.functionals.creation import arange as arange
 from gptrs.functionals.creation import full as full
 from gptrs.functionals.creation import ones as ones

@@ -1,0 +1,145 @@
+"""Rules of composites: that of the functional where it saves work, else of the decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gptrs.capture import primitives as p
+from gptrs.capture.tensor import Tensor, apply_many
+from gptrs.differentiation.reduction import normalized_backward
+from gptrs.differentiation.reverse import Linearized
+from gptrs.differentiation.rules import (
+    Backward,
+    Cotangents,
+    Functions,
+    Rule,
+    Step,
+    rule_of_many,
+    summed_to,
+    with_callees,
+)
+from gptrs.functionals.operands import converted, expand
+from gptrs.ir.ops.control_flow import ControlFlow
+from gptrs.ir.ops.custom_call import Composite
+from gptrs.ir.program import Region
+
+OF_FUNCTIONAL: dict[str, Rule] = {}
+"""The rules of composites by the kind without the implementation, `softmax.v1`."""
+
+
+def _name(op: Composite) -> str:
+    return op.kind.partition("/")[0]
+
+
+def _functional(*kinds: str) -> Callable[[Backward], Backward]:
+    def register(backward: Backward) -> Backward:
+        OF_FUNCTIONAL.update(dict.fromkeys(kinds, Rule(backward)))
+        return backward
+
+    return register
+
+
+def body_of(op: Composite, functions: Functions) -> Region:
+    """Return the decomposition."""
+    return functions[op.decomposition].body
+
+
+def _forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
+    """Run the composite as it is, so that a kernel may compute it.
+
+    One with loops or branches is entered: to run those twice costs more than to keep their values.
+    """
+    op: Composite = step.op
+    own = OF_FUNCTIONAL.get(_name(op))
+    if own is not None and own.forward is not None:
+        return own.forward(step)
+    body = body_of(op, step.functions)
+    if own is None and _has_regions(body, step.functions):
+        entered = Linearized(body, step.functions, step.operands, step.wanted)
+        return entered.results, entered
+    return apply_many(
+        op, *step.operands, functions=with_callees({op.decomposition}, step.functions)
+    ), None
+
+
+def _has_regions(body: Region, functions: Functions) -> bool:
+    return any(
+        inner.regions
+        or (
+            isinstance(inner.op, ControlFlow)
+            and any(_has_regions(functions[name].body, functions) for name in inner.op.callees())
+        )
+        for inner in body.walk()
+    )
+
+
+@rule_of_many(Composite, forward=_forward)
+def _composite(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    """The rule of the functional, or the decomposition again, backwards.
+
+    Where the backend has no kernel for the composite, both runs of the decomposition are the same
+    expressions and computed once; where it has, what its insides are is computed again.
+    """
+    own = OF_FUNCTIONAL.get(_name(step.op))
+    if own is not None:
+        return own.backward(step, cotangents)
+    entered: Linearized | None = step.kept
+    if entered is None:
+        body = body_of(step.op, step.functions)
+        entered = Linearized(body, step.functions, step.operands, step.wanted)
+    return entered.pull(cotangents)
+
+
+# Functionals whose derivative is simpler than that of what they are made of.
+
+
+def _attribute(op: Composite, name: str) -> Any:
+    return op.attrs[name]
+
+
+@_functional("softmax.v1", "safe_softmax.v1")
+def _softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    """`y (g - sum(g y))`: the maximum that is subtracted has no part in it."""
+    g, y = _wide(cotangents[0]), _wide(step.results[0])
+    product = p.mul(g, y)
+    along = _summed(product, _attribute(step.op, "axis"))
+    return [converted(p.sub(product, p.mul(y, along)), step.operands[0].dtype)]
+
+
+@_functional("log_softmax.v1")
+def _log_softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    g, y = _wide(cotangents[0]), _wide(step.results[0])
+    along = _summed(g, _attribute(step.op, "axis"))
+    return [converted(p.sub(g, p.mul(p.exp(y), along)), step.operands[0].dtype)]
+
+
+def _wide(x: Tensor | None) -> Tensor:
+    assert x is not None
+    return converted(x, x.dtype.accumulator)
+
+
+def _summed(x: Tensor, axis: int) -> Tensor:
+    return expand(p.reduce(x, "sum", [axis], keepdims=True), x.shape)
+
+
+@_functional("layer_norm.v1", "rms_norm.v1")
+def _norm(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
+    op, (g,) = step.op, cotangents
+    assert g is not None
+    by_name = dict(zip(op.operand_names_given, step.operands, strict=True))
+    x, weight, bias = by_name["x"], by_name.get("weight"), by_name.get("bias")
+    centers = op.title == "layer_norm"
+    axes = [axis % x.rank for axis in _attribute(op, "axes")] if centers else [x.rank - 1]
+    factor = None if weight is None else _wide(weight)
+    offset = 0 if centers else _attribute(op, "weight_offset")
+    if factor is not None and offset:
+        factor = p.add(factor, p.broadcast_to(p.constant(offset, factor.dtype), factor.shape))
+    epsilon = _attribute(op, "epsilon")
+    by_x, normal, wide = normalized_backward(x, factor, g, axes, epsilon, centers)
+    found: dict[str, Tensor] = {"x": by_x}
+    if weight is not None:
+        found["weight"] = converted(summed_to(p.mul(wide, normal), weight.shape), weight.dtype)
+    if bias is not None:
+        found["bias"] = converted(summed_to(wide, bias.shape), bias.dtype)
+    return [found[name] for name in by_name]

@@ -1,0 +1,192 @@
+"""The table of derivative rules, and what a rule is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor, apply_many
+from gptrs.functionals.operands import Number, splat
+from gptrs.ir.op import Op
+from gptrs.ir.ops import elementwise, random
+from gptrs.ir.program import Function, Instruction, Region
+
+OpType = TypeVar("OpType", bound=Op)
+Functions = Mapping[str, Function]
+"""The functions of a program by name, each after those that it calls."""
+Cotangents = Sequence[Tensor | None]
+"""A derivative for each value; None is zero."""
+
+
+class Step(NamedTuple, Generic[OpType]):
+    """One instruction of the program whose derivative is built, with the tensors it runs on."""
+
+    op: OpType
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    wanted: tuple[bool, ...]
+    """Whether the derivative by each operand is asked for."""
+    regions: tuple[Region, ...]
+    functions: Functions
+    kept: Any = None
+    """What the forward part of the rule kept for the backward part."""
+
+
+Forward = Callable[[Step[Any]], tuple[Sequence[Tensor], object]]
+"""Computes the results of a step (which has none yet), and what its backward part needs."""
+Backward = Callable[[Step[Any], Cotangents], Cotangents]
+"""Returns the cotangents of the operands for those of the results; at least one is not None.
+
+The result is linear in the cotangents: the forward mode transposes it."""
+
+
+class Rule(NamedTuple):
+    """How an op is differentiated; without `forward` the op itself runs."""
+
+    backward: Backward
+    forward: Forward | None = None
+
+
+RULES: dict[type[Op], Rule] = {}
+"""The rules of all ops that have a derivative."""
+CONSTANT: set[type[Op]] = {
+    *(elementwise.Sign, elementwise.Floor, elementwise.Ceil, elementwise.RoundNearestEven),
+    *(elementwise.Bitcast, elementwise.StopGradient, random.RngUniform, random.RngNormal),
+}
+"""Ops with float results through which no derivative flows: steps, bits, and random numbers.
+
+Ops whose results are not floats need not be listed."""
+
+
+def rule(
+    *ops: type[Op], forward: Forward | None = None
+) -> Callable[
+    [Callable[[Step[Any], Tensor], Cotangents]], Callable[[Step[Any], Tensor], Cotangents]
+]:
+    """Decorator: register the backward part of ops with one result."""
+
+    def register(
+        backward: Callable[[Step[Any], Tensor], Cotangents],
+    ) -> Callable[[Step[Any], Tensor], Cotangents]:
+        def of_one(step: Step[Any], cotangents: Cotangents) -> Cotangents:
+            (cotangent,) = cotangents
+            assert cotangent is not None
+            return backward(step, cotangent)
+
+        RULES.update(dict.fromkeys(ops, Rule(of_one, forward)))
+        return backward
+
+    return register
+
+
+def rule_of_many(*ops: type[Op], forward: Forward | None = None) -> Callable[[Backward], Backward]:
+    """Decorator: register the backward part of ops with several results."""
+
+    def register(backward: Backward) -> Backward:
+        RULES.update(dict.fromkeys(ops, Rule(backward, forward)))
+        return backward
+
+    return register
+
+
+# What rules are made of.
+
+
+def filled(value: Number, like: Tensor) -> Tensor:
+    """Return a tensor of the type of `like` that holds one value."""
+    return splat(value, like.dtype, like.shape)
+
+
+def zeros(like: Tensor) -> Tensor:
+    """Return zeros of the type of `like`."""
+    return filled(0, like)
+
+
+def where(pred: Tensor, x: Tensor) -> Tensor:
+    """Return `x` where `pred` holds, else 0.
+
+    A product with a mask would turn infinities that the mask hides into NaN.
+    """
+    return primitives.select(pred, x, zeros(x))
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of one tensor or more, of one type."""
+    found = parts[0]
+    for part in parts[1:]:
+        found = primitives.add(found, part)
+    return found
+
+
+# Instructions that run again, on other tensors.
+
+
+def functions_of(instruction: Instruction, functions: Functions) -> list[Function]:
+    """Return the functions that an instruction refers to, at any depth, in program order."""
+    names = set(instruction.op.callees())
+    for region in instruction.regions:
+        names.update(name for inner in region.walk() for name in inner.op.callees())
+    return with_callees(names, functions) if names else []
+
+
+def with_callees(names: set[str], functions: Functions) -> list[Function]:
+    """Return the functions called `names` and those that they call, at any depth."""
+    reached = set(names)
+    for function in reversed(list(functions.values())):  # each after those that it calls
+        if function.name in reached:
+            reached.update(name for inner in function.body.walk() for name in inner.op.callees())
+    return [function for function in functions.values() if function.name in reached]
+
+
+def emit(
+    instruction: Instruction, operands: Sequence[Tensor], functions: Functions
+) -> tuple[Tensor, ...]:
+    """Capture an instruction of another program on tensors of this one."""
+    return apply_many(
+        instruction.op,
+        *operands,
+        regions=instruction.regions,
+        functions=functions_of(instruction, functions),
+    )
+
+
+def run_region(
+    region: Region, functions: Functions, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Capture the instructions of a region on tensors; return its results."""
+    known = dict(zip(region.params, inputs, strict=True))
+    for instruction in region.instructions:
+        operands = [known[value] for value in instruction.operands]
+        known.update(zip(instruction.results, emit(instruction, operands, functions), strict=True))
+    return tuple(known[value] for value in region.results)
+
+
+def varying(region: Region, given: Sequence[bool]) -> list[bool]:
+    """Return which results of a region may vary with the parameters that are `given`.
+
+    Every float result of a loop or call counts that reads a value that varies.
+    """
+    known = {param for param, varies in zip(region.params, given, strict=True) if varies}
+    for instruction in region.instructions:
+        if varies_with(instruction, known):
+            known.update(value for value in instruction.results if value.type.dtype.is_float)
+    return [value in known for value in region.results]
+
+
+def varies_with(instruction: Instruction, known: set[Any]) -> bool:
+    """Return whether a derivative flows through an instruction from one of the `known` values."""
+    return type(instruction.op) not in CONSTANT and not known.isdisjoint(instruction.operands)
+
+
+def summed_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return `x` added up to `shape`, from which it could be broadcast."""
+    lead = x.rank - len(shape)
+    axes = [
+        axis
+        for axis, dim in enumerate(x.shape)
+        if axis < lead or (shape[axis - lead] == 1 and dim != 1)
+    ]
+    if not axes:
+        return x
+    return primitives.reshape(primitives.reduce(x, "sum", axes), shape)
