@@ -221,7 +221,7 @@ def test_cotangents_that_do_not_fit() -> None:
     _, pullback = gptrs.vjp(lambda x: (x, x), X)
     with pytest.raises(UsageError, match="nested"):
         pullback(gptrs.tensor(X))
-    with pytest.raises(UsageError, match=r"of a `f64\[3\]` must be like it, got `f32\[3\]`"):
+    with pytest.raises(UsageError, match=r"for a `f64\[3\]` must be like it, got `f32\[3\]`"):
         pullback((gptrs.tensor(X.astype(np.float32)), None))
 
 

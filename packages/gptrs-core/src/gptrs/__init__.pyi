@@ -12,7 +12,11 @@ from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import from_dlpack as from_dlpack
 from gptrs.capture.tensor import tensor as tensor
+from gptrs.differentiation.custom import custom_vjp as custom_vjp
+from gptrs.differentiation.custom import remat as remat
 from gptrs.differentiation.functions import grad as grad
+from gptrs.differentiation.functions import hessian_vector as hessian_vector
+from gptrs.differentiation.functions import jvp as jvp
 from gptrs.differentiation.functions import value_and_grad as value_and_grad
 from gptrs.differentiation.functions import vjp as vjp
 from gptrs.functionals.creation import arange as arange

@@ -60,6 +60,7 @@ USES = (
         torch=lambda torch, x: torch.broadcast_to(x, (2, 2, 3, 5))),
     Use("cast", (X * 10,), lambda x: F.cast(x, dtypes.si32), lambda x: np.trunc(x).astype(int),
         torch=lambda torch, x: x.int()),
+    Use("stop_gradient", (X,), F.stop_gradient, lambda x: x),
     Use("cast", (X > 0,), lambda x: F.cast(x, dtypes.f32), lambda x: x.astype(float), "i1",
         torch=lambda torch, x: x.float()),
     *(

@@ -28,7 +28,8 @@ OF_FUNCTIONAL: dict[str, Rule] = {}
 """The rules of composites by the kind without the implementation, `softmax.v1`."""
 
 
-def _name(op: Composite) -> str:
+def name_of(op: Composite) -> str:
+    """Return the kind without the implementation."""
     return op.kind.partition("/")[0]
 
 
@@ -51,7 +52,7 @@ def _forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
     One with loops or branches is entered: to run those twice costs more than to keep their values.
     """
     op: Composite = step.op
-    own = OF_FUNCTIONAL.get(_name(op))
+    own = OF_FUNCTIONAL.get(name_of(op))
     if own is not None and own.forward is not None:
         return own.forward(step)
     body = body_of(op, step.functions)
@@ -81,7 +82,7 @@ def _composite(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     Where the backend has no kernel for the composite, both runs of the decomposition are the same
     expressions and computed once; where it has, what its insides are is computed again.
     """
-    own = OF_FUNCTIONAL.get(_name(step.op))
+    own = OF_FUNCTIONAL.get(name_of(step.op))
     if own is not None:
         return own.backward(step, cotangents)
     entered: Linearized | None = step.kept

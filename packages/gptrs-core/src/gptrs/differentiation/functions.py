@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from gptrs.capture import execute
 from gptrs.capture.jitting.dynamic_axes import refused
 from gptrs.capture.jitting.pytree import (
     AS_GIVEN,
-    LEAF,
-    PytreeNode,
+    TUPLE,
     Refusal,
-    Static,
     Structure,
     flatten,
     path_of,
@@ -27,11 +25,14 @@ from gptrs.differentiation import (
 )
 from gptrs.differentiation import contraction as contraction
 from gptrs.differentiation import control_flow as control_flow
+from gptrs.differentiation import custom as custom
 from gptrs.differentiation import elementwise as elementwise
 from gptrs.differentiation import indexing as indexing
 from gptrs.differentiation import layout as layout
 from gptrs.differentiation import reduction as reduction
 from gptrs.differentiation import windows as windows
+from gptrs.differentiation.forward import push
+from gptrs.differentiation.nesting import as_tensors, leaves_like, nested
 from gptrs.differentiation.reverse import Linearized
 from gptrs.differentiation.rules import filled, zeros
 from gptrs.errors import UsageError
@@ -103,10 +104,43 @@ def vjp(function: Callable[..., Result], *args: object) -> tuple[Result, Callabl
     captured = asked.capture()
 
     def pullback(cotangents: object) -> object:
-        given = _nested_as(captured, cotangents)
+        results = captured.linearized.results
+        given = leaves_like("cotangents", captured.outputs, results, cotangents)
         return asked.nested(captured.pull(given))
 
     return cast("Result", rebuild(captured.outputs, iter(captured.linearized.results))), pullback
+
+
+def jvp(
+    function: Callable[..., Result], primals: Sequence[object], tangents: Sequence[object]
+) -> tuple[Result, Any]:
+    """Return `function(*primals)`, and its derivative along `tangents`, nested like the result.
+
+    The tangents are nested as the primals; None is zero, and belongs to tensors that are not
+    floats. Unlike the reverse mode, this one takes `while`. UsageError for tangents that do not
+    fit, and where an op has no derivative.
+    """
+    asked = _Asked("jvp", function, range(len(primals)), primals, {}, integers=True)
+    given = asked.directions("tangents", tangents)
+    captured = asked.capture()
+    rest = [None] * (len(captured.inputs) - captured.count)
+    results, found = push(captured.region, captured.functions, captured.inputs, [*given, *rest])
+    pairs = zip(results, found, strict=True)
+    whole = [zeros(x) if each is None and x.dtype.is_float else each for x, each in pairs]
+    value = cast("Result", rebuild(captured.outputs, iter(results)))
+    return value, nested(captured.outputs, iter(whole))
+
+
+def hessian_vector(
+    function: Callable[..., object], primals: Sequence[object], vectors: Sequence[object]
+) -> tuple[Any, ...]:
+    """Return the product of the Hessian of a loss with vectors, one tree for each argument.
+
+    The loss is `function(*primals)`, a float tensor of rank 0; `vectors` are nested as the primals,
+    whose tensors are floats. That is the derivative of the gradient along the vectors: it costs
+    about as much as two gradients, and no Hessian is made.
+    """
+    return jvp(grad(function, range(len(primals))), primals, vectors)[1]
 
 
 class _Linear:
@@ -152,8 +186,8 @@ class _Asked:
         self._function = function
         self._several = not isinstance(argnums, int | str)
         listed = [argnums] if isinstance(argnums, int | str) else list(argnums)
-        self._args = [_as_tensors(each) for each in args]
-        self._kwargs = {key: _as_tensors(each) for key, each in kwargs.items()}
+        self._args = [as_tensors(each) for each in args]
+        self._kwargs = {key: as_tensors(each) for key, each in kwargs.items()}
         self._chosen = [self._argument(each) for each in listed]
         if len(set(self._chosen)) < len(self._chosen):
             raise UsageError(f"`argnums` of `{what}` names an argument twice: {listed}")
@@ -232,21 +266,16 @@ class _Asked:
             captured = capture_body(self.name, body, [leaf.type for leaf in self.leaves])
         return _Linear(captured, outputs[0], self.leaves)
 
+    def directions(self, what: str, trees: Sequence[object]) -> list[Tensor | None]:
+        """Return one tensor or None for each in question; UsageError unless they are nested so."""
+        whole = (TUPLE, None, *self._structures)
+        return leaves_like(what, whole, self.leaves, tuple(trees))
+
     def nested(self, found: Sequence[Tensor | None]) -> object:
         """Return one tensor for each in question, nested as the arguments are."""
-        rest = iter(cast("Sequence[Tensor]", found))
-        trees = [rebuild(structure, rest) for structure in self._structures]
+        rest = iter(found)
+        trees = [nested(structure, rest) for structure in self._structures]
         return tuple(trees) if self._several else trees[0]
-
-
-def _as_tensors(tree: object) -> object:
-    """Return an argument with its arrays as tensors, and one that is no tree as it is."""
-    leaves: list[Tensor] = []
-    try:
-        structure = flatten(tree, leaves, AS_GIVEN)
-    except Refusal:
-        return tree
-    return rebuild(structure, iter(leaves))
 
 
 def _loss(value: object, has_aux: bool, name: str) -> Tensor:
@@ -264,51 +293,3 @@ def _loss(value: object, has_aux: bool, name: str) -> Tensor:
             " `gptrs.vjp`",
         )
     return loss
-
-
-def _nested_as(captured: _Linear, cotangents: object) -> list[Tensor | None]:
-    """Return cotangents in the order of the results; UsageError unless they fit."""
-    results = captured.linearized.results
-    given = _leaves_like(captured.outputs, cotangents)
-    if given is None or len(given) != len(results):
-        raise UsageError("cotangents must be nested as the result of the function is")
-    for each, result in zip(given, results, strict=True):
-        if each is None:
-            continue
-        if each.type != result.type or not result.dtype.is_float:
-            raise UsageError(
-                f"the cotangent of a `{result.type}` must be like it, got `{each.type}`"
-            )
-    return given
-
-
-def _leaves_like(structure: Structure, tree: object) -> list[Tensor | None] | None:
-    """Return the tensors of a tree nested as `structure`, None where it has None.
-
-    None if it is nested in another way.
-    """
-    leaves: list[Tensor] = []
-    try:
-        other = flatten(tree, leaves, AS_GIVEN)
-    except Refusal:
-        return None
-    found: list[Tensor | None] = []
-    return found if _pair(structure, other, iter(leaves), found) else None
-
-
-def _pair(
-    wanted: Structure, given: Structure, leaves: Iterator[Tensor], found: list[Tensor | None]
-) -> bool:
-    if wanted is LEAF:
-        is_none = isinstance(given, Static) and given.value is None
-        found.append(next(leaves) if given is LEAF else None)
-        return given is LEAF or is_none
-    if isinstance(wanted, Static):
-        return isinstance(given, Static)
-    if not isinstance(given, tuple):
-        return False
-    node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", wanted)
-    other, left, *others = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", given)
-    return (node, rest, len(parts)) == (other, left, len(others)) and all(
-        _pair(*pair, leaves, found) for pair in zip(parts, others, strict=True)
-    )

@@ -58,7 +58,7 @@ class Linearized:
             if all(each is None for each in given):
                 continue
             if rule is None:
-                raise _no_derivative(instruction)
+                raise no_derivative(instruction)
             self._add(found, instruction.operands, rule.backward(step, given))
         return [found.get(param) for param in self._region.params]
 
@@ -99,7 +99,8 @@ def taken(instruction: Instruction, step: Step[Any]) -> tuple[Step[Any], Rule | 
     return step._replace(results=tuple(results), kept=kept), rule
 
 
-def _no_derivative(instruction: Instruction) -> UsageError:
+def no_derivative(instruction: Instruction) -> UsageError:
+    """Return the error for an instruction without a rule, with what to use instead."""
     op = instruction.op
     if isinstance(op, While):
         return UsageError(

@@ -46,6 +46,8 @@ class Rule(NamedTuple):
 
     backward: Backward
     forward: Forward | None = None
+    linear: bool = True
+    """Whether `backward` may be transposed for the forward mode, else that enters the body."""
 
 
 RULES: dict[type[Op], Rule] = {}

@@ -38,6 +38,12 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
 
 
 @functional
+def stop_gradient(x: Tensor) -> Tensor:
+    """x itself, a constant for derivatives: what depends on it through this call has none by it."""
+    return primitives.stop_gradient(x)
+
+
+@functional
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     """The elements in row-major order under another shape; one dim may be -1."""
     return primitives.reshape(x, shape)
