@@ -22,6 +22,11 @@ from gptrs.progress import StepProgress
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.check import Check, CheckFailure, Level
 from gptrs_conformance.checks import ALL_CHECKS
+from gptrs_conformance.derivatives import (
+    derivative_cases,
+    differentiable_ops,
+    run_derivative,
+)
 from gptrs_conformance.model_needs import Need, needs_of
 from gptrs_conformance.op_case import cases as cases_of
 from gptrs_conformance.op_case import legal_dtypes
@@ -54,7 +59,8 @@ class Plan:
     `ops` limits it to these ops, without checks; `model` selects the ops of this model's programs,
     with their types and shapes, instead of a level. `sample` selects at most so many of all cases
     and checks, evenly over ops and types, by `seed`; `shard` (i, n) is the i-th of n parts, from 1.
-    UsageError for what makes no sense.
+    `derivatives` selects those of
+    the ops instead. UsageError for contradictions.
     """
 
     level: Level = "core"
@@ -65,6 +71,8 @@ class Plan:
     shard: tuple[int, int] = (1, 1)
     claimed: bool = True
     """Whether only claims of the backend are judged, so that a refusal is not a failure."""
+    derivatives: bool = False
+    """Whether the derivatives of ops are run, by differences in f64, instead of the ops."""
 
     def __post_init__(self) -> None:
         for name in self.ops:
@@ -78,10 +86,15 @@ class Plan:
             )
         if self.sample is not None and self.sample < 1:
             raise UsageError(f"a sample has at least one case, got {self.sample}")
+        if self.derivatives and self.model is not None:
+            raise UsageError("derivatives are those of ops: leave out the model")
 
     def steps(self) -> list[CaseGroup]:
         """Return the steps to run, in order. Raises as `load_model` does for the model."""
-        steps = _needed(self.model, self.ops) if self.model else self._of_level()
+        if self.derivatives:
+            steps = _derived(self.ops)
+        else:
+            steps = _needed(self.model, self.ops) if self.model else self._of_level()
         if self.sample is not None:
             steps = _drawn(steps, self.sample, self.seed)
         index, count = self.shard
@@ -141,6 +154,7 @@ def new_report(plan: Plan, backend: str = "") -> Report:
         sample=plan.sample,
         seed=plan.seed,
         shard=plan.shard,
+        derivatives=plan.derivatives,
     )
 
 
@@ -170,6 +184,18 @@ def _cases_in(op: str, type_name: str, level: Level) -> Iterator[NamedCase]:
     (dtype,) = [dtype for dtype in legal_dtypes(OPS[op]) if dtype.name == type_name]
     for case in cases_of(OPS[op], dtype, level):
         yield CaseName(op, type_name, case.label), partial(run_case, case=case)
+
+
+def _derived(ops: Sequence[str]) -> list[CaseGroup]:
+    """Return the derivatives of ops; of all that have one unless some are named."""
+    chosen = sorted(op.name for op in differentiable_ops() if not ops or op.name in ops)
+    return [CaseGroup(name, partial(_derivatives_of, name)) for name in chosen]
+
+
+def _derivatives_of(op: str) -> Iterator[NamedCase]:
+    for number, case in enumerate(derivative_cases(OPS[op])):
+        label = case.label or f"number {number}"
+        yield CaseName(op, "f64", label), partial(run_derivative, case=case)
 
 
 def _check_alone(check: Check) -> Iterator[NamedCase]:

@@ -42,8 +42,8 @@ class Failure:
 class Report:
     """The results of a run of the kit; counts are of cases and checks.
 
-    `model`, `claimed`, `sample`, `seed` and `shard` come from its `Plan`. It is `complete` when
-    nothing ended the run early.
+    `model`, `claimed`, `sample`, `seed`, `shard` and `derivatives` come from its `Plan`. It is
+    `complete` when nothing ended the run early.
     """
 
     backend: str
@@ -53,6 +53,7 @@ class Report:
     sample: int | None = None
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
+    derivatives: bool = False
     complete: bool = False
     passed: int = 0
     failed: int = 0
@@ -108,6 +109,7 @@ class Report:
             "sample": self.sample,
             "seed": self.seed,
             "shard": list(self.shard),
+            "derivatives": self.derivatives,
         }
 
     def _count(self, outcome: Outcome) -> None:

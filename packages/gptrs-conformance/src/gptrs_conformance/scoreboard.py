@@ -70,6 +70,8 @@ def _grouped(reports: Sequence[Mapping[str, object]]) -> list[list[Mapping[str, 
 
 
 def _of(report: Mapping[str, object]) -> str:
+    if report.get("derivatives"):
+        return "derivatives"
     model = report.get("model")
     return f"what {model} needs" if model else f"level {report['level']}"
 

@@ -74,6 +74,13 @@ class KitOptions:
             metavar="MODEL",
         ),
     ] = None
+    derivatives: Annotated[
+        bool,
+        option(
+            "--derivatives",
+            "Run the derivatives of ops instead, in both modes, by differences in f64.",
+        ),
+    ] = False
     claimed: Annotated[
         bool | None,
         option(
@@ -117,6 +124,7 @@ class KitOptions:
             seed=self.seed,
             shard=_shard(self.shard),
             claimed=not strict if self.claimed is None else self.claimed,
+            derivatives=self.derivatives,
         )
 
 
@@ -158,6 +166,7 @@ def print_report(report: Report) -> None:
 def summary(report: Report) -> str:
     """Return the line that says how it ended."""
     what = f"what `{report.model}` needs" if report.model else f"level {report.level}"
+    what = "derivatives" if report.derivatives else what
     parts = f", shard {report.shard[0]}/{report.shard[1]}" if report.shard != (1, 1) else ""
     parts += f", a sample of {report.sample} by seed {report.seed}" if report.sample else ""
     of = "the ops and types that it needs" if report.model else "all ops on all their types"
@@ -224,6 +233,7 @@ class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
     sample: int | None
     seed: int
     shard: list[int]
+    derivatives: bool
 
 
 class ConformanceReport(Result, frozen=True, kw_only=True, tag="gptrs.conformance.report/1"):

@@ -86,6 +86,7 @@ def _segment_reduce(step: Step[i.SegmentReduce], g: Tensor) -> Cotangents:
         raise _no_products("segment_reduce", "prod")
     hit = p.compare(x, p.take(y, ids), "eq")
     count = p.segment_reduce(p.cast(hit, x.dtype), ids, "sum", op.num_segments)
+    count = p.maximum(count, filled(1, count))  # of segments without rows, too
     return [where(hit, p.take(p.div(g, count), ids)), None]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gptrs.capture import primitives as p
 from gptrs.capture.tensor import Tensor, apply
-from gptrs.differentiation.rules import Cotangents, Step, rule, total, where
+from gptrs.differentiation.rules import Cotangents, Step, rule, total, where, zeros
 from gptrs.errors import UsageError
 from gptrs.functionals.operands import converted
 from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
@@ -76,6 +76,8 @@ def _reduce_window(step: Step[ReduceWindow], g: Tensor) -> Cotangents:
     g = converted(g, x.dtype)
     if op.kind == "sum":
         return [_spread_sums(step.op.axes(), x, g)]
+    if y.size == 0:
+        return [zeros(x)]
     return [_to_first_extremes(step, x, y, g)]
 
 
