@@ -296,3 +296,19 @@ def test_attention_with_shared_heads(settings: dict[str, object]) -> None:
     q = random.standard_normal((1, 4, 3, 2))
     k, v = random.standard_normal((2, 1, 2, 5, 2))
     require_slopes(lambda q, k, v: F.attention(q, k, v, softcap=2.0, **settings), q, k, v)  # type: ignore
+
+
+def test_a_composite_is_what_its_decomposition_says() -> None:
+    def other(x: gptrs.Tensor) -> gptrs.Tensor:
+        (found,) = P.composite("softmax.v1", lambda x: x * x, {"x": x}, {"axis": -1})
+        return found
+
+    require_slopes(other, np.arange(6.0).reshape(2, 3))
+    require_slopes(lambda x: P.composite("softmax.v1", lambda x: x * x, {"y": x})[0], X)
+
+
+def test_a_functional_is_one_composite_in_the_forward_part() -> None:
+    program = gptrs.jit(gptrs.grad(lambda x: F.sum(F.softmax(x) * x))).lower(X)
+    names = [made.op.title for made in program.main.body.instructions]
+    assert names.count("softmax") == 1
+    assert "exp" not in names

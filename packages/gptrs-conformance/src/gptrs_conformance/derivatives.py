@@ -105,13 +105,14 @@ def _judged(case: OpCase) -> Outcome:
     value = jit(loss)
     # The step that varies is an argument, so that both sides run the same program.
     sides = [
-        float(value(*(x + step * v for x, v in zip(points, moved, strict=True))).item())
+        float(value(*(made_tensor(x + step * v) for x, v in zip(points, moved, strict=True))))
         for step in (_STEP, -_STEP)
     ]
     wanted = (sides[0] - sides[1]) / (2 * _STEP)
-    found = {"forward": float(jit(partial(_along, loss))(points, moved).item())}
+    at, along = [made_tensor(x) for x in points], [made_tensor(v) for v in moved]
+    found = {"forward": float(jit(partial(_along, loss))(at, along))}
     if not isinstance(case.op, While):
-        gradient = cast("Sequence[Tensor]", jit(grad(loss, range(len(points))))(*points))
+        gradient = cast("Sequence[Tensor]", jit(grad(loss, range(len(points))))(*at))
         pairs = zip(gradient, moved, strict=True)
         found["reverse"] = sum(float(np.sum(each.numpy() * v)) for each, v in pairs)
     slack = 1e-6 * (1 + abs(wanted)) + 1e-9 * max(map(abs, sides))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gptrs.capture import primitives as p
+from gptrs.capture.graph import Captured
+from gptrs.capture.ports import functional
 from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.differentiation.reduction import normalized_backward
 from gptrs.differentiation.reverse import Linearized
@@ -19,26 +21,43 @@ from gptrs.differentiation.rules import (
     summed_to,
     with_callees,
 )
+from gptrs.errors import GptrsError
 from gptrs.functionals.operands import converted, expand
 from gptrs.ir.ops.control_flow import ControlFlow
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.program import Region
 
 OF_FUNCTIONAL: dict[str, Rule] = {}
-"""The rules of composites by the kind without the implementation, `softmax.v1`."""
+"""The rules of functionals by name, for composites that compute what the functional does."""
+OF_KIND: dict[str, Rule] = {}
+"""The rules of composites that stand for a derivative, by the kind before the slash."""
 
 
-def name_of(op: Composite) -> str:
-    """Return the kind without the implementation."""
-    return op.kind.partition("/")[0]
-
-
-def _functional(*kinds: str) -> Callable[[Backward], Backward]:
+def _functional(*names: str) -> Callable[[Backward], Backward]:
     def register(backward: Backward) -> Backward:
-        OF_FUNCTIONAL.update(dict.fromkeys(kinds, Rule(backward)))
+        OF_FUNCTIONAL.update(dict.fromkeys(names, Rule(backward)))
         return backward
 
     return register
+
+
+def own_rule(op: Composite, operands: Sequence[Tensor]) -> Rule | None:
+    """Return the rule of a composite, None if its derivative is that of its decomposition.
+
+    The decomposition alone says what a composite computes. So the rule of a functional holds if the
+    functional makes the very same composite: not for other programs under its name, and not for
+    implementations that override it.
+    """
+    kind = op.kind.partition("/")[0]
+    found = OF_KIND.get(kind) or OF_FUNCTIONAL.get(op.title)
+    if found is None or kind in OF_KIND:
+        return found
+    given = {**dict(zip(op.operand_names_given, operands, strict=True)), **dict(op.attrs.items)}
+    try:
+        source = functional(op.title)(**given).source
+    except (GptrsError, TypeError):
+        return None
+    return found if isinstance(source, Captured) and source.node.op == op else None
 
 
 def body_of(op: Composite, functions: Functions) -> Region:
@@ -52,16 +71,16 @@ def _forward(step: Step[Any]) -> tuple[Sequence[Tensor], object]:
     One with loops or branches is entered: to run those twice costs more than to keep their values.
     """
     op: Composite = step.op
-    own = OF_FUNCTIONAL.get(name_of(op))
+    own = own_rule(op, step.operands)
     if own is not None and own.forward is not None:
-        return own.forward(step)
+        results, kept = own.forward(step)
+        return results, (own, kept)
     body = body_of(op, step.functions)
     if own is None and _has_regions(body, step.functions):
         entered = Linearized(body, step.functions, step.operands, step.wanted)
-        return entered.results, entered
-    return apply_many(
-        op, *step.operands, functions=with_callees({op.decomposition}, step.functions)
-    ), None
+        return entered.results, (None, entered)
+    functions = with_callees({op.decomposition}, step.functions)
+    return apply_many(op, *step.operands, functions=functions), (own, None)
 
 
 def _has_regions(body: Region, functions: Functions) -> bool:
@@ -82,10 +101,11 @@ def _composite(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     Where the backend has no kernel for the composite, both runs of the decomposition are the same
     expressions and computed once; where it has, what its insides are is computed again.
     """
-    own = OF_FUNCTIONAL.get(name_of(step.op))
+    own: Rule | None
+    own, kept = step.kept
     if own is not None:
-        return own.backward(step, cotangents)
-    entered: Linearized | None = step.kept
+        return own.backward(step._replace(kept=kept), cotangents)
+    entered: Linearized | None = kept
     if entered is None:
         body = body_of(step.op, step.functions)
         entered = Linearized(body, step.functions, step.operands, step.wanted)
@@ -99,7 +119,7 @@ def _attribute(op: Composite, name: str) -> Any:
     return op.attrs[name]
 
 
-@_functional("softmax.v1", "safe_softmax.v1")
+@_functional("softmax", "safe_softmax")
 def _softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     """`y (g - sum(g y))`: the maximum that is subtracted has no part in it."""
     g, y = _wide(cotangents[0]), _wide(step.results[0])
@@ -108,7 +128,7 @@ def _softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     return [converted(p.sub(product, p.mul(y, along)), step.operands[0].dtype)]
 
 
-@_functional("log_softmax.v1")
+@_functional("log_softmax")
 def _log_softmax(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     g, y = _wide(cotangents[0]), _wide(step.results[0])
     along = _summed(g, _attribute(step.op, "axis"))
@@ -124,7 +144,7 @@ def _summed(x: Tensor, axis: int) -> Tensor:
     return expand(p.reduce(x, "sum", [axis], keepdims=True), x.shape)
 
 
-@_functional("layer_norm.v1", "rms_norm.v1")
+@_functional("layer_norm", "rms_norm")
 def _norm(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     op, (g,) = step.op, cotangents
     assert g is not None

@@ -12,7 +12,7 @@ from gptrs.capture import primitives as p
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, flatten, rebuild
 from gptrs.capture.region import as_function, capture_body
 from gptrs.capture.tensor import Tensor, apply_many
-from gptrs.differentiation.composites import OF_FUNCTIONAL, body_of
+from gptrs.differentiation.composites import OF_KIND, body_of
 from gptrs.differentiation.nesting import leaves_like, nested
 from gptrs.differentiation.reverse import Linearized
 from gptrs.differentiation.rules import Cotangents, Rule, Step, run_region, zeros
@@ -100,7 +100,7 @@ def _recomputed(step: Step[Composite], cotangents: Cotangents) -> Cotangents:
     return [next(results) if wanted else None for wanted in step.wanted]
 
 
-OF_FUNCTIONAL["remat.v1"] = Rule(_recomputed, _rematerialized, linear=False)
+OF_KIND["remat.v1"] = Rule(_recomputed, _rematerialized, linear=False)
 
 
 # Derivatives that users give.
@@ -208,7 +208,7 @@ def _custom_backward(step: Step[Composite], cotangents: Cotangents) -> Cotangent
     return [*own, *[None] * (len(step.operands) - known.tensors)]
 
 
-OF_FUNCTIONAL["custom_vjp.v1"] = Rule(_custom_backward, _custom_forward)
+OF_KIND["custom_vjp.v1"] = Rule(_custom_backward, _custom_forward)
 
 
 def _word(name: str) -> str:

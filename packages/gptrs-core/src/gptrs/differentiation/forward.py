@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gptrs.capture import primitives as p
 from gptrs.capture.region import capture_body
 from gptrs.capture.tensor import Tensor
-from gptrs.differentiation.composites import OF_FUNCTIONAL, body_of, name_of
+from gptrs.differentiation.composites import body_of, own_rule
 from gptrs.differentiation.control_flow import varying_carries
 from gptrs.differentiation.reverse import Linearized, no_derivative, taken
 from gptrs.differentiation.rules import (
@@ -199,7 +199,7 @@ def _through_call(instruction: Instruction, step: Step[Any], directions: Tangent
 
 def _through_composite(instruction: Instruction, step: Step[Any], directions: Tangents) -> Pushed:
     """By the rule of the functional; else the composite as it is, and tangents of its insides."""
-    rule = OF_FUNCTIONAL.get(name_of(step.op))
+    rule = own_rule(step.op, step.operands)
     if rule is not None and rule.linear:
         return _transposed(instruction, step, directions)
     body = body_of(step.op, step.functions)
