@@ -12,6 +12,7 @@ BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
 FUZZ_SIZES ?= 5000
+FUZZ_DERIVATIVES ?= 100000
 FUZZ_FAULTS ?= 200
 FUZZ_ANSWERS ?= 20000
 FUZZ_FORMS ?= 20000
@@ -88,9 +89,11 @@ kernels: .venv/.installed-runtime ## compile the kernels of all kinds of models 
 dist: .venv/.installed-dist ## build the distributions into dist/, check them, try them in clean environments
 	@$(BIN)/python tools/dist.py
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults, run all of the kit, soak; `make exhaustive` has the rest of the tests
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, differentiate FUZZ_DERIVATIVES, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults, run all of the kit, soak; `make exhaustive` has the rest of the tests
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz_sizes.py --programs $(FUZZ_SIZES)
+	@$(BIN)/python tools/fuzz_derivatives.py --programs $(FUZZ_DERIVATIVES) --backends ref
+	@$(BIN)/python tools/fuzz_derivatives.py --programs 1000 --backends numba
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)

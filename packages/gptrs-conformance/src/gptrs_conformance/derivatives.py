@@ -15,11 +15,14 @@ import numpy as np
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
 from gptrs.capture.jitting.jit import jit
+from gptrs.capture.primitives import constant
 from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.capture.tensor import tensor as made_tensor
+from gptrs.differentiation.forward import push
 from gptrs.differentiation.functions import grad, jvp
-from gptrs.differentiation.rules import RULES
-from gptrs.errors import GptrsError, UnsupportedError
+from gptrs.differentiation.reverse import Linearized
+from gptrs.differentiation.rules import RULES, filled
+from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.functionals.arithmetic import is_finite, where
 from gptrs.functionals.creation import zeros
 from gptrs.functionals.reduction import sum as total
@@ -33,7 +36,7 @@ from gptrs.ir.ops.control_flow import Call, Cond, Scan, While
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import Composite
 from gptrs.ir.ops.reduction import Reduce
-from gptrs.ir.program import Function, Region, Value
+from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import OpCase, legal_dtypes
 from gptrs_conformance.op_case import cases as cases_of
@@ -158,6 +161,66 @@ def _moderate(case: OpCase, at: int, random: np.random.Generator) -> np.ndarray:
     spread = 0.3 + 1.6 * (np.arange(array.size) + shift) / max(array.size, 1)
     found = random.permutation(spread).reshape(array.shape)
     return found if isinstance(case.op, _POSITIVE) else found * random.choice([-1, 1], array.shape)
+
+
+# Random programs: their derivatives in both modes, and on two backends.
+
+
+def derived_program(program: Program, seed: int) -> Program | None:
+    """Return the program of the derivatives of `program` in both modes; None if it has none.
+
+    It takes the parameters of `program`. Its results are the cotangents of the float parameters,
+    all cotangents of the results being 1; then the slope of the sum of the results in a
+    direction made of `seed`, in reverse mode and again in forward mode.
+    """
+    body = program.main.body
+    functions = {each.name: each for each in program.functions if each is not program.main}
+    wanted = [param.type.dtype.is_float for param in body.params]
+    random = np.random.default_rng(seed)
+    moved = [
+        constant(random.uniform(-1, 1, param.type.shape), param.type.dtype) if varies else None
+        for param, varies in zip(body.params, wanted, strict=True)
+    ]
+
+    directions = [each for each in moved if each is not None]
+
+    def derived(*inputs: Tensor) -> list[Tensor]:
+        ran = Linearized(body, functions, inputs, wanted)
+        ones = [filled(1, each) if each.dtype.is_float else None for each in ran.results]
+        pulled = [
+            filled(0, x) if found is None else found
+            for x, found, varies in zip(inputs, ran.pull(ones), wanted, strict=True)
+            if varies
+        ]
+        pushed = push(body, functions, inputs, moved).tangents
+        slopes = [
+            _sum_of([x * v for x, v in zip(pulled, directions, strict=True)]),
+            _sum_of([each for each in pushed if each is not None]),
+        ]
+        return [*pulled, *slopes]
+
+    try:
+        return jit(derived).lower(
+            *(zeros(each.type.shape, each.type.dtype) for each in body.params)
+        )
+    except UsageError:
+        return None
+
+
+def _sum_of(parts: Sequence[Tensor]) -> Tensor:
+    found = constant(0.0)
+    for part in parts:
+        found = found + total(part.astype("f64"))
+    return found
+
+
+def far_apart(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Return whether two f64 results differ by more than rounding on the way can explain."""
+    same = np.isfinite(found) & np.isfinite(wanted)
+    scale = 1 + np.abs(wanted[same]).max(initial=0)
+    if not np.array_equal(found[~same], wanted[~same], equal_nan=True):
+        return True
+    return bool(np.any(np.abs(found[same] - wanted[same]) > 1e-6 * scale))
 
 
 # Branches, loops and calls: the kit runs them on other types.
