@@ -148,3 +148,15 @@ def test_recurrent_layers() -> None:
         return found
 
     require_slopes(function, X.reshape(5, 1, 3), W, X[:1])
+
+
+def test_a_loop_that_carries_a_flag() -> None:
+    def function(x: gptrs.Tensor) -> gptrs.Tensor:
+        def body(flag: gptrs.Tensor, h: gptrs.Tensor, x: gptrs.Tensor) -> list[gptrs.Tensor]:
+            chosen = F.where(P.broadcast_to(flag, (3,)), h * x, h + x)
+            return [P.logical_not(flag), chosen]
+
+        (_, last), _ = P.scan(body, [gptrs.tensor(True), x[0]], [x])
+        return last
+
+    require_slopes(function, X)

@@ -126,10 +126,13 @@ def _scan(step: Step[Scan], cotangents: Cotangents) -> Cotangents:
         inputs = list(operands)
         for at in [*loop.moving, *range(count, len(operands))]:
             inputs[at] = next(rest)
-        own = [None if each is None else next(rest) for each in of_stacked]
+        rows = [None if each is None else next(rest) for each in of_stacked]
         ran = Linearized(loop.body, step.functions, inputs, loop.varies)
-        pulled = ran.pull([*(later.get(at) for at in range(count)), *own])
-        found = [zeros(x) if d is None else d for x, d in zip(inputs, pulled, strict=True)]
+        pulled = ran.pull([*(later.get(at) for at in range(count)), *rows])
+        found = {
+            at: zeros(inputs[at]) if (own := pulled[at]) is None else own
+            for at in [*loop.changed, *loop.constant, *loop.scanned]
+        }
         added = [p.add(old, found[at]) for old, at in zip(so_far, loop.constant, strict=True)]
         return [
             *(found[at] for at in loop.changed),

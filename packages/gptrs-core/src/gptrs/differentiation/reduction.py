@@ -86,7 +86,7 @@ def _later_products(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
 
 def _to_records(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
     """Return each cotangent at the element that was the extreme so far: the latest of equals."""
-    axis, size = op.axis, x.shape[op.axis]
+    axis = op.axis
     if op.exclusive:  # result i is that of its neighbour
         low, high = [0] * x.rank, [0] * x.rank
         low[axis], high[axis] = (1, -1) if op.reverse else (-1, 1)
@@ -94,7 +94,8 @@ def _to_records(op: Cumulative, x: Tensor, g: Tensor) -> Tensor:
     best = p.cumulative(x, "max" if op.kind == "max" else "min", axis, op.reverse)
     record = p.bit_or(p.compare(x, best, "eq"), p.compare(x, x, "ne"))
     number = p.iota(x.shape, axis, dtypes.si64)
-    other = filled(size - 1, number) if op.reverse else zeros(number)
+    # The first element that a total sees is a record, so that every minimum is one's number.
+    other = filled(2**62, number) if op.reverse else zeros(number)
     kind = "min" if op.reverse else "max"
     latest = p.cumulative(p.select(record, number, other), kind, axis, op.reverse)
     return p.scatter_reduce(zeros(x), latest, g, axis, "add")
@@ -133,13 +134,13 @@ def normalized_backward(
     wide, g = converted(x, x.dtype.accumulator), converted(g, x.dtype.accumulator)
 
     def mean(value: Tensor) -> Tensor:
-        return expand(bounded_mean(value, axes), x.shape)
+        return expand(_mean(value, axes), x.shape)
 
     apart = wide
     if centers:
         apart = p.sub(wide, mean(wide))
         apart = p.sub(apart, mean(apart))  # the rounding error of the first mean
-    square = bounded_mean(p.mul(apart, apart), axes)
+    square = _mean(p.mul(apart, apart), axes)
     inverse = p.rsqrt(p.add(square, filled(epsilon, square)))
     inverse = expand(inverse, x.shape)
     normal = p.mul(apart, inverse)
@@ -148,3 +149,11 @@ def normalized_backward(
     if centers:
         rest = p.add(rest, mean(scaled))
     return converted(p.mul(inverse, p.sub(scaled, rest)), x.dtype), normal, g
+
+
+def _mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the mean over axes, which stay; symbolic sizes are counted when the program runs."""
+    if all(type(x.shape[axis]) is int for axis in axes):
+        return bounded_mean(x, axes)
+    summed = p.reduce(x, "sum", axes, keepdims=True)
+    return p.div(summed, p.reduce(filled(1, x), "sum", axes, keepdims=True))

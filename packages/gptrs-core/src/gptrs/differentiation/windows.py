@@ -15,6 +15,11 @@ from gptrs.functionals.operands import converted
 from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
 
 
+def _spread(count: int, stride: int) -> int:
+    """Return how many elements lie from the first to the last position, as `pad` counts them."""
+    return count + (count - 1) * (stride - 1) if stride > 1 and count else count
+
+
 class _Offset:
     """One element of the window: what its positions read, as a strided slice of the operand."""
 
@@ -25,7 +30,7 @@ class _Offset:
         self.strides = [axis.stride for axis in axes]
         self.low = [number * axis.dilation for number, axis in zip(at, axes, strict=True)]
         self.high = [
-            axis.padded(dim) - low - ((count - 1) * axis.stride + 1 if count else 0)
+            axis.padded(dim) - low - _spread(count, axis.stride)
             for axis, dim, low, count in zip(axes, dims, self.low, out, strict=True)
         ]
         self._trimmed = [(axis.low, axis.high) for axis in axes]
@@ -76,7 +81,7 @@ def _reduce_window(step: Step[ReduceWindow], g: Tensor) -> Cotangents:
     g = converted(g, x.dtype)
     if op.kind == "sum":
         return [_spread_sums(step.op.axes(), x, g)]
-    if y.size == 0:
+    if not y.size:
         return [zeros(x)]
     return [_to_first_extremes(step, x, y, g)]
 
@@ -85,10 +90,7 @@ def _spread_sums(axes: Sequence[AxisWindow], x: Tensor, g: Tensor) -> Tensor:
     """Return the transpose of windowed sums, which is one: over `g` with its strides undone."""
     reaches = [(axis.size - 1) * axis.dilation for axis in axes]
     low = [reach - axis.low for reach, axis in zip(reaches, axes, strict=True)]
-    spread = [
-        (count - 1) * axis.stride + 1 if count else 0
-        for count, axis in zip(g.shape, axes, strict=True)
-    ]
+    spread = [_spread(count, axis.stride) for count, axis in zip(g.shape, axes, strict=True)]
     high = [
         dim + reach - before - used
         for dim, reach, before, used in zip(x.shape, reaches, low, spread, strict=True)
