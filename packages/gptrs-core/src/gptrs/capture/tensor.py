@@ -61,7 +61,7 @@ def _unknown(what: str, source: Source, hint: str) -> UsageError:
     if placeholders:
         when = f"`gptrs.jit` captures `{placeholders[0].function}`"
     else:
-        when = "the body of a loop or branch is captured"
+        when = "the body of a loop or branch is captured, or a function to differentiate"
     return UsageError(f"{asked}, which is not known while {when}", hint=hint)
 
 
