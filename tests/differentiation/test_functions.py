@@ -259,7 +259,7 @@ def test_what_does_not_reach_the_loss_may_lack_a_derivative() -> None:
 
 
 def test_reading_a_value_is_an_error_that_says_why() -> None:
-    with pytest.raises(UsageError, match="not known while .* or a function to differentiate"):
+    with pytest.raises(UsageError, match=r"not known while .* or a function to differentiate"):
         gptrs.grad(lambda x: F.sum(x) * x[0].item())(X)
 
 
