@@ -22,7 +22,7 @@ from gptrs.ir.program import Region
 
 @rule_of_many(Cond)
 def _cond(step: Step[Cond], cotangents: Cotangents) -> Cotangents:
-    """The same branch again, backwards: it computes its values anew, so nothing is kept."""
+    """The same branch again, backwards: it computes its values again, so nothing is kept."""
     predicate, *operands = step.operands
     wanted = step.wanted[1:]
     given = [each for each in cotangents if each is not None]

@@ -1,4 +1,4 @@
-"""Reverse mode: run a region anew, then its rules from the last instruction to the first."""
+"""Reverse mode: run a region again, then its rules from the last instruction to the first."""
 
 from __future__ import annotations
 
