@@ -138,7 +138,7 @@ class CustomVjp(Generic[Parameters, Result]):
 
         `forward(*args)` returns what the function returns, and what `backward` needs: any tree.
         `backward(kept, cotangents)` gets that, and the cotangents nested as the result, None for
-        other types than floats; it returns a tuple with one tree for each argument, nested as it. In
+        other types than floats; it returns a tuple of one tree an argument, nested as it. In
         these None is zero, and belongs to tensors that are no floats. `backward` must be linear in
         the cotangents: `gptrs.jvp` transposes it.
         """
