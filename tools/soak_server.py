@@ -21,7 +21,8 @@ import uvicorn
 import gptrs
 from gptrs_observe.measure.http_stream import HttpAnswer
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.app import Access, http_protocol, new_app
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.connections import http_protocol
 from gptrs_serve.served import Served
 from soak import MAY_GROW, State, state
 

@@ -13,7 +13,8 @@ import uvicorn
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.app import Access, http_protocol, new_app
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.connections import http_protocol
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat

@@ -1,23 +1,38 @@
-"""Connections of clients that send no end of a head, in bytes or in time."""
+"""Connections of clients that send no end of a head or body, in bytes or in time, or read none."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
+from gptrs_serve import connections, problems
+from runtime.serving_models import eventually
 from serve.conftest import serving
 
-pytest.importorskip("httptools", reason="httptools is not installed")
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 BODY = b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def port(model):
-    with serving({"tiny": model}) as (address, _):
-        yield int(address.rsplit(":", 1)[1])
+@pytest.fixture(scope="module", params=["httptools", "h11"])
+def port(model, request):
+    """The port of a server with either parser."""
+    if request.param == "httptools":
+        pytest.importorskip("httptools", reason="httptools is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "h11":
+            patch.setattr(connections, "find_spec", lambda name: None)
+        with serving({"tiny": model}) as (address, _):
+            yield int(address.rsplit(":", 1)[1])
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Deadlines that are over soon."""
+    for name in ("_TICK", "MOST_HEAD", "BODY_WINDOW", "MOST_UNREAD"):
+        monkeypatch.setattr(connections, f"{name}_SECONDS", 0.2)
 
 
 async def told(port, first, portion=b"", portions=0):
@@ -48,10 +63,74 @@ def test_a_head_without_end_is_refused(port, first, portion):
     assert b" 400 " in asyncio.run(told(port, first, portion, 40))
 
 
-@pytest.mark.parametrize("first", [b"", HEAD])
-def test_a_head_may_not_take_for_ever(port, first, monkeypatch):
-    monkeypatch.setattr("gptrs_serve.events.MOST_SECONDS", 0.1)
-    assert asyncio.run(told(port, first)) == b""
+@pytest.mark.parametrize("first", [b"", HEAD, HEAD + b"\r\n" + HEAD])
+def test_a_head_may_not_take_for_ever(port, first, quick):
+    assert asyncio.run(told(port, first)).count(b"HTTP/1.1 ") == first.count(b"\r\n\r\n")
+
+
+STATED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 3999999\r\n\r\n"
+)
+CHUNKED = STATED.replace(b"Content-Length: 3999999", b"Transfer-Encoding: chunked")
+
+
+@pytest.mark.parametrize(
+    ("first", "portion"),
+    [(STATED, b""), (STATED + b"{", b" "), (CHUNKED + b"1\r\n{\r\n", b"1\r\n \r\n")],
+)
+def test_a_body_that_comes_too_slowly_is_cut(port, first, portion, quick):
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(first)
+        client.settimeout(0.02)
+        eventually(lambda: _is_cut(client, portion))
+
+
+def _is_cut(client, portion):
+    try:
+        if portion:
+            client.sendall(portion)
+        return client.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_held_bodies_take_bounded_memory_together(port, monkeypatch):
+    """And one that is too much is told so once it has come; small ones pass."""
+    monkeypatch.setattr(problems, "MOST_BYTES_IN_FLIGHT", 500_000)
+    with socket.create_connection(("127.0.0.1", port), 10) as held:
+        held.sendall(STATED + b" " * 400_000)
+        eventually(lambda: problems._in_flight[0] == 400_000)
+        assert b" 503 " in asyncio.run(_answer(port, _body(b" " * 200_000)))
+        small = json.dumps({"prompt": "the cat", "max_tokens": 1}).encode()
+        assert b" 200 " in asyncio.run(_answer(port, _body(small)))
+    eventually(lambda: problems._in_flight[0] == 0)
+    assert b"not JSON" in asyncio.run(_answer(port, _body(b" " * 200_000)))
+
+
+def _body(body):
+    stated = b"Connection: close\r\nContent-Length: %d" % len(body)
+    return STATED.replace(b"Content-Length: 3999999", stated) + body
+
+
+def test_a_stream_that_nobody_reads_is_cut(model, quick):
+    with serving({"tiny": model}, most_output=4000) as (address, engine):
+        body = json.dumps(
+            {"prompt": "the cat", "n": 64, "ignore_eos": True, "stream": True, "logprobs": 5}
+        ).encode()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect(("127.0.0.1", int(address.rsplit(":", 1)[1])))
+            client.sendall(_body(body))
+            eventually(lambda: engine.state().steps > 3)
+            eventually(lambda: engine.state().requests == 0)
+
+
+def test_one_connection_too_many_is_told_to_come_again(port, quick, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 0)
+    assert b" 503 " in asyncio.run(_answer(port, HEAD + b"\r\n"))
 
 
 def test_a_body_may_be_longer_than_a_head(port):
@@ -68,7 +147,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(port):
     kind = b"Connection: keep-alive\r\nContent-Type: application/json\r\n\r\n"
     head, _, told = asyncio.run(_answer(port, head.encode() + kind + body)).partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
-    assert b"connection: close" in head
+    assert b"connection: close" in head.lower()
     assert all(event.startswith(b"data: ") for event in told.split(b"\n\n") if event)
     assert told.endswith(b"data: [DONE]\n\n")
     health = asyncio.run(_answer(port, b"GET /health HTTP/1.0\r\n\r\n"))

@@ -13,9 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -40,6 +39,7 @@ from gptrs_serve.bodies import (
 )
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
+from gptrs_serve.connections import http_protocol
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.listing import answered, detokenize, listed_models, one_model, tokenize
 from gptrs_serve.openapi import openapi_page
@@ -353,11 +353,4 @@ def run_app(
     _Server(config, lost).run(sockets=[listener])
     reason = lost()
     if reason is not None:
-        raise BackendError(reason, hint="start all processes of the model again")
-
-
-def http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
-    """Return what reads connections: httptools where it is installed, else h11."""
-    if find_spec("httptools") is None:
-        return "h11"
-    return import_module("gptrs_serve.events").Connection
+        raise BackendError(reason, hint="start the server again, and all processes of the model")

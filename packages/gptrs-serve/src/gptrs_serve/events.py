@@ -6,19 +6,12 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
-from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from starlette.types import Receive, Scope, Send
 
 from gptrs.api import EngineClosedError
 from gptrs_runtime.serving.answers import Piece
@@ -196,110 +189,3 @@ class Chunks:
             before, _, after = self.of([self._choice(index, mark)]).partition(_encode(mark))
             known = self._around[index] = before, after
         return known[0] + _encode(text) + known[1]
-
-
-# A connection of a client, read by httptools: how much it may send, and how long it may take.
-#
-# Each chunk of a stream costs a third less than with h11, which is there without httptools.
-
-
-MOST_BYTES: Final = 65_536
-"""Bytes that are neither body nor the end of a head: heads, trailers and sizes of chunks."""
-MOST_SECONDS: Final = 30.0
-"""How long a head may take."""
-
-
-class DirectWriter:
-    """Writes parts of an answer that is sent in chunks and has begun; a `PartWriter`."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    @property
-    def ready(self) -> bool:
-        """Whether the connection takes more bytes now."""
-        cycle = self._cycle
-        open_ = bool(cycle.chunked_encoding) and not (
-            cycle.response_complete or cycle.disconnected or cycle.scope["method"] == "HEAD"
-        )
-        return open_ and not cycle.flow.write_paused
-
-    def write(self, body: bytes) -> None:
-        """Write a part that is not empty."""
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-
-
-class Connection(HttpToolsProtocol):
-    """Refuses heads without end, which httptools would keep in memory as they come."""
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._bytes = 0
-        """How many have come since those that count for nothing, but for the portion of these."""
-        self._counts = True
-        """Whether what came in this portion counts."""
-        self._deadline: asyncio.TimerHandle | None = None
-
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self._expect_head()
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._take_deadline()
-        super().connection_lost(exc)
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        self._counts = True
-        super().data_received(data)
-        self._bytes = self._bytes + len(data) if self._counts else 0
-        if self._bytes > MOST_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
-
-    @override
-    def on_message_begin(self) -> None:
-        self._counts = False
-        self._expect_head()
-        super().on_message_begin()
-
-    @override
-    def on_headers_complete(self) -> None:
-        self._counts = False
-        self._take_deadline()
-        super().on_headers_complete()
-        extensions: dict[str, Any] = {WRITER: DirectWriter(self.cycle)}
-        self.scope["extensions"] = extensions
-        if self.scope["http_version"] == "1.0":
-            cycle: Any = self.cycle
-            cycle.send = partial(_send_unframed, cycle, cycle.send)
-
-    @override
-    def on_body(self, body: bytes) -> None:
-        self._counts = False
-        super().on_body(body)
-
-    def _expect_head(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(MOST_SECONDS, self.transport.close)
-
-    def _take_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
-    """Send to a client of HTTP/1.0, which knows no chunks: the end of the connection is the end."""
-    if message["type"] == "http.response.start":
-        headers = [*cycle.default_headers, *message["headers"]]
-        if all(name != b"content-length" for name, _ in headers):
-            cycle.response_started, cycle.chunked_encoding = True, False
-            lines = [name + b": " + value + b"\r\n" for name, value in headers]
-            head = [STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]
-            cycle.transport.write(b"".join(head))
-            return
-    elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
-        cycle.expected_content_length = len(message.get("body", b""))
-    await send(message)

@@ -160,9 +160,46 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > most_bytes:
         raise too_long
+    return await _read(request, most_bytes, too_long)
+
+
+MOST_BYTES_IN_FLIGHT: Final = 64_000_000
+"""Bytes of bodies that have come in part, together; what is beyond is read and dropped."""
+SMALL_BODY: Final = 16_384
+"""Bytes of a body that are read in any case; their sum is bounded by the connections."""
+_in_flight = [0]
+
+
+async def _read(request: Request, most_bytes: int, too_long: RequestError) -> bytes:
+    """Return the body; a 503 where others hold all memory for bodies, once it has come.
+
+    A client that is answered before it has sent all sees a connection that is reset.
+    """
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > most_bytes:
-            raise too_long
+    size = held = 0
+    is_dropped = False
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most_bytes:
+                raise too_long
+            if size > SMALL_BODY and not is_dropped:
+                _in_flight[0] += size - held
+                held = size
+                if _in_flight[0] > MOST_BYTES_IN_FLIGHT:
+                    is_dropped = True
+                    _in_flight[0] -= held
+                    held = 0
+                    data.clear()
+            if not is_dropped:
+                data += part
+    finally:
+        _in_flight[0] -= held
+    if is_dropped:
+        raise RequestError(
+            f"the bodies of other requests take all {MOST_BYTES_IN_FLIGHT} bytes that are read at"
+            " once",
+            status=503,
+            code="busy",
+        )
     return bytes(data)

@@ -67,7 +67,13 @@ class Served:
         return found
 
     def lost(self) -> str | None:
-        """Return why nothing can be answered any more, None while all processes are there."""
+        """Return why nothing can be answered any more, None while all processes are there.
+
+        That is so, too, after a fault of the engine's own thread.
+        """
+        fault = None if self.engine is None else self.engine.fault
+        if fault is not None:
+            return f"the engine has stopped after a {type(fault).__name__}"
         for backend in self._backends:
             reason = backend.lost()
             if reason is not None:

@@ -173,6 +173,11 @@ class Engine:
             pages_most=sum(most for _, most in pages),
         )
 
+    @property
+    def fault(self) -> Exception | None:
+        """The error that ended the thread of the engine, which answers no more; None unless it failed."""
+        return self._loop.fault
+
     def refuse(self) -> None:
         """Accept no more requests; the current ones continue."""
         self._accepting = False

@@ -147,6 +147,8 @@ class EngineLoop:
         self._wake = threading.Event()
         self._stopping = False
         self.steps = 0
+        self.fault: Exception | None = None
+        """What ended the thread, None while it runs and after `stop`."""
         self._thread = threading.Thread(target=self._run, name="gptrs engine", daemon=True)
 
     def start(self) -> None:
@@ -174,19 +176,18 @@ class EngineLoop:
         return self._thread.is_alive() and not self._stopping
 
     def _run(self) -> None:
-        error: Exception | None = None
         try:
             while not self._stopping:
                 self._turn()
         except Exception as problem:  # a fault of the engine itself: no caller may wait forever
             _logger.critical("the engine has stopped", exc_info=problem)
-            error = problem
+            self.fault = problem
         finally:
             self._stopping = True
             self._do_calls()
             for lane in self._lanes:
                 for stream in lane.streams:
-                    lane.end(stream, error)
+                    lane.end(stream, self.fault)
                 _tell(lane.changed())
 
     def _turn(self) -> None:

@@ -1,0 +1,177 @@
+"""Connections of clients: how many there may be, and how long each may take to say or to read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, Literal, cast
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_CONNECTIONS: Final = 4096
+"""Connections at once; one more is told to come again later."""
+MOST_HEAD_SECONDS: Final = 30.0
+"""How long a head may take, from its first byte on, and a new connection until its first byte."""
+MOST_BODY_SECONDS: Final = 300.0
+"""How long a body may take."""
+BODY_WINDOW_SECONDS: Final = 15.0
+"""In each such time a body must bring `LEAST_BODY_BYTES`, unless the server does not read it."""
+LEAST_BODY_BYTES: Final = 15_000
+MOST_UNREAD_SECONDS: Final = 20.0
+"""How long a client may leave what it is sent, while the buffers of its connection are full."""
+_TICK_SECONDS: Final = 1.0
+_Phase = Literal["head", "body", "answer"]
+_BUSY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
+
+
+class Watch:
+    """The connections of one server; closes those that take too long, about once a second.
+
+    One timer serves all: a timer for each portion of bytes would cost a stream a tenth more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Watched) -> bool:
+        """Watch a connection; False if there are too many."""
+        if len(self._connections) >= MOST_CONNECTIONS:
+            return False
+        self._connections.add(connection)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        return True
+
+    def remove(self, connection: Watched) -> None:
+        """Watch a connection no more."""
+        self._connections.discard(connection)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections):
+            connection.check(now)
+        self._timer = (
+            self._loop.call_later(_TICK_SECONDS, self._tick) if self._connections else None
+        )
+
+
+_watches: WeakKeyDictionary[object, Watch] = WeakKeyDictionary()
+"""By the state of their server."""
+
+
+class Watched(asyncio.Protocol):
+    """Deadlines for a protocol of uvicorn, whichever parser it has: heads, bodies, unread answers.
+
+    A client that misses one is cut off without an answer, which it would not read.
+    """
+
+    cycle: Any
+    flow: Any
+    loop: asyncio.AbstractEventLoop
+    server_state: object
+    transport: asyncio.Transport
+    _watch: Watch | None = None
+    _phase: _Phase = "head"
+    _asked: Any = None
+    """The request of the phase."""
+    _since = 0.0
+    """When the phase began."""
+    _window = 0.0
+    """When the window began in which `_came` bytes have come."""
+    _came = 0
+    _unsent = 0
+    _unread_since: float | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        watch = _watches.setdefault(self.server_state, Watch(self.loop))
+        self._since = self._window = time.monotonic()
+        if watch.add(self):
+            self._watch = watch
+        else:
+            self.transport.write(_BUSY)
+            # Closed at once, it would be reset as soon as the request comes, and the answer lost.
+            self.loop.call_later(_TICK_SECONDS, self.transport.close)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.remove(self)
+        super().connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._watch is None:  # it has been refused
+            return
+        super().data_received(data)
+        self._see(time.monotonic())
+        self._came += len(data)
+
+    def _see(self, now: float) -> None:
+        """Note the phase that the connection is in."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            phase: _Phase = "head"
+        else:
+            phase = "body" if cycle.more_body else "answer"
+        if phase != self._phase or cycle is not self._asked:
+            self._phase, self._asked = phase, cycle
+            self._since = self._window = now
+            self._came = 0
+
+    def check(self, now: float) -> None:
+        """Close the connection if it has taken too long."""
+        self._see(now)
+        if self.flow.write_paused:
+            self._check_unread(now)
+            return
+        self._unread_since = None
+        if self._phase == "head":
+            # Of connections that stay open between two requests uvicorn closes the silent ones.
+            waits = self._asked is not None and not self._came
+            if waits:
+                self._since = now
+            elif now - self._since > MOST_HEAD_SECONDS:
+                self.transport.close()
+        elif self._phase == "body":
+            self._check_body(now)
+
+    def _check_body(self, now: float) -> None:
+        if self.flow.read_paused:  # the server is slow, not the client
+            self._window, self._came = now, 0
+        elif now - self._since > MOST_BODY_SECONDS:
+            self.transport.abort()
+        elif now - self._window > BODY_WINDOW_SECONDS:
+            if self._came < LEAST_BODY_BYTES:
+                self.transport.abort()
+            self._window, self._came = now, 0
+
+    def _check_unread(self, now: float) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if self._unread_since is None or unsent < self._unsent:
+            self._unread_since = now
+        elif now - self._unread_since > MOST_UNREAD_SECONDS:
+            self.transport.abort()  # `close` would wait for what is not read
+        self._unsent = unsent
+
+
+class PlainConnection(Watched, H11Protocol):
+    """A connection that h11 reads."""
+
+
+def http_protocol() -> type[asyncio.Protocol]:
+    """Return the protocol that reads connections: by httptools where it is installed, else by h11."""
+    if find_spec("httptools") is None:
+        return PlainConnection
+    quick = import_module("gptrs_serve.quick_connections")
+    return cast("type[asyncio.Protocol]", quick.Connection)

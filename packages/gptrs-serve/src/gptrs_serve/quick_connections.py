@@ -1,0 +1,97 @@
+"""A connection of a client, read by httptools: how much it may send, and quicker streams.
+
+Each chunk of a stream costs a third less than with h11, which is there without httptools.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from starlette.types import Message, Send
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from gptrs_serve.connections import Watched
+from gptrs_serve.events import WRITER
+
+MOST_BYTES: Final = 65_536
+"""Bytes that are neither body nor the end of a head: heads, trailers and sizes of chunks."""
+
+
+class DirectWriter:
+    """Writes parts of an answer that is sent in chunks and has begun; a `PartWriter`."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def ready(self) -> bool:
+        """Whether the connection takes more bytes now."""
+        cycle = self._cycle
+        open_ = bool(cycle.chunked_encoding) and not (
+            cycle.response_complete or cycle.disconnected or cycle.scope["method"] == "HEAD"
+        )
+        return open_ and not cycle.flow.write_paused
+
+    def write(self, body: bytes) -> None:
+        """Write a part that is not empty."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+
+
+class Connection(Watched, HttpToolsProtocol):
+    """Refuses heads without end, which httptools would keep in memory as they come."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._bytes = 0
+        """How many have come since those that count for nothing, but for the portion of these."""
+        self._counts = True
+        """Whether what came in this portion counts."""
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._counts = True
+        super().data_received(data)
+        self._bytes = self._bytes + len(data) if self._counts else 0
+        if self._bytes > MOST_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    @override
+    def on_message_begin(self) -> None:
+        self._counts = False
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._counts = False
+        super().on_headers_complete()
+        extensions: dict[str, Any] = {WRITER: DirectWriter(self.cycle)}
+        self.scope["extensions"] = extensions
+        if self.scope["http_version"] == "1.0":
+            cycle: Any = self.cycle
+            cycle.send = partial(_send_unframed, cycle, cycle.send)
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._counts = False
+        super().on_body(body)
+
+
+async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
+    """Send to a client of HTTP/1.0, which knows no chunks: the end of the connection is the end."""
+    if message["type"] == "http.response.start":
+        headers = [*cycle.default_headers, *message["headers"]]
+        if all(name != b"content-length" for name, _ in headers):
+            cycle.response_started, cycle.chunked_encoding = True, False
+            lines = [name + b": " + value + b"\r\n" for name, value in headers]
+            head = [STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]
+            cycle.transport.write(b"".join(head))
+            return
+    elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
+        cycle.expected_content_length = len(message.get("body", b""))
+    await send(message)
