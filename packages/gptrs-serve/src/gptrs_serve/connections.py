@@ -170,7 +170,7 @@ class PlainConnection(Watched, H11Protocol):
 
 
 def http_protocol() -> type[asyncio.Protocol]:
-    """Return the protocol that reads connections: by httptools where it is installed, else by h11."""
+    """Return the protocol of connections: of httptools where it is installed, else of h11."""
     if find_spec("httptools") is None:
         return PlainConnection
     quick = import_module("gptrs_serve.quick_connections")

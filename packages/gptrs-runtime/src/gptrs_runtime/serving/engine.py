@@ -175,7 +175,7 @@ class Engine:
 
     @property
     def fault(self) -> Exception | None:
-        """The error that ended the thread of the engine, which answers no more; None unless it failed."""
+        """The error that ended the thread of the engine; None unless it failed."""
         return self._loop.fault
 
     def refuse(self) -> None:
