@@ -271,8 +271,11 @@ class LoadedModel(CapableModel):
         source = self.weights
         return {name: StoredTensor(name, source.type_of(name), source) for name in source.names()}
 
-    def prompt_tokens(self, prompt: Prompt) -> Sequence[int]:
+    def prompt_tokens(self, prompt: Prompt, most: int | None = None) -> Sequence[int]:
         """Return the tokens of a prompt; an empty one becomes the token that begins a text.
+
+        ContextLengthError, before it is tokenized, for a text of more than `most` tokens if its
+        length alone says so.
 
         The chat template of the model renders messages; if it reads images, parts may be images,
         see `conversation_tokens`. UsageError for an invalid prompt, an empty one if the model has
@@ -281,7 +284,7 @@ class LoadedModel(CapableModel):
         """
         if isinstance(prompt, PicturedTokens):
             return prompt
-        tokens = self._tokens_of(checked_prompt(prompt))
+        tokens = self._tokens_of(checked_prompt(prompt), most)
         if isinstance(tokens, PicturedTokens):
             return tokens
         if not tokens and self.bos_token is not None:
@@ -291,7 +294,9 @@ class LoadedModel(CapableModel):
         require_known_tokens(tokens, self.token_reader().vocab_size)
         return tokens
 
-    def conversation_tokens(self, conversation: Conversation | Sequence[Message]) -> Sequence[int]:
+    def conversation_tokens(
+        self, conversation: Conversation | Sequence[Message], most: int | None = None
+    ) -> Sequence[int]:
         """Return the tokens of a conversation, as the chat template of the model renders it.
 
         For models with `image_lm` parts of messages may be `{"type": "image", "image": ...}` with
@@ -303,7 +308,7 @@ class LoadedModel(CapableModel):
         if not isinstance(given, Conversation):
             given = Conversation(given)
         if "image_lm" not in self.capabilities or self.base is not None:
-            return self.all_conversation_tokens([given])[0]
+            return self.all_conversation_tokens([given], most)[0]
         template = self.chat_template(with_tools=given.tools is not None)
 
         def render(plain: Sequence[Message]) -> str:
@@ -313,7 +318,9 @@ class LoadedModel(CapableModel):
             self.image_lm(), self._tiling_processor, render, self.tokenizer, given.messages
         )
 
-    def all_conversation_tokens(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+    def all_conversation_tokens(
+        self, conversations: Sequence[Conversation], most: int | None = None
+    ) -> list[list[int]]:
         """Return the tokens of conversations without images, rendered together.
 
         Errors as of `conversation_tokens`; a ChatTemplateError says which one is refused.
@@ -332,6 +339,8 @@ class LoadedModel(CapableModel):
                         error.conversation = own[error.conversation]
                     raise
                 texts.update(zip(own, found, strict=True))
+        for text in texts.values() if most is not None else ():
+            self.tokenizer.require_fitting(text, most)
         encode = self.tokenizer.encode
         return [encode(texts[number], special=False) for number in range(len(conversations))]
 
@@ -346,10 +355,14 @@ class LoadedModel(CapableModel):
             )
         return found
 
-    def _tokens_of(self, prompt: str | list[int] | Conversation) -> Sequence[int]:
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        return self.conversation_tokens(prompt) if isinstance(prompt, Conversation) else prompt
+    def _tokens_of(self, prompt: str | list[int] | Conversation, most: int | None) -> Sequence[int]:
+        if isinstance(prompt, Conversation):
+            return self.conversation_tokens(prompt, most)
+        if not isinstance(prompt, str):
+            return prompt
+        if most is not None:
+            self.tokenizer.require_fitting(prompt, most)
+        return self.tokenizer.encode(prompt)
 
     def chat_template(self, *, with_tools: bool = False) -> ChatTemplate:
         """Return the chat template with `template_variables`; with `tools`, the one for tools if

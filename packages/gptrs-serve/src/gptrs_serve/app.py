@@ -71,9 +71,7 @@ def new_app(served: Served, access: Access) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
-        served.calls.close()
-        if served.engine is not None:
-            served.engine.close()
+        served.close()
 
     middleware = [Middleware(Guard, keys=access.keys, hosts=access.hosts)]
     if access.origins:

@@ -15,7 +15,14 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
 from gptrs_serve.completions import form_of
-from gptrs_serve.events import CLOSED_BY_CLIENT, Chunks, EventStream, QuickEvents, while_connected
+from gptrs_serve.events import (
+    CLOSED_BY_CLIENT,
+    Chunks,
+    EventStream,
+    QuickEvents,
+    for_client,
+    while_connected,
+)
 from gptrs_serve.requests import (
     Envelope,
     asked_conversation,
@@ -54,13 +61,23 @@ class _Chat:
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
+    begun = await for_client(request, _asked(body, served, metrics))
+    if body.stream:
+        made = _Events(body, begun)
+        quick = QuickEvents(made.of)
+        return EventStream(_events(made, begun, quick), begun.stream.cancel, quick)
+    return await _whole(request, begun)
+
+
+async def _asked(body: ChatBody, served: Served, metrics: Metrics) -> _Chat:
+    """Submit a conversation."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
     answers = tools.form if tools else answer_form(model)
     asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
     tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
     opened = opens_thoughts(model, answers, tokens) and _has_thoughts(body, answers)
-    form = await form_of(body, model, tools.grammar(opened=opened) if tools else None)
+    form = await form_of(body, model, served, tools.grammar(opened=opened) if tools else None)
     options = options_of(body, model, logprobs, form, special=answers.shown)
     stream = served.submit(
         name,
@@ -70,12 +87,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
         answers=body.n,
         priority=body.priority,
     )
-    begun = _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
-    if body.stream:
-        made = _Events(body, begun)
-        quick = QuickEvents(made.of)
-        return EventStream(_events(made, begun, quick), stream.cancel, quick)
-    return await _whole(request, begun)
+    return _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
 
 
 def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:

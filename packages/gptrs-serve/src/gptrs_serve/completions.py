@@ -15,7 +15,14 @@ from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, JsonObject, JsonSchema
-from gptrs_serve.events import CLOSED_BY_CLIENT, Chunks, EventStream, QuickEvents, while_connected
+from gptrs_serve.events import (
+    CLOSED_BY_CLIENT,
+    Chunks,
+    EventStream,
+    QuickEvents,
+    for_client,
+    while_connected,
+)
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import (
     Envelope,
@@ -48,7 +55,9 @@ def bounded_schema(schema: dict[str, Any], param: str) -> str:
     return text
 
 
-async def form_of(body: Generating, model: LoadedModel, calls: str | None = None) -> Grammar | None:
+async def form_of(
+    body: Generating, model: LoadedModel, served: Served, calls: str | None = None
+) -> Grammar | None:
     """Return the form that a request asks for, if it does; RequestError for more than one.
 
     `calls` is the grammar of the tools that the answer may call.
@@ -69,7 +78,7 @@ async def form_of(body: Generating, model: LoadedModel, calls: str | None = None
             "an answer has one form: `response_format`, `regex`, `grammar` or `tools`",
             param="response_format",
         )
-    return await asyncio.to_thread(Grammar, model, *found[0]) if found else None
+    return await served.forms.run(lambda: Grammar(model, *found[0])) if found else None
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,13 @@ async def completions(
             if prompt.stream is not None:
                 prompt.stream.cancel()
 
-    try:
+    async def ask() -> bool:
         for given in prompts_of(body):
             prompts.append(await _asked(body, name, model, given, served))
+        return True
+
+    try:
+        await for_client(request, ask())
     except BaseException:
         cancel()
         raise
@@ -113,7 +126,7 @@ async def _asked(
     body: CompletionBody, name: str, model: LoadedModel, given: str | list[int], served: Served
 ) -> _Prompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
-    form = await form_of(body, model)
+    form = await form_of(body, model, served)
     options = options_of(body, model, body.logprobs, form)
     tokens = list(await served.tokens(model, given))
     text, logprobs = "", None

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -154,6 +154,14 @@ async def while_connected(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
+
+
+async def for_client(request: Request, work: Awaitable[Whole]) -> Whole:
+    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away."""
+    found = await while_connected(request, work, lambda: None)
+    if found is None:
+        raise ClientDisconnect
+    return found
 
 
 # The chunks of a stream as events: what most of them have in common is encoded once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
 import uuid
@@ -11,7 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 from msgspec.structs import asdict
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.errors import ContextLengthError
@@ -29,7 +28,7 @@ from gptrs_serve.bodies import (
     TaskFields,
     TokenizeBody,
 )
-from gptrs_serve.events import while_connected
+from gptrs_serve.events import for_client
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import RANKING, SERVED, Served
@@ -116,16 +115,13 @@ async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
     RequestError for a text that is longer than the model reads.
     """
     try:
-        found = await while_connected(request, work, lambda: None)
+        return await for_client(request, work)
     except ContextLengthError as error:
         raise RequestError(
             f"{error.message}; `truncate` has it cut",
             param="truncate",
             code="context_length_exceeded",
         ) from error
-    if found is None:
-        raise ClientDisconnect
-    return found
 
 
 def _described(
@@ -171,7 +167,7 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
     else:
         require_no_conversation(body)
         text, special = body.prompt or "", body.add_special_tokens is not False
-        tokens = await asyncio.to_thread(lambda: model.tokenizer.encode(text, special=special))
+        tokens = await served.reading.run(lambda: model.tokenizer.encode(text, special=special))
     length = model.token_reader().context_length
     return JSONResponse(
         {"count": len(tokens), "max_model_len": length, "tokens": list(shown_tokens(tokens))}
@@ -187,7 +183,7 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
             raise RequestError(
                 f"token {token} is not in the vocabulary of {most} tokens", param="tokens"
             )
-    text = await asyncio.to_thread(lambda: model.tokenizer.decode(body.tokens, special=True))
+    text = await served.reading.run(lambda: model.tokenizer.decode(body.tokens, special=True))
     return JSONResponse({"prompt": text})
 
 

@@ -23,6 +23,7 @@ from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
+from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import guesses_of
 from gptrs_serve.text_calls import TextCalls
@@ -55,6 +56,9 @@ class Served:
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.calls = TextCalls(most_requests)
+        self.reading = Pool("reading", most_requests)
+        """Texts, conversations and images become tokens here."""
+        self.forms = Pool("forms", most_requests)
         self._backends = [model.backend for model in self.models.values()]
 
     @cached_property
@@ -109,13 +113,22 @@ class Served:
     ) -> Sequence[int]:
         """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`.
 
-        A thread reads conversations, which a process renders, and texts that take longer than the
-        way there and back.
+        Threads of their own read conversations, which a process renders, and texts that take longer
+        than the way there and back. What is too long for the model by its length alone is refused
+        before it is read.
         """
+        most = model.causal_lm().context_length
         is_long = isinstance(prompt, str) and len(prompt) > _SHORT
         if not is_long and not isinstance(prompt, Conversation):
-            return model.prompt_tokens(prompt)
-        return await asyncio.to_thread(model.prompt_tokens, prompt)
+            return model.prompt_tokens(prompt, most)
+        return await self.reading.run(lambda: model.prompt_tokens(prompt, most))
+
+    def close(self) -> None:
+        """End all threads, and the engine."""
+        for threads in (self.calls, self.reading, self.forms):
+            threads.close()
+        if self.engine is not None:
+            self.engine.close()
 
     def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
         """Return how many tokens may follow a prompt: those asked for, else what there is room for.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Encoding
 
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import listed, quoted
 from gptrs.spans import span
@@ -24,6 +24,7 @@ from gptrs_runtime.tokenization.encoded_text import (
     panics_unheard,
     set_prefix_space,
 )
+from gptrs_runtime.tokenization.least_tokens import LeastTokens
 from gptrs_runtime.tokenization.special_tokens import TokenBytes, added_tokens
 from gptrs_runtime.tokenization.text_slices import SLICE, is_sliceable, slices
 from gptrs_runtime.tokenization.tokenizer_file import (
@@ -144,6 +145,23 @@ class TextTokenizer:
         """
         with span("tokenize"):
             return self._encoded(text, special).ids
+
+    def require_fitting(self, text: str, most: int) -> None:
+        """ContextLengthError if a text has more than `most` tokens for sure, before it is encoded.
+
+        Many texts that have more are not known to before.
+        """
+        least = self._least.of(text)
+        if least > most:
+            raise ContextLengthError(
+                f"a prompt of {len(text)} characters has {least} tokens or more, which do not fit"
+                f" into the context of {most} tokens",
+                hint="shorten the prompt",
+            )
+
+    @cached_property
+    def _least(self) -> LeastTokens:
+        return LeastTokens(self._tokenizer)
 
     def encode_within(self, text: str, limit: int) -> tuple[list[int], TextLength]:
         """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
