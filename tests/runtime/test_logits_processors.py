@@ -19,7 +19,7 @@ from gptrs_runtime.generation.logits_processors import (
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling import Sampler
 from gptrs_runtime.generation.sampling_options import Sampling
-from gptrs_runtime.generation.scheduler import _Work
+from gptrs_runtime.generation.scheduled_text import Work
 from gptrs_runtime.generation.setup import GenerationSetup
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -288,7 +288,7 @@ def test_a_text_that_dies_within_a_guess_ends_there(model, dies_after, accepted)
     setup = GenerationSetup(model, options)
     text, fives = setup.new_text([5, 5]), np.zeros((4, setup.lm.vocab_size), np.float32)
     fives[:, 5] = 1
-    assert setup.new_scheduler()._grow(_Work(text, (0, 0)), fives, [5, 5, 5]) == accepted
+    assert setup.new_scheduler()._grow(Work(text, (0, 0, 0)), fives, [5, 5, 5]) == accepted
     assert text.tokens == [5] * min(4, dies_after)
     assert text.reason == ("error" if dies_after < 4 else "interrupted")
 

@@ -270,7 +270,7 @@ def test_no_more_requests_than_it_takes():
     options = GenerationOptions(1, logits_processors=[slow])
     with Engine(PromptedModel(), most_requests=2) as engine:
         streams = [engine.submit([1, number], options) for number in range(2)]
-        with pytest.raises(EngineBusyError, match="has 2 requests that have not ended"):
+        with pytest.raises(EngineBusyError, match="has 2 answers that have not ended"):
             engine.submit([3])
         slow.go_on.set()
         for stream in streams:

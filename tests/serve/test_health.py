@@ -1,4 +1,4 @@
-"""Health and readiness: what an operator's machinery asks."""
+"""Health and readiness, as an operator's machinery asks for them, and whose turn a request is."""
 
 from __future__ import annotations
 
@@ -31,3 +31,25 @@ def test_an_engine_that_was_closed_has_no_fault(model):
     engine = Engine(model)
     engine.close()
     assert engine.fault is None
+
+
+@pytest.mark.parametrize(("keys", "client"), [((), "testclient"), (("one",), "one")])
+def test_a_client_is_its_key_or_its_address(model, keys, client):
+    clients = []
+
+    class Noting(Served):
+        def submit(self, *args, client, **named):
+            clients.append(client)
+            return super().submit(*args, client=client, **named)
+
+    with Engine({"tiny": model}) as engine:
+        app = new_app(Noting({"tiny": model}, engine, 8), Access(keys=keys))
+        for path, body in (
+            ("/v1/completions", {"prompt": "the cat"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ):
+            answer = testclient.TestClient(app).post(
+                path, json={**body, "max_tokens": 1}, headers={"Authorization": "Bearer one"}
+            )
+            assert answer.status_code == 200, answer.text
+    assert clients == [client, client]

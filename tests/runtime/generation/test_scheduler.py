@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gptrs.errors import CacheBudgetError, UsageError
 from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs_runtime.generation import scheduler as scheduler_module
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -57,6 +58,75 @@ def run(scheduler, *texts):
         scheduler.add(text)
     while scheduler.busy:
         scheduler.step()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_texts_that_get_room_as_they_grow_are_those_alone(seed, monkeypatch):
+    """Also where the youngest has to go back, again and again, to those that wait."""
+    monkeypatch.setattr(scheduler_module, "_ROOM", 17)
+    texts = Texts(seed)
+    scheduler = texts.setup.new_scheduler(grows=True)
+    again = []
+    wait_again = scheduler._wait_again
+    monkeypatch.setattr(
+        scheduler, "_wait_again", lambda work: again.append(work) or wait_again(work)
+    )
+    made = [texts.new() for _ in range(12)]
+    run(scheduler, *made)
+    assert [(text.tokens, text.reason) for text in made] == [texts.expected(t) for t in made]
+    assert idle(texts.setup)
+
+
+def test_the_youngest_text_goes_back_where_there_is_no_room(monkeypatch):
+    """So more texts begin than there is room for to their ends."""
+    monkeypatch.setattr(scheduler_module, "_ROOM", 17)
+    setup = GenerationSetup(FakeModel(), GenerationOptions(cache_budget=16_000, ignore_eos=True))
+    assert setup.cache.pool.groups[0].layout.most_pages * PAGE_SIZE < 3 * 200
+    scheduler = setup.new_scheduler(grows=True)
+    texts = [setup.new_text([number + 1] * 20, 180) for number in range(3)]
+    for text in texts:
+        scheduler.add(text)
+    running = []
+    while scheduler.busy:
+        scheduler.step()
+        running.append([texts.index(text) for text in scheduler.running])
+    assert max(map(len, running)) > 1
+    first_end = next(i for i, now in enumerate(running) if 0 not in now)
+    assert all(0 in now for now in running[:first_end])  # the oldest is never sent back
+    whole = {text.prompt: text.tokens for text in texts}
+    alone = GenerationSetup(FakeModel(), GenerationOptions(ignore_eos=True))
+    for text in texts:
+        expected = alone.new_text(text.prompt, text._max_tokens)
+        run(alone.new_scheduler(), expected)
+        assert whole[text.prompt] == expected.tokens
+
+
+def test_clients_take_turns():
+    setup = GenerationSetup(FakeModel(), GenerationOptions(max_tokens=2, ignore_eos=True))
+    scheduler = setup.new_scheduler(most_texts=1, grows=True)
+    texts = {name: setup.new_text([number + 1]) for number, name in enumerate("aaaabc")
+             for name in [f"{name}{number}"]}  # fmt: skip
+    for name, text in texts.items():
+        scheduler.add(text, client=name[0])
+    order = []
+    while scheduler.busy:
+        scheduler.step()
+        order += [n for n, t in texts.items() if t in scheduler.running and n not in order]
+    assert order == ["a0", "b4", "c5", "a1", "a2", "a3"]
+
+
+def test_a_flood_of_long_prompts_leaves_short_ones_their_room():
+    setup = GenerationSetup(
+        FakeModel(), GenerationOptions(max_tokens=2, ignore_eos=True, prefill_chunk=8)
+    )
+    scheduler = setup.new_scheduler(most_texts=12, grows=True)
+    for number in range(20):
+        scheduler.add(setup.new_text([number + 1] * 190))
+    short = setup.new_text([99, 98, 97])
+    scheduler.add(short)
+    for _ in range(6):
+        scheduler.step()
+    assert short.ended
 
 
 def idle(setup):

@@ -28,6 +28,7 @@ from gptrs_serve.requests import (
     asked_conversation,
     chat_logprobs,
     chat_max_tokens,
+    client_of,
     finish_reason,
     options_of,
     require_written,
@@ -61,7 +62,7 @@ class _Chat:
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
-    begun = await for_client(request, _asked(body, served, metrics))
+    begun = await for_client(request, _asked(body, served, metrics, client_of(request)))
     if body.stream:
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
@@ -69,7 +70,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     return await _whole(request, begun)
 
 
-async def _asked(body: ChatBody, served: Served, metrics: Metrics) -> _Chat:
+async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: str) -> _Chat:
     """Submit a conversation."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
@@ -86,6 +87,7 @@ async def _asked(body: ChatBody, served: Served, metrics: Metrics) -> _Chat:
         max_tokens=served.most_tokens(model, len(tokens), asked),
         answers=body.n,
         priority=body.priority,
+        client=client,
     )
     return _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
 

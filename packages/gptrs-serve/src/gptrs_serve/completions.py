@@ -26,6 +26,7 @@ from gptrs_serve.events import (
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import (
     Envelope,
+    client_of,
     finish_reason,
     options_of,
     prompts_of,
@@ -106,7 +107,7 @@ async def completions(
 
     async def ask() -> bool:
         for given in prompts_of(body):
-            prompts.append(await _asked(body, name, model, given, served))
+            prompts.append(await _asked(body, name, model, given, served, client_of(request)))
         return True
 
     try:
@@ -123,7 +124,12 @@ async def completions(
 
 
 async def _asked(
-    body: CompletionBody, name: str, model: LoadedModel, given: str | list[int], served: Served
+    body: CompletionBody,
+    name: str,
+    model: LoadedModel,
+    given: str | list[int],
+    served: Served,
+    client: str,
 ) -> _Prompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
     form = await form_of(body, model, served)
@@ -146,6 +152,7 @@ async def _asked(
         max_tokens=served.most_tokens(model, len(tokens), body.max_tokens),
         answers=body.n,
         priority=body.priority,
+        client=client,
     )
     return _Prompt(tokens, stream, text, logprobs)
 

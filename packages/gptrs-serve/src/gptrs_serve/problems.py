@@ -87,6 +87,8 @@ def problem_of(error: Exception) -> RequestError:
 
 OPEN_PATHS: Final = frozenset(("/health", "/", "/page.js", "/page.css"))
 """Paths that tell nothing and change nothing, which need no key."""
+KEY: Final = "gptrs.key"
+"""The key of a request in its scope, where there are keys."""
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -120,6 +122,7 @@ class Guard:
         if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
             kind, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode()
+            scope[KEY] = key.strip()
             # Each is compared, in a time that tells nothing of how much of it is right.
             right = [hmac.compare_digest(given, known) for known in self._keys]
             if kind.lower() != "bearer" or not any(right):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
+from starlette.requests import Request
 
 from gptrs.errors import NoTokenError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
@@ -20,7 +21,7 @@ from gptrs_runtime.generation.outcome import FinishReason
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
-from gptrs_serve.problems import RequestError
+from gptrs_serve.problems import KEY, RequestError
 
 _MOST_PROMPTS: Final = 1024
 _TOKEN: Final = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -83,6 +84,15 @@ def options_of(
         form=form,
         steps_at_once=1 if body.stream else None,
     )
+
+
+def client_of(request: Request) -> str:
+    """Return whose turn a request takes: that of its API key, else of its address.
+
+    Without keys to check, a client could write any.
+    """
+    key = request.scope.get(KEY)
+    return str(key or (request.client.host if request.client else ""))
 
 
 def chat_logprobs(body: ChatBody) -> int | None:

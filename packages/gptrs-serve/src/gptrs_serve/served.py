@@ -153,6 +153,7 @@ class Served:
         max_tokens: int,
         answers: int,
         priority: int,
+        client: str,
     ) -> AnswerStream:
         """Ask the engine; errors are those of `Engine.submit`."""
         assert self.engine is not None  # some model writes texts
@@ -163,6 +164,7 @@ class Served:
             max_tokens=max_tokens,
             answers=answers,
             priority=priority,
+            client=client,
         )
 
     async def prompt_scores(

@@ -45,6 +45,7 @@ class PagedCache(TextCache):
     """
 
     chunked = True
+    grows = True
 
     def __init__(
         self,
@@ -102,6 +103,12 @@ class PagedCache(TextCache):
             text, copies = admitted
             self._copy(copies)
         return text
+
+    @override
+    def grow(self, text: TextPages, positions: int, step: int) -> bool:
+        """Let a text have up to `positions`; False, and no change, without room."""
+        with self._consistent():
+            return self.pool.grow(text, positions, self._longest(positions, step))
 
     @override
     def run(self, rows: Sequence[Row]) -> np.ndarray:

@@ -6,68 +6,39 @@ import itertools
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from typing import Final
 
 import numpy as np
 
 from gptrs.errors import CacheBudgetError
 from gptrs.nn.ragged_step import PAGE_SIZE
-from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 from gptrs_runtime.generation.generated_text import GeneratedText
-from gptrs_runtime.generation.guessing.guesser import Candidate, Guess, Guesser
+from gptrs_runtime.generation.guessing.guesser import Candidate, Guesser
 from gptrs_runtime.generation.pages.page_group import shared_tokens
 from gptrs_runtime.generation.pages.page_pool import TextPages
+from gptrs_runtime.generation.scheduled_text import (
+    Read,
+    WhenRead,
+    Work,
+    by_priority,
+    read_shares,
+)
 from gptrs_runtime.generation.text_cache import GreedyRow, Row, TextCache
 
-WhenRead = Callable[[TextPages], None]
-"""Called with the pages of a text once its prompt has been read."""
 WhenFailed = Callable[[GeneratedText, Exception], None]
 """Called with a text that was removed because no token could be chosen."""
 
 _ANY: Final = 1 << 62
-
-
-@dataclass(eq=False)
-class _Work:
-    """A text, the texts that continue the same prompt, and its pages once it runs.
-
-    Of waiting works, the one with the smallest `priority_key` begins first.
-    """
-
-    text: GeneratedText
-    priority_key: tuple[int, int]
-    copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
-    when_read: WhenRead | None = None
-    pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
-
-    @property
-    def unread(self) -> list[int]:
-        """The tokens that the model has not seen."""
-        return self.text.context.tokens[self.pages.length :]
-
-
-@dataclass(eq=False)
-class _Read:
-    """The next tokens of a text, whether they are its last ones, and what may come after them."""
-
-    work: _Work
-    tokens: list[int]
-    is_last: bool
-    guess: Guess | None = None
-
-    @property
-    def grows(self) -> bool:
-        """Whether it is only the token that the text chose last."""
-        return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
-
-    @property
-    def guessed(self) -> Sequence[int]:
-        """The tokens of the guess."""
-        return () if self.guess is None else self.guess.tokens
+_ROOM: Final = 128
+"""Positions after its tokens that a text gets at a time."""
+_LEAST_ROOM: Final = 16
+"""Positions that a text has before it gets more: the tokens that a step may choose."""
+_MOST_READING: Final = 8
+_MOST_TURNS: Final = 4096
+"""Clients whose turns are remembered until some are in the past."""
 
 
 class Scheduler:
@@ -83,6 +54,14 @@ class Scheduler:
     If the cache runs several steps at once, greedy texts use that; then new texts, `cancel`, and
     texts that end early wait for the end of the run.
 
+    With `grows` texts begin with room for their prompt and some more, and get more as they grow.
+    Where there is none, the youngest goes back to those that wait, and continues later: what it
+    reads again has the same bits.
+
+    Texts of one `client` wait for each other: each time one begins, that of another client is next,
+    whose turn is earlier (start-time fair queueing). Of prompts that take several steps
+    `_MOST_READING` are read at once: they would not be read sooner, and short ones find no room.
+
     No thread is started. While one runs a step, others may add texts, and run schedulers of the
     same cache; they wait for each other, as does `cancel`. An error of one text, for example from a
     logits processor, is passed to `when_failed`, and the others continue; without it `step` raises.
@@ -95,17 +74,23 @@ class Scheduler:
         chunk: int,
         most_texts: int | None = None,
         when_failed: WhenFailed | None = None,
+        grows: bool = False,
     ) -> None:
         self._cache = cache
+        self._grows = grows and cache.grows
+        self._turn = 0
+        """That of the text that began last; see `_next_turn`."""
+        self._turns: dict[Hashable, int] = {}
+        """The next turn of each client."""
         self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
         self._when_failed = when_failed
-        self._added: deque[_Work] = deque()
+        self._added: deque[Work] = deque()
         """Texts that no step has seen: other threads add them at any time."""
         self._count = itertools.count()
-        self._waiting: list[_Work] = []
-        self._running: list[_Work] = []
+        self._waiting: list[Work] = []
+        self._running: list[Work] = []
         self._grown: list[tuple[GeneratedText, str]] = []
         """The pieces that no step has returned yet."""
         self._failed: list[tuple[GeneratedText, Exception]] = []
@@ -131,14 +116,24 @@ class Scheduler:
         copies: Sequence[GeneratedText] = (),
         when_read: WhenRead | None = None,
         priority: int = 0,
+        client: Hashable = None,
     ) -> None:
         """Add a text, and `copies` that continue the same prompt, which is read once.
 
         CacheBudgetError if the cache would not even hold the text alone.
         """
         self._cache.require(text.most_positions, self._chunk)
-        priority_key = (-priority, next(self._count))
-        self._added.append(_Work(text, priority_key, list(copies), when_read))
+        turn = self._next_turn(client, 1 + len(copies))
+        priority_key = (-priority, turn, next(self._count))
+        self._added.append(Work(text, priority_key, list(copies), when_read))
+
+    def _next_turn(self, client: Hashable, answers: int) -> int:
+        """Return the turn of a request: after those of its client, and not before the present."""
+        turn = max(self._turn, self._turns.get(client, 0))
+        if len(self._turns) >= _MOST_TURNS:
+            self._turns = {name: t for name, t in self._turns.items() if t > self._turn}
+        self._turns[client] = turn + answers
+        return turn
 
     def cancel(self, text: GeneratedText) -> None:
         """Take a text out, whether it has begun or not; nothing happens if it has ended."""
@@ -174,6 +169,8 @@ class Scheduler:
 
     def _advance(self) -> None:
         self._settle()
+        if self._grows:
+            self._give_room()
         self._admit()
         rows = self._rows()
         if rows:
@@ -184,16 +181,17 @@ class Scheduler:
                 self._run(rows)
             self._settle()
 
-    def _steps_at_once(self, reads: Sequence[_Read]) -> int:
+    def _steps_at_once(self, reads: Sequence[Read]) -> int:
         """Return how many steps of these texts may be one run of the model."""
         if not all(read.grows for read in reads):
             return 1
         most = min(self._cache.steps_at_once, self._chunk)
         most = min(most, *(self._before_border(read.work) for read in reads))
+        most = min(most, *(read.work.room - read.work.pages.length for read in reads))
         return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
 
-    def _run_several(self, reads: Sequence[_Read], most: int) -> None:
-        """Run the model up to `most` times at once; each text takes the tokens it has room for."""
+    def _run_several(self, reads: Sequence[Read], most: int) -> None:
+        """Run up to `most` steps at once; each text takes the tokens that it has room for."""
         rows = [
             GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
             for work in (read.work for read in reads)
@@ -205,7 +203,7 @@ class Scheduler:
             count = self._take(read.work, list(found))
             self._cache.keep(read.work.pages, tokens[: max(0, count - 1)].tolist())
 
-    def _take(self, work: _Work, chosen: Sequence[tuple[int, float]]) -> int:
+    def _take(self, work: Work, chosen: Sequence[tuple[int, float]]) -> int:
         """Append tokens with their logits to a text until it ends; return how many."""
         text = work.text
         pieces: list[str] = []
@@ -216,7 +214,7 @@ class Scheduler:
                     break
         return len(pieces)
 
-    def _run(self, reads: Sequence[_Read]) -> None:
+    def _run(self, reads: Sequence[Read]) -> None:
         """Run the model on the next tokens of texts, and on what may come after them."""
         self._guess(reads)
         started = time.perf_counter()
@@ -236,9 +234,9 @@ class Scheduler:
                     rows = len(reads), len(logits)
                     self._guesser.record_guess(guesses, read.guess, accepted, rows)
 
-    def _guess(self, reads: Sequence[_Read]) -> None:
+    def _guess(self, reads: Sequence[Read]) -> None:
         """Guess the tokens after the next ones of texts with speculative decoding."""
-        growing: list[_Read] = []
+        growing: list[Read] = []
         asked: list[Candidate] = []
         for read in reads:
             text = read.work.text
@@ -246,6 +244,7 @@ class Scheduler:
                 text.guesses.read(text.tokens)
                 growing.append(read)
                 room = min(text.room, self._before_border(read.work) - 1)
+                room = min(room, read.work.room - len(text.context.tokens))
                 asked.append(Candidate(text.guesses, len(text.tokens), room))
         if asked:
             room = self._chunk - sum(len(read.tokens) for read in reads)
@@ -255,7 +254,7 @@ class Scheduler:
 
     def _take_in(self) -> None:
         while self._added:
-            insort(self._waiting, self._added.popleft(), key=_priority_key)
+            insort(self._waiting, self._added.popleft(), key=by_priority)
 
     @property
     def _is_full(self) -> bool:
@@ -271,10 +270,11 @@ class Scheduler:
             if self._is_full:
                 return
             text = work.text
-            if self._is_being_read(text):
+            if self._is_being_read(text) or (self._is_long(work) and self._reads_enough):
                 continue
+            room = self._first_room(text)
             pages = self._cache.admit(
-                text.context.tokens, text.most_positions, self._chunk, text.source, text.family
+                text.context.tokens, room, self._chunk, text.source, text.family
             )
             # A text without room blocks the later ones: if smaller texts could pass, a large one
             # might never find room.
@@ -286,10 +286,36 @@ class Scheduler:
                     " that have not ended hold the key/value cache",
                     hint="finish or close them, or raise --cache-budget",
                 )
-            work.pages = pages
+            work.pages, work.room = pages, room
+            self._turn = max(self._turn, work.priority_key[1])
             work.text.start(found=pages.length)
             self._waiting.remove(work)
             self._running.append(work)
+
+    def _first_room(self, text: GeneratedText) -> int:
+        """Return how many positions a text begins with."""
+        if not self._grows:
+            return text.most_positions
+        return min(text.most_positions, len(text.context.tokens) + _ROOM)
+
+    def _give_room(self) -> None:
+        """Give texts that are about to fill their room more of it, the oldest first."""
+        for work in sorted(self._running, key=by_priority):
+            most, length = work.text.most_positions, len(work.text.context.tokens)
+            while work in self._running and work.room < min(most, length + _LEAST_ROOM):
+                room = self._first_room(work.text)
+                if self._cache.grow(work.pages, room, self._chunk):
+                    work.room = room
+                else:
+                    self._wait_again(max(self._running, key=by_priority))
+
+    def _is_long(self, work: Work) -> bool:
+        """Return whether the unread tokens of a text take several steps."""
+        return len(work.text.context.tokens) - work.pages.length > self._chunk
+
+    @property
+    def _reads_enough(self) -> bool:
+        return sum(map(self._is_long, self._running)) >= _MOST_READING
 
     def _is_being_read(self, text: GeneratedText) -> bool:
         """Return whether a running prompt is about to fill pages that `text` can share."""
@@ -302,22 +328,22 @@ class Scheduler:
                     return True
         return False
 
-    def _rows(self) -> list[_Read]:
+    def _rows(self) -> list[Read]:
         """Return the tokens of the next step."""
         unread = {work: work.unread for work in self._running}
         reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
         # Texts that decode take one token each; prompts share what remains of the chunk.
         room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
-        shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
-        rows: list[_Read] = []
+        shares = read_shares({work: len(unread[work]) for work in reading}, max(1, room))
+        rows: list[Read] = []
         for work, tokens in unread.items():
             least = self._least(work, len(tokens))
             taken = tokens[: max(least, shares.get(work, len(tokens)))]
             if taken:
-                rows.append(_Read(work, taken, len(taken) == len(tokens)))
+                rows.append(Read(work, taken, len(taken) == len(tokens)))
         return rows
 
-    def _before_border(self, work: _Work) -> int:
+    def _before_border(self, work: Work) -> int:
         """Return how many tokens a text can take before it must be read again, at least 1.
 
         That is any number where it never will be.
@@ -325,14 +351,14 @@ class Scheduler:
         border, length = self._cache.short_context, work.pages.length
         return _ANY if border is None or length > border else max(1, border - length)
 
-    def _least(self, work: _Work, unread: int) -> int:
+    def _least(self, work: Work, unread: int) -> int:
         """Return how many unread tokens of a text have to come in one step."""
         border, length = self._cache.short_context, work.pages.length
         return (
             0 if border is None or not length <= border < length + unread else border + 1 - length
         )
 
-    def _continue(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+    def _continue(self, work: Work, logits: np.ndarray, guess: Sequence[int]) -> int:
         """Choose the next token of a text, and of its copies after the prompt.
 
         Return how many tokens of the guess were accepted: there are logits after each of them.
@@ -341,12 +367,12 @@ class Scheduler:
             work.when_read(work.pages)
             work.when_read = None
         while work.copies:
-            copy = _Work(work.copies.pop(0), work.priority_key)
+            copy = Work(work.copies.pop(0), work.priority_key)
             pages = None if self._is_full else self._cache.fork(work.pages)
             if pages is None:
-                insort(self._waiting, copy, key=_priority_key)
+                insort(self._waiting, copy, key=by_priority)
                 continue
-            copy.pages = pages
+            copy.pages, copy.room = pages, work.room
             copy.text.start()
             self._running.append(copy)
             self._grow(copy, logits, ())
@@ -354,7 +380,7 @@ class Scheduler:
         self._cache.keep(work.pages, guess[:accepted])
         return accepted
 
-    def _grow(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+    def _grow(self, work: Work, logits: np.ndarray, guess: Sequence[int]) -> int:
         """Choose tokens as long as they match the guess, and one more; return how many."""
         pieces: list[str] = []
         accepted = 0
@@ -371,7 +397,7 @@ class Scheduler:
         return accepted
 
     @contextmanager
-    def _growing(self, work: _Work, pieces: list[str]) -> Generator[None]:
+    def _growing(self, work: Work, pieces: list[str]) -> Generator[None]:
         """Append tokens to a text; report `pieces`, or the error that stopped it."""
         try:
             yield
@@ -399,7 +425,7 @@ class Scheduler:
             elif work.text.context.moved or not work.unread:
                 self._rewind(work)
 
-    def _rewind(self, work: _Work) -> None:
+    def _rewind(self, work: Work) -> None:
         """Keep the part of the context that is in the pages, except its last token."""
         tokens = work.text.context.tokens
         # At least one token must stay unread: its step computes the next logits.
@@ -410,36 +436,13 @@ class Scheduler:
             self._wait_again(work)
         work.text.context.moved = False
 
-    def _wait_again(self, work: _Work) -> None:
+    def _wait_again(self, work: Work) -> None:
         self._end(work)
         work.pages = TextPages((), [], [])
-        insort(self._waiting, work, key=_priority_key)
+        insort(self._waiting, work, key=by_priority)
 
-    def _end(self, work: _Work) -> None:
+    def _end(self, work: Work) -> None:
         self._running.remove(work)
         self._cache.release(work.pages)
         if work.text.guesses is not None:
             work.text.guesses.close()
-
-
-def _priority_key(work: _Work) -> tuple[int, int]:
-    return work.priority_key
-
-
-def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
-    """Return how many unread tokens each text reads next, at most `room` in total.
-
-    The first text gets half of the room and what the others, the shortest first, leave of the rest.
-    """
-    if not unread:
-        return {}
-    # In order of arrival alone, a short prompt would wait for a long one; shortest first alone, a
-    # long one might starve. So the oldest gets half, and the shortest get the rest.
-    first, *others = sorted(unread, key=_priority_key)
-    shares = {first: min(unread[first], room - room // 2)}
-    room -= shares[first]
-    for work in sorted(others, key=unread.__getitem__):
-        shares[work] = min(unread[work], room)
-        room -= shares[work]
-    shares[first] += min(unread[first] - shares[first], room)
-    return shares

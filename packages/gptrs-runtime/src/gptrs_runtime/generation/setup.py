@@ -221,6 +221,8 @@ class GenerationSetup:
         most_texts: int | None = None,
         when_failed: WhenFailed | None = None,
         cache: TextCache | None = None,
+        *,
+        grows: bool = False,
     ) -> Scheduler:
         """Return a scheduler on `cache`, else on that which all generations of the model share."""
         return Scheduler(
@@ -228,6 +230,7 @@ class GenerationSetup:
             chunk=self.options.prefill_chunk,
             most_texts=most_texts,
             when_failed=when_failed,
+            grows=grows,
         )
 
     def _own_cache(self) -> TextCache:

@@ -107,6 +107,13 @@ class TextCache:
     def release(self, text: TextPages) -> None:
         """Give back the memory of a text."""
 
+    grows = False
+    """Whether texts may be admitted with less room than they will need, see `grow`."""
+
+    def grow(self, text: TextPages, positions: int, step: int) -> bool:
+        """Let a text have up to `positions`; False, and no change, without room."""
+        raise NotImplementedError
+
     @property
     def steps_at_once(self) -> int:
         """How many steps `run_greedy` takes at most; 1 where it cannot be called."""

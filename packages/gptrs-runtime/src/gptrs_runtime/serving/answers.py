@@ -95,6 +95,11 @@ class AnswerStream:
         """Whether no more pieces will come: all answers ended, or cancelled, or failed."""
         return self._open == 0
 
+    @property
+    def open(self) -> int:
+        """How many answers have not ended."""
+        return self._open
+
     def cancel(self) -> None:
         """Take the request out, at the end of the step that runs; nothing happens if it ended."""
         if not self.done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Unpack
 
 from msgspec.structs import replace
@@ -49,10 +49,13 @@ class Engine:
     other requests. Adapters of one model (`LoadedModel.with_adapter`) take steps together, other
     models in turn. A step takes up to `token_budget` tokens: one of each answer that is being
     written, and chunks of prompts. At most `most_running` answers run at once, fewer if the
-    key/value cache has no room; other requests wait, ordered by priority, then by arrival. No more
-    than `most_requests` may wait and run. The models share `cache_budget`, `cache_dtype` is as in
-    `GenerationOptions`. `prompt_lookup` enables speculative decoding for all answers, `drafts` for
-    models by name.
+    key/value cache has no room; other requests wait, ordered by priority, then by turns of their
+    clients, then by arrival. No more than `most_requests` answers may wait and run. The models
+    share `cache_budget`, `cache_dtype` is as in `GenerationOptions`. `prompt_lookup` enables
+    speculative decoding for all answers, `drafts` for models by name.
+
+    An answer begins when the cache has room for its prompt and some tokens more. Where there is no
+    more room, the youngest answer waits until there is, which changes none of its tokens.
 
     `close`, or leaving a `with` block, cancels unfinished requests; `drain` waits for them.
     """
@@ -124,12 +127,14 @@ class Engine:
         model: str | None = None,
         answers: int = 1,
         priority: int = 0,
+        client: Hashable = None,
         **fields: Unpack[OptionFields],
     ) -> AnswerStream:
         """Ask for `answers` to a prompt, which is read once; return the stream of their pieces.
 
         Prompt, options and errors are as for `stream`, and all checks happen before it returns;
-        answer `i` equals that of `generate_several`. What the engine itself decides - cache,
+        answer `i` equals that of `generate_several`. Requests of one `client`, any value, do not
+        keep those of others waiting. What the engine itself decides - cache,
         element type, chunks, files - cannot be an option. EngineBusyError if its limit of requests
         is reached, EngineClosedError if it accepts none, CacheBudgetError if the cache would not
         even hold the text alone.
@@ -143,7 +148,7 @@ class Engine:
         chosen = self._guessed(name, replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
         self._requests.add(stream)
-        self._loop.call(lambda: _begin(lane, stream, priority))
+        self._loop.call(lambda: _begin(lane, stream, priority, client))
         if not self._loop.alive:
             stream.end(EngineClosedError("the engine ended"))
             stream.wake()
@@ -217,9 +222,9 @@ class Engine:
             )
         if not (self._accepting and self._loop.alive):
             raise EngineClosedError("the engine takes no more requests")
-        if self._open_requests() >= self._most_requests:
+        if sum(stream.open for stream in list(self._requests)) >= self._most_requests:
             raise EngineBusyError(
-                f"the engine has {self._most_requests} requests that have not ended, which is the"
+                f"the engine has {self._most_requests} answers that have not ended, which is the"
                 " most it takes",
                 hint="try again later",
             )
@@ -245,9 +250,9 @@ class Engine:
         return AnswerStream(texts, cancel)
 
 
-def _begin(lane: Lane, stream: AnswerStream, priority: int) -> None:
+def _begin(lane: Lane, stream: AnswerStream, priority: int, client: Hashable) -> None:
     try:
-        lane.add(stream, priority)
+        lane.add(stream, priority, client)
     except Exception as error:
         lane.end(stream, error)
 

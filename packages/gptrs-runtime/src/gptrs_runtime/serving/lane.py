@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from gptrs.errors import CacheBudgetError, GptrsError
 from gptrs_runtime.generation.generated_text import GeneratedText
@@ -28,7 +28,7 @@ class Lane:
         self.options = options
         setup = GenerationSetup(family.models[0], options)
         self._cache = family.new_cache(options) or setup.cache
-        self._scheduler = setup.new_scheduler(most_texts, self._failed, self._cache)
+        self._scheduler = setup.new_scheduler(most_texts, self._failed, self._cache, grows=True)
         self._streams: dict[GeneratedText, AnswerStream] = {}
         self._failures = 0
         self._changed: set[AnswerStream] = set()
@@ -63,11 +63,11 @@ class Lane:
         groups = self._cache.pool.groups if self._cache is not None else ()
         return sum(group.held for group in groups), sum(g.layout.most_pages for g in groups)
 
-    def add(self, stream: AnswerStream, priority: int) -> None:
+    def add(self, stream: AnswerStream, priority: int, client: Hashable = None) -> None:
         """Add the answers of a request, which read its prompt once."""
         for text in stream.texts:
             self._streams[text] = stream
-        self._scheduler.add(stream.texts[0], stream.texts[1:], priority=priority)
+        self._scheduler.add(stream.texts[0], stream.texts[1:], priority=priority, client=client)
 
     def end(self, stream: AnswerStream, error: Exception | None = None) -> None:
         """Remove a request in any state, and pass it the reason."""

@@ -100,10 +100,10 @@ class TextPages:
 class PagePool:
     """Allocates the pages of each cache group, and finds those of tokens that were read before.
 
-    A text is admitted with the most positions that it will have, and up to `step` new ones per
-    step; after that no allocation fails. `identity` identifies the model and its settings, see
-    `PrefixIndex`. This class handles no tensors: the caller, which runs the model, performs the
-    copies.
+    A text is admitted with the most positions that it will have, unless `grow` allows it more, and
+    up to `step` new ones per step; within that no allocation fails. `identity` identifies the model
+    and its settings, see `PrefixIndex`. This class handles no tensors: the caller, which runs the
+    model, performs the copies.
     """
 
     def __init__(
@@ -185,6 +185,18 @@ class PagePool:
             for group, first in zip(self.groups, firsts, strict=True)
         ]
         return self._new_text(limits, tables, [0] * len(limits), family)
+
+    def grow(self, text: TextPages, positions: int, step: int) -> bool:
+        """Let a text have up to `positions`, more than so far; False, and no change, without room.
+
+        CacheBudgetError if it would not even fit alone.
+        """
+        limits = self.limits(positions, step)
+        limits = tuple(max(pair) for pair in zip(limits, text.limits, strict=True))
+        if not self._reserve(limits, text.limits):
+            return False
+        text.limits = limits
+        return True
 
     def extend(self, text: TextPages, count: int) -> list[PageCopy]:
         """Make room for `count` more positions; return the shared pages to copy before."""

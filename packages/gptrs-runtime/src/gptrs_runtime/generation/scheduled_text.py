@@ -1,0 +1,79 @@
+"""The texts of a scheduler: what each has read, and how much of each a step reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.guessing.guesser import Guess
+from gptrs_runtime.generation.pages.page_pool import TextPages
+
+WhenRead = Callable[[TextPages], None]
+"""Called with the pages of a text once its prompt has been read."""
+
+
+@dataclass(eq=False)
+class Work:
+    """A text, the texts that continue the same prompt, and its pages once it runs.
+
+    Of waiting works, the one with the smallest `priority_key` begins first.
+    """
+
+    text: GeneratedText
+    priority_key: tuple[int, int, int]
+    copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
+    when_read: WhenRead | None = None
+    pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
+    room: int = 0
+    """The positions that it may have in its pages so far."""
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens that the model has not seen."""
+        return self.text.context.tokens[self.pages.length :]
+
+
+@dataclass(eq=False)
+class Read:
+    """The next tokens of a text, whether they are its last ones, and what may come after them."""
+
+    work: Work
+    tokens: list[int]
+    is_last: bool
+    guess: Guess | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is only the token that the text chose last."""
+        return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
+
+    @property
+    def guessed(self) -> Sequence[int]:
+        """The tokens of the guess."""
+        return () if self.guess is None else self.guess.tokens
+
+
+def by_priority(work: Work) -> tuple[int, int, int]:
+    """Return the key by which texts are ordered."""
+    return work.priority_key
+
+
+def read_shares(unread: Mapping[Work, int], room: int) -> dict[Work, int]:
+    """Return how many unread tokens each text reads next, at most `room` in total.
+
+    The first text gets half of the room and what the others, the shortest first, leave of the rest.
+    """
+    if not unread:
+        return {}
+    # In order of arrival alone, a short prompt would wait for a long one; shortest first alone, a
+    # long one might starve. So the oldest gets half, and the shortest get the rest.
+    first, *others = sorted(unread, key=by_priority)
+    shares = {first: min(unread[first], room - room // 2)}
+    room -= shares[first]
+    for work in sorted(others, key=unread.__getitem__):
+        shares[work] = min(unread[work], room)
+        room -= shares[work]
+    shares[first] += min(unread[first] - shares[first], room)
+    return shares
