@@ -341,3 +341,17 @@ def test_a_chat_tells_the_error_beside_answers_that_go_on(address):
     assert "the form cannot be kept after 1 token" in last["error"]["message"]
     deltas = [choice["delta"].get("content") for event in told for choice in event["choices"]]
     assert "x" in deltas
+
+
+@pytest.mark.parametrize("budget", ["MASK_SECONDS", "READ_SECONDS"])
+def test_a_form_that_takes_too_much_time_ends_its_own_text_alone(model, monkeypatch, budget):
+    """In an engine, where others wait for it; `generate` takes the time that it takes."""
+    monkeypatch.setattr(f"gptrs_runtime.generation.grammar.{budget}", (-1.0, 0.0))
+    form = Grammar(model, "regex", "[a-z ]+")
+    with Engine(model) as engine:
+        held = engine.submit("x", form=form, max_tokens=9, ignore_eos=True)
+        free = engine.submit("x", max_tokens=9, ignore_eos=True)
+        assert free.result()[0].finish_reason == "length"
+        (made,) = held.result()
+    assert made.finish_reason == "error"
+    assert "s of processor time" in made.error

@@ -1,4 +1,4 @@
-"""Health and readiness, as an operator's machinery asks for them, and whose turn a request is."""
+"""Health and readiness, as an operator's machinery asks for them, and the client of a request."""
 
 from __future__ import annotations
 

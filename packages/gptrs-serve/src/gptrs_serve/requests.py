@@ -87,7 +87,7 @@ def options_of(
 
 
 def client_of(request: Request) -> str:
-    """Return whose turn a request takes: that of its API key, else of its address.
+    """Return the client that a request is of: its API key, else its address.
 
     Without keys to check, a client could write any.
     """

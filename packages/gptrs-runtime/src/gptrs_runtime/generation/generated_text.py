@@ -103,6 +103,21 @@ class GeneratedText:
             return 1
         return sys.maxsize if self._steps_at_once is None else self._steps_at_once
 
+    @property
+    def can_prepare(self) -> bool:
+        """Whether some of the work for the next token can be done before its logits are there."""
+        return self._processors.prepared is not None
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Processor time of `prepare`, on average so far."""
+        prepared = self._processors.prepared
+        return 0.0 if prepared is None else prepared.prepare_seconds
+
+    def prepare(self) -> None:
+        """Do that work, in any thread; no other method may be called meanwhile."""
+        self._processors.prepare()
+
     def start(self, found: int = 0) -> None:
         """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
         if self._started is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import time
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 Form = Literal["json_schema", "regex", "lark"]
 
 MAX_FORM_BYTES: Final = 128 << 10
+MASK_SECONDS: Final = (2.0, 0.05)
+"""Processor time for the masks of a text in an engine, at first and for each token more. Schemas
+take 0.1 ms a token, the hardest of 20 tried 31 ms; a grammar that can read a text in many ways
+takes hundreds."""
+READ_SECONDS: Final = (0.1, 0.005)
+"""The same for reading the tokens that were chosen: meanwhile llguidance holds Python's lock, which
+it releases for masks, and so every thread waits. That takes microseconds, of such a grammar 200 ms
+after 30 tokens."""
 _STACK_OF_BYTE: Final = 2048
 """Most of the stack that llguidance takes for a byte of a form: it follows references, and rules
 that name rules, as deep as they go."""
@@ -166,17 +175,57 @@ class GrammarProcessor:
         self._vocab_size = vocab_size
         self._ends = ends
         self._begin = self._read = prompt_length
+        self._prepared = -1
+        """After how many tokens `_packed` is the mask of the next one."""
+        self._packed = b""
+        self._mask_seconds = self._read_seconds = 0.0
+        """Processor time of `prepare` so far, to make masks and to read tokens."""
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Processor time of `prepare` for a token, on average so far."""
+        seconds = self._mask_seconds + self._read_seconds
+        return seconds / max(1, self._read - self._begin)
+
+    def prepare(self, tokens: np.ndarray) -> None:
+        """Compute the mask of the next token; what goes wrong is told by the call that uses it."""
+        begun = time.thread_time()
+        self._consume(tokens)
+        consumed = time.thread_time()
+        self._read_seconds += consumed - begun
+        if self._overdue() is None:
+            self._packed = self._matcher.compute_bitmask()
+            self._mask_seconds += time.thread_time() - consumed
+
+    def _consume(self, tokens: np.ndarray) -> None:
+        new = tokens[self._read :]
+        self._read = self._prepared = tokens.size
+        self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
+
+    def _overdue(self) -> str | None:
+        """Return in words what took too much processor time, if anything did."""
+        count = self._read - self._begin
+        spent = ((self._read_seconds, READ_SECONDS, "reading its tokens"),
+                 (self._mask_seconds, MASK_SECONDS, "its masks"))  # fmt: skip
+        for seconds, (first, each), work in spent:
+            if seconds > first + each * count:
+                return f"{work} took {seconds:.2g} s of processor time"
+        return None
 
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of all other tokens to -inf.
 
         NoTokenError if that leaves none, or if llguidance gives up: a form may take too much work,
-        which shows only as the text grows.
+        which shows only as the text grows. So it is, too, if `prepare` took more processor time
+        than `MASK_SECONDS` and `READ_SECONDS`.
         """
-        new = tokens[self._read :]
-        self._read = tokens.size
-        self._matcher.consume_tokens(new[~np.isin(new, self._ends)].tolist())
-        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._prepared != tokens.size:
+            self._consume(tokens)
+            self._packed = self._matcher.compute_bitmask()
+        overdue = self._overdue()
+        if overdue is not None:
+            raise self._kept_no_longer(overdue)
+        packed = np.frombuffer(self._packed, np.uint8)
         # Checked after the mask, which may fail and then allows a text to end.
         if self._matcher.is_error():
             raise self._kept_no_longer(_problem(self._matcher))

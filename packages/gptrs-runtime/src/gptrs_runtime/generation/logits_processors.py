@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -37,6 +38,18 @@ class FormJudge(Protocol):
 
     def is_whole(self, text: str) -> bool:
         """Return whether a text is of the form as it stands."""
+        ...
+
+
+@runtime_checkable
+class PreparedProcessor(Protocol):
+    """A logits processor whose work can be done before the logits are there, in another thread."""
+
+    prepare_seconds: float
+    """Processor time that it takes for a token, on average so far."""
+
+    def prepare(self, tokens: np.ndarray) -> None:
+        """Do the work of the next call, which is for the same `tokens`."""
         ...
 
 
@@ -98,6 +111,22 @@ class ProcessorChain:
         """Whether there is a processor."""
         return bool(self._processors)
 
+    @cached_property
+    def prepared(self) -> PreparedProcessor | None:
+        """The processor whose work can be done before, if there is one."""
+        found = (each for each in self._processors if isinstance(each, PreparedProcessor))
+        return next(found, None)
+
+    def prepare(self) -> None:
+        """Do what can be done before the logits after the tokens so far are there."""
+        if self.prepared is not None:
+            self.prepared.prepare(self._seen())
+
+    def _seen(self) -> np.ndarray:
+        tokens = self._tokens[: self._length]
+        tokens.flags.writeable = False
+        return tokens
+
     def append(self, token: int) -> None:
         """Add a token that was chosen; takes constant time on average."""
         if not self._processors:
@@ -114,8 +143,7 @@ class ProcessorChain:
         """
         if not self._processors:
             return logits
-        tokens = self._tokens[: self._length]
-        tokens.flags.writeable = False
+        tokens = self._seen()
         changed = logits.copy()
         for processor in self._processors:
             changed = _checked(processor, processor(tokens, changed), logits)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import field
+
+import numpy as np
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.generated_text import GeneratedText
@@ -28,6 +31,10 @@ class Work:
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
     room: int = 0
     """The positions that it may have in its pages so far."""
+    mask: Future[None] | None = None
+    """The work for the next token that is done beside the steps."""
+    logits: np.ndarray | None = None
+    """Those of the next token, f32 [V], while its mask is not there."""
 
     @property
     def unread(self) -> list[int]:

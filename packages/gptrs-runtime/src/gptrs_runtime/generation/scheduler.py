@@ -17,6 +17,7 @@ from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.spans import span
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.guessing.guesser import Candidate, Guesser
+from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.pages.page_group import shared_tokens
 from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.scheduled_text import (
@@ -58,9 +59,12 @@ class Scheduler:
     Where there is none, the youngest goes back to those that wait, and continues later: what it
     reads again has the same bits.
 
-    Texts of one `client` wait for each other: each time one begins, that of another client is next,
-    whose turn is earlier (start-time fair queueing). Of prompts that take several steps
-    `_MOST_READING` are read at once: they would not be read sooner, and short ones find no room.
+    Texts of one `client` wait for each other: each takes a turn, and the earliest turn is next
+    (start-time fair queueing). Of prompts that take several steps `_MOST_READING` are read at once:
+    more would not be read sooner, and leave short ones no room.
+
+    With `masks` those of forms are computed beside the steps. A text whose mask is not there when
+    its logits are takes no part in the next steps until it is.
 
     No thread is started. While one runs a step, others may add texts, and run schedulers of the
     same cache; they wait for each other, as does `cancel`. An error of one text, for example from a
@@ -75,8 +79,10 @@ class Scheduler:
         most_texts: int | None = None,
         when_failed: WhenFailed | None = None,
         grows: bool = False,
+        masks: MasksBeside | None = None,
     ) -> None:
         self._cache = cache
+        self._masks = masks
         self._grows = grows and cache.grows
         self._turn = 0
         """That of the text that began last; see `_next_turn`."""
@@ -168,6 +174,7 @@ class Scheduler:
         return grown
 
     def _advance(self) -> None:
+        self._choose_late()
         self._settle()
         if self._grows:
             self._give_room()
@@ -180,6 +187,8 @@ class Scheduler:
             else:
                 self._run(rows)
             self._settle()
+        elif self._masks is not None:
+            self._masks.wait_for_any(self._running)
 
     def _steps_at_once(self, reads: Sequence[Read]) -> int:
         """Return how many steps of these texts may be one run of the model."""
@@ -240,7 +249,7 @@ class Scheduler:
         asked: list[Candidate] = []
         for read in reads:
             text = read.work.text
-            if text.guesses is not None and read.grows:
+            if text.guesses is not None and read.grows and read.work.mask is None:
                 text.guesses.read(text.tokens)
                 growing.append(read)
                 room = min(text.room, self._before_border(read.work) - 1)
@@ -291,6 +300,7 @@ class Scheduler:
             work.text.start(found=pages.length)
             self._waiting.remove(work)
             self._running.append(work)
+            self._prepare(work)
 
     def _first_room(self, text: GeneratedText) -> int:
         """Return how many positions a text begins with."""
@@ -375,10 +385,31 @@ class Scheduler:
             copy.pages, copy.room = pages, work.room
             copy.text.start()
             self._running.append(copy)
+            self._prepare(copy)
             self._grow(copy, logits, ())
         accepted = self._grow(work, logits, guess)
         self._cache.keep(work.pages, guess[:accepted])
         return accepted
+
+    def _prepare(self, work: Work) -> None:
+        """Begin the mask of the next token of a text, unless it has begun."""
+        if self._masks is not None and work.mask is None and work.text.can_prepare:
+            work.mask = self._masks.begin(work.text)
+
+    def _waits_for_mask(self, work: Work, logits: np.ndarray) -> bool:
+        """Return whether the mask is not there; `logits` are kept until it is."""
+        if self._masks is None or self._masks.ready(work):
+            return False
+        work.logits = logits.copy()
+        return True
+
+    def _choose_late(self) -> None:
+        """Choose the next tokens of texts whose masks are there now."""
+        for work in list(self._running):
+            logits = work.logits
+            if logits is not None and work.mask is not None and work.mask.done():
+                work.logits = None
+                self._grow(work, logits[None], ())
 
     def _grow(self, work: Work, logits: np.ndarray, guess: Sequence[int]) -> int:
         """Choose tokens as long as they match the guess, and one more; return how many."""
@@ -386,7 +417,15 @@ class Scheduler:
         accepted = 0
         text = work.text
         known = len(text.tokens)
+        if self._waits_for_mask(work, logits[0]):
+            return 0
+        if work.mask is not None:
+            # Masks of guessed tokens would be computed here, by the thread of the steps.
+            guess = ()
         with self._growing(work, pieces), span("choose token"):
+            if work.mask is not None:
+                work.mask.result()
+                work.mask = None
             pieces.append(text.append(logits[0]))
             # A text may end without another token: then the last one does not match the guess.
             while accepted < len(guess) and text.tokens[known + accepted :] == [guess[accepted]]:
@@ -394,6 +433,8 @@ class Scheduler:
                 if text.ended:
                     break
                 pieces.append(text.append(logits[accepted]))
+        if not text.ended:
+            self._prepare(work)
         return accepted
 
     @contextmanager
@@ -422,7 +463,7 @@ class Scheduler:
                 self._end(work)
             elif work.pages.lost:
                 self._wait_again(work)
-            elif work.text.context.moved or not work.unread:
+            elif work.text.context.moved or not (work.unread or work.logits is not None):
                 self._rewind(work)
 
     def _rewind(self, work: Work) -> None:
@@ -438,7 +479,7 @@ class Scheduler:
 
     def _wait_again(self, work: Work) -> None:
         self._end(work)
-        work.pages = TextPages((), [], [])
+        work.pages, work.logits = TextPages((), [], []), None
         insort(self._waiting, work, key=by_priority)
 
     def _end(self, work: Work) -> None:

@@ -18,6 +18,7 @@ from gptrs_runtime.generation.logits_processors import (
     ProcessorChain,
     built_in_processors,
 )
+from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
     configured_sampling,
@@ -223,6 +224,7 @@ class GenerationSetup:
         cache: TextCache | None = None,
         *,
         grows: bool = False,
+        masks: MasksBeside | None = None,
     ) -> Scheduler:
         """Return a scheduler on `cache`, else on that which all generations of the model share."""
         return Scheduler(
@@ -231,6 +233,7 @@ class GenerationSetup:
             most_texts=most_texts,
             when_failed=when_failed,
             grows=grows,
+            masks=masks,
         )
 
     def _own_cache(self) -> TextCache:

@@ -16,6 +16,7 @@ from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.generation.guessing.draft import require_same_tokens
 from gptrs_runtime.generation.keyword_options import generation_options
 from gptrs_runtime.generation.keywords import OptionFields
+from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.model_settings import note_unsupported
 from gptrs_runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
@@ -78,6 +79,7 @@ class Engine:
             note_unsupported(model.name, model.generation_config)
         found = families(named)
         budgets = shared_budget([each.models[0] for each in found], cache_budget, cache_dtype)
+        masks = MasksBeside()
         lanes = [
             Lane(
                 family,
@@ -85,6 +87,7 @@ class Engine:
                     prefill_chunk=token_budget, cache_budget=budget, cache_dtype=cache_dtype
                 ),
                 most_running,
+                masks,
             )
             for family, budget in zip(found, budgets, strict=True)
         ]
@@ -97,7 +100,7 @@ class Engine:
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         self._process = os.getpid()
-        self._loop = EngineLoop(lanes)
+        self._loop = EngineLoop(lanes, masks)
         self._loop.start()
         self._finalizer = weakref.finalize(self, self._loop.stop)
 

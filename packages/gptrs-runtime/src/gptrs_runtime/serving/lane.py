@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from gptrs.errors import CacheBudgetError, GptrsError
 from gptrs_runtime.generation.generated_text import GeneratedText
+from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.setup import GenerationSetup
 from gptrs_runtime.serving.answers import AnswerStream, Family
@@ -23,12 +24,16 @@ _ATTEMPTS = 2
 class Lane:
     """The texts of a model or of a family; all but `check` happens in the thread of the engine."""
 
-    def __init__(self, family: Family, options: GenerationOptions, most_texts: int) -> None:
+    def __init__(
+        self, family: Family, options: GenerationOptions, most_texts: int, masks: MasksBeside
+    ) -> None:
         self.family = family
         self.options = options
         setup = GenerationSetup(family.models[0], options)
         self._cache = family.new_cache(options) or setup.cache
-        self._scheduler = setup.new_scheduler(most_texts, self._failed, self._cache, grows=True)
+        self._scheduler = setup.new_scheduler(
+            most_texts, self._failed, self._cache, grows=True, masks=masks
+        )
         self._streams: dict[GeneratedText, AnswerStream] = {}
         self._failures = 0
         self._changed: set[AnswerStream] = set()
@@ -141,8 +146,9 @@ class EngineLoop:
     Other threads submit work with `call`, which runs between two steps.
     """
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[Lane], masks: MasksBeside) -> None:
         self._lanes = lanes
+        self._masks = masks
         self._calls: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -184,6 +190,7 @@ class EngineLoop:
             self.fault = problem
         finally:
             self._stopping = True
+            self._masks.close()
             self._do_calls()
             for lane in self._lanes:
                 for stream in lane.streams:
