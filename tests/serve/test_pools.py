@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import httpx
 import pytest
 
 from gptrs.errors import EngineBusyError
+from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.pools import THREADS, Pool
+from runtime.serving_models import eventually
+from serve.conftest import serving
 from serve.test_server import post
 
 
@@ -47,3 +51,28 @@ def test_a_prompt_that_cannot_fit_is_not_tokenized(address, model, monkeypatch):
     told = post(address, "/v1/completions", {"prompt": "the cat " * 90_000, "max_tokens": 1})
     assert told.status_code == 400
     assert told.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_scores_run_in_the_engine_and_end_with_their_client(model):
+    """Several prompts at once, whose client hangs up: nothing goes on."""
+    with serving({"tiny": model}) as (address, engine):
+        body = {"prompt": [[1 + n % 9, *range(200)] for n in range(40)], "max_tokens": 0}
+        with pytest.raises(httpx.TimeoutException):
+            httpx.post(
+                f"{address}/v1/completions",
+                json={**body, "echo": True, "logprobs": 1},
+                timeout=0.2,
+            )
+        eventually(lambda: engine.state().requests == 0)
+        steps = engine.state().steps
+        assert steps > 0
+        eventually(lambda: engine.state().running == 0)
+
+
+def test_scores_of_models_that_need_whole_prompts(address, monkeypatch):
+    body = {"prompt": "the cat sat", "max_tokens": 0, "echo": True, "logprobs": 1}
+    (one,) = post(address, "/v1/completions", body).json()["choices"]
+    monkeypatch.setattr(Engine, "can_score", lambda *_: False)
+    (other,) = post(address, "/v1/completions", body).json()["choices"]
+    scores = one["logprobs"]["token_logprobs"], other["logprobs"]["token_logprobs"]
+    assert scores[0][1:] == pytest.approx(scores[1][1:], abs=1e-5)

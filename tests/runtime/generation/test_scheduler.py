@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +15,7 @@ from gptrs_runtime.generation import scheduler as scheduler_module
 from gptrs_runtime.generation.options import GenerationOptions
 from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.generation.setup import GenerationSetup
+from gptrs_runtime.generation.text_stream import TokenScores
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel, PaddedBackend
 
 KINDS = [(None,), (40,), (None, 33), (7, None)]
@@ -64,6 +67,7 @@ def run(scheduler, *texts):
 def test_texts_that_get_room_as_they_grow_are_those_alone(seed, monkeypatch):
     """Also where the youngest has to go back, again and again, to those that wait."""
     monkeypatch.setattr(scheduler_module, "_ROOM", 17)
+    monkeypatch.setattr(scheduler_module, "_LEAST_ROOM", 5)
     texts = Texts(seed)
     scheduler = texts.setup.new_scheduler(grows=True)
     again = []
@@ -80,6 +84,7 @@ def test_texts_that_get_room_as_they_grow_are_those_alone(seed, monkeypatch):
 def test_the_youngest_text_goes_back_where_there_is_no_room(monkeypatch):
     """So more texts begin than there is room for to their ends."""
     monkeypatch.setattr(scheduler_module, "_ROOM", 17)
+    monkeypatch.setattr(scheduler_module, "_LEAST_ROOM", 5)
     setup = GenerationSetup(FakeModel(), GenerationOptions(cache_budget=16_000, ignore_eos=True))
     assert setup.cache.pool.groups[0].layout.most_pages * PAGE_SIZE < 3 * 200
     scheduler = setup.new_scheduler(grows=True)
@@ -127,6 +132,33 @@ def test_a_flood_of_long_prompts_leaves_short_ones_their_room():
     for _ in range(6):
         scheduler.step()
     assert short.ended
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_are_those_of_a_forward_pass(seed):
+    """In any company, in steps of bounded logits, and after a start over."""
+    texts = Texts(seed)
+    scheduler = texts.setup.new_scheduler(grows=True)
+    scored = [texts.new() for _ in range(3)]
+    for text in scored:
+        text.to_score([*text.prompt[1:], 7], 2)
+    for text in (*scored, *(texts.new() for _ in range(3))):
+        scheduler.add(text)
+    for number in itertools.count():
+        if not scheduler.busy:
+            break
+        scheduler.step()
+        if number == 2:
+            texts.setup.cache._reset()
+    for text in scored:
+        logits = texts.model.causal_lm().forward(np.array([text.prompt]))[0]
+        expected = [
+            TokenScores.of(row, token, 2)
+            for row, token in zip(logits, [*text.prompt[1:], 7], strict=True)
+        ]
+        assert text.scores == expected
+        assert text.reason == "length"
+        assert text.tokens == []
 
 
 def idle(setup):

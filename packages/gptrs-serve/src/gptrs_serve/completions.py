@@ -139,7 +139,7 @@ async def _asked(
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
         if body.logprobs is not None:
-            scores = await served.prompt_scores(model, tokens, body.logprobs)
+            scores = await served.prompt_scores(name, tokens, body.logprobs, body.priority, client)
             texts = served.texts_of(name)
             places = texts.places(given if isinstance(given, str) else None, tokens)
             logprobs = texts.completion(scores, tokens, places)

@@ -150,7 +150,8 @@ async def while_connected(
     finally:
         if not working.done():
             cancel()
-        for task in (working, gone):
+        # To wait for a task again that has failed would change where its error says that it was.
+        for task in [task for task in (working, gone) if not task.done()]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task

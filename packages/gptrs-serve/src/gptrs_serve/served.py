@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -168,19 +167,22 @@ class Served:
         )
 
     async def prompt_scores(
-        self, model: LoadedModel, tokens: Sequence[int], count: int
+        self, name: str, tokens: Sequence[int], count: int, priority: int, client: str
     ) -> list[TokenScores | None]:
-        """Return the scores of each token of a prompt after those before it; the first has none."""
+        """Return the scores of each token of a prompt after those before it; the first has none.
 
-        def work() -> list[TokenScores | None]:
-            logits = model.forward(np.array([tokens]))[0]
-            scores = (
-                TokenScores.of(row, token, count)
-                for row, token in zip(logits[:-1], tokens[1:], strict=True)
-            )
-            return [None, *scores]
-
-        return await asyncio.to_thread(work)
+        The engine reads them as it reads prompts. Models that cannot go on after a part of a prompt
+        run on all of it, in the threads that read texts.
+        """
+        assert self.engine is not None
+        if len(tokens) == 1:
+            return [None]
+        if not self.engine.can_score(name):
+            model = self.models[name]
+            return await self.reading.run(lambda: _forward_scores(model, tokens, count))
+        stream = self.engine.score(tokens, count, model=name, priority=priority, client=client)
+        async with stream:
+            return [None, *[score async for piece in stream for score in piece.scores]]
 
     async def found(
         self,
@@ -210,6 +212,14 @@ class Served:
             lambda texts: list(zip(*work(texts), strict=True)),
         )
         return [row for row, _ in rows], sum(length.read for _, length in rows)
+
+
+def _forward_scores(
+    model: LoadedModel, tokens: Sequence[int], count: int
+) -> list[TokenScores | None]:
+    logits = model.forward(np.array([tokens]))[0]
+    pairs = zip(logits[:-1], tokens[1:], strict=True)
+    return [None, *(TokenScores.of(row, token, count) for row, token in pairs)]
 
 
 # The models that a server answers with, by the names that its clients call them by.

@@ -30,6 +30,9 @@ class GeneratedText:
     string is complete.
     """
 
+    _targets: Sequence[int] = ()
+    """The tokens to score, see `to_score`."""
+
     def __init__(
         self,
         *,
@@ -138,6 +141,28 @@ class GeneratedText:
         if self._logprobs is not None:
             self._scores.append(TokenScores.of(logits, token, self._logprobs))
         return self.take(token)
+
+    def to_score(self, targets: Sequence[int], count: int) -> None:
+        """Score a token after each of the prompt, `targets`, and choose none.
+
+        `scores` has them, each with the `count` likeliest tokens, when the text has ended. As all
+        logits are needed, it takes over no pages of other texts.
+        """
+        self._targets, self._logprobs = tuple(targets), count
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it is scored, and does not grow."""
+        return bool(self._targets)
+
+    def score(self, start: int, logits: np.ndarray) -> None:
+        """Take the logits f32 [N, V] after the prompt's tokens from `start` on; some again."""
+        known = len(self._scores) - start
+        targets = self._targets[start : start + len(logits)]
+        for row, target in list(zip(logits, targets, strict=True))[known:]:
+            self._scores.append(TokenScores.of(row, target, self._logprobs or 0))
+        if len(self._scores) == len(self._targets):
+            self.reason = "length"
 
     def take_largest(self, token: int, logit: float) -> str:
         """Append the token of the largest logit, as `append` would."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
+from typing import Final
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class Read:
     tokens: list[int]
     is_last: bool
     guess: Guess | None = None
+    scored: Sequence[int] = ()
+    """Tokens after `tokens` whose logits are needed, too."""
 
     @property
     def grows(self) -> bool:
@@ -58,8 +61,8 @@ class Read:
 
     @property
     def guessed(self) -> Sequence[int]:
-        """The tokens of the guess."""
-        return () if self.guess is None else self.guess.tokens
+        """The tokens after the next ones, each with logits of its own."""
+        return self.scored if self.guess is None else self.guess.tokens
 
 
 def by_priority(work: Work) -> tuple[int, int, int]:
@@ -84,3 +87,31 @@ def read_shares(unread: Mapping[Work, int], room: int) -> dict[Work, int]:
         room -= shares[work]
     shares[first] += min(unread[first] - shares[first], room)
     return shares
+
+
+_MOST_TURNS: Final = 4096
+"""Clients whose turns are remembered until some are in the past."""
+
+
+class Turns:
+    """The order of texts of several clients, by start-time fair queueing.
+
+    A client that asks for much waits for itself: its next turn is as many later as its texts.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0
+        """The turn of the text that began last."""
+        self._next: dict[Hashable, int] = {}
+
+    def next(self, client: Hashable, texts: int) -> int:
+        """Return the turn of a request: after those of its client, and not before the present."""
+        turn = max(self._now, self._next.get(client, 0))
+        if len(self._next) >= _MOST_TURNS:
+            self._next = {name: t for name, t in self._next.items() if t > self._now}
+        self._next[client] = turn + texts
+        return turn
+
+    def begins(self, turn: int) -> None:
+        """Say that a text of this turn begins."""
+        self._now = max(self._now, turn)

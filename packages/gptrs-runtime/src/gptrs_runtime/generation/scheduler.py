@@ -22,6 +22,7 @@ from gptrs_runtime.generation.pages.page_group import shared_tokens
 from gptrs_runtime.generation.pages.page_pool import TextPages
 from gptrs_runtime.generation.scheduled_text import (
     Read,
+    Turns,
     WhenRead,
     Work,
     by_priority,
@@ -35,11 +36,11 @@ WhenFailed = Callable[[GeneratedText, Exception], None]
 _ANY: Final = 1 << 62
 _ROOM: Final = 128
 """Positions after its tokens that a text gets at a time."""
-_LEAST_ROOM: Final = 16
-"""Positions that a text has before it gets more: the tokens that a step may choose."""
+_LEAST_ROOM: Final = 64
+"""With less than that it gets more: a step may choose as many tokens."""
 _MOST_READING: Final = 8
-_MOST_TURNS: Final = 4096
-"""Clients whose turns are remembered until some are in the past."""
+_MOST_SCORED: Final = 64
+"""Tokens of a text that is scored in a step: there are logits after each, f32 [V]."""
 
 
 class Scheduler:
@@ -84,10 +85,7 @@ class Scheduler:
         self._cache = cache
         self._masks = masks
         self._grows = grows and cache.grows
-        self._turn = 0
-        """That of the text that began last; see `_next_turn`."""
-        self._turns: dict[Hashable, int] = {}
-        """The next turn of each client."""
+        self._turns = Turns()
         self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
@@ -129,17 +127,9 @@ class Scheduler:
         CacheBudgetError if the cache would not even hold the text alone.
         """
         self._cache.require(text.most_positions, self._chunk)
-        turn = self._next_turn(client, 1 + len(copies))
+        turn = self._turns.next(client, 1 + len(copies))
         priority_key = (-priority, turn, next(self._count))
         self._added.append(Work(text, priority_key, list(copies), when_read))
-
-    def _next_turn(self, client: Hashable, answers: int) -> int:
-        """Return the turn of a request: after those of its client, and not before the present."""
-        turn = max(self._turn, self._turns.get(client, 0))
-        if len(self._turns) >= _MOST_TURNS:
-            self._turns = {name: t for name, t in self._turns.items() if t > self._turn}
-        self._turns[client] = turn + answers
-        return turn
 
     def cancel(self, text: GeneratedText) -> None:
         """Take a text out, whether it has begun or not; nothing happens if it has ended."""
@@ -236,12 +226,22 @@ class Scheduler:
         for read in reads:
             scores = logits[first : first + 1 + len(read.guessed)]
             first += len(scores)
-            if read.is_last:
+            if read.work.text.is_scored:
+                self._score(read, scores)
+            elif read.is_last:
                 accepted = self._continue(read.work, scores, read.guessed)
                 guesses = read.work.text.guesses
                 if guesses is not None and read.guess is not None:
                     rows = len(reads), len(logits)
                     self._guesser.record_guess(guesses, read.guess, accepted, rows)
+
+    def _score(self, read: Read, logits: np.ndarray) -> None:
+        """Score the tokens that come after those that a step has read."""
+        text, pages = read.work.text, read.work.pages
+        text.score(pages.length - 1, logits)
+        self._cache.keep(pages, read.guessed)
+        if text.ended:
+            self._grown.append((text, ""))
 
     def _guess(self, reads: Sequence[Read]) -> None:
         """Guess the tokens after the next ones of texts with speculative decoding."""
@@ -279,12 +279,11 @@ class Scheduler:
             if self._is_full:
                 return
             text = work.text
+            known = text.context.tokens[: 1 if text.is_scored else None]
             if self._is_being_read(text) or (self._is_long(work) and self._reads_enough):
                 continue
             room = self._first_room(text)
-            pages = self._cache.admit(
-                text.context.tokens, room, self._chunk, text.source, text.family
-            )
+            pages = self._cache.admit(known, room, self._chunk, text.source, text.family)
             # A text without room blocks the later ones: if smaller texts could pass, a large one
             # might never find room.
             if pages is None and self._running:
@@ -296,7 +295,7 @@ class Scheduler:
                     hint="finish or close them, or raise --cache-budget",
                 )
             work.pages, work.room = pages, room
-            self._turn = max(self._turn, work.priority_key[1])
+            self._turns.begins(work.priority_key[1])
             work.text.start(found=pages.length)
             self._waiting.remove(work)
             self._running.append(work)
@@ -349,7 +348,9 @@ class Scheduler:
         for work, tokens in unread.items():
             least = self._least(work, len(tokens))
             taken = tokens[: max(least, shares.get(work, len(tokens)))]
-            if taken:
+            if taken and work.text.is_scored:
+                rows.append(Read(work, taken[:1], is_last=False, scored=taken[1:_MOST_SCORED]))
+            elif taken:
                 rows.append(Read(work, taken, len(taken) == len(tokens)))
         return rows
 

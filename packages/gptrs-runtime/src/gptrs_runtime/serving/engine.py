@@ -150,6 +150,41 @@ class Engine:
         # What generation_config.json says of beams is not followed: texts of requests share steps.
         chosen = self._guessed(name, replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
+        return self._begun(lane, stream, priority, client)
+
+    def can_score(self, model: str | None = None) -> bool:
+        """Return whether `score` works for a model: not with states, nor with a short context."""
+        return self._lanes[self._named(model)].can_score
+
+    def score(
+        self,
+        tokens: Sequence[int],
+        count: int,
+        *,
+        model: str | None = None,
+        priority: int = 0,
+        client: Hashable = None,
+    ) -> AnswerStream:
+        """Score each of at least 2 tokens after those before it, in steps like those of prompts.
+
+        The only piece of the stream has the scores of all tokens after the first, each with the
+        `count` likeliest ones. Errors are those of `submit`; UsageError if `can_score` is False.
+        """
+        name = self._named(model)
+        lane = self._lanes[name]
+        self._require_open()
+        if not lane.can_score or len(tokens) < 2:
+            raise UsageError(
+                f"{len(tokens)} tokens cannot be scored by `{name}` in the engine",
+                hint="run a model with a state or a short context on all of them: `model.forward`",
+            )
+        stream = self._stream(name, tokens[:-1], GenerationOptions(max_tokens=1), 1)
+        stream.texts[0].to_score(tokens[1:], count)
+        return self._begun(lane, stream, priority, client)
+
+    def _begun(
+        self, lane: Lane, stream: AnswerStream, priority: int, client: Hashable
+    ) -> AnswerStream:
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority, client))
         if not self._loop.alive:

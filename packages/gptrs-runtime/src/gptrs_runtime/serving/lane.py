@@ -39,6 +39,14 @@ class Lane:
         self._changed: set[AnswerStream] = set()
 
     @property
+    def can_score(self) -> bool:
+        """Whether logits after each token of a prompt can be had in steps: a state of a text cannot
+        go back, and a text that passes a short context must be read in one step.
+        """
+        cache = self._cache
+        return cache is not None and not cache.keeps_states and cache.short_context is None
+
+    @property
     def busy(self) -> bool:
         """Whether there are texts that have not ended."""
         return self._scheduler.busy
