@@ -63,9 +63,19 @@ class CacheBudgetError(UsageError):
 
 
 class EngineBusyError(GptrsError):
-    """An engine has as many requests as it takes: try again later."""
+    """An engine has as many requests as it takes: try again later.
+
+    `retry_after` is in how many seconds, as far as that is known.
+    """
 
     code = "busy"
+    retry_after: float = 1.0
+
+
+class TimeLimitError(GptrsError):
+    """An answer was not whole within the time limit of its request."""
+
+    code = "time_limit"
 
 
 class EngineClosedError(GptrsError):

@@ -94,6 +94,7 @@ class Generating(_with_fields_of(all_options(), Struct), forbid_unknown_fields=T
     logit_bias: dict[str, Bias] | None = None
     ignore_eos: bool = False
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    max_time: Annotated[float, Meta(gt=0)] | None = None
     regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
     grammar: Annotated[str, Meta(max_length=_MOST_GRAMMAR)] | None = None
     user: str | None = None

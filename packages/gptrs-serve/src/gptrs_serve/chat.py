@@ -88,6 +88,7 @@ async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: str) 
         answers=body.n,
         priority=body.priority,
         client=client,
+        max_time=body.max_time,
     )
     return _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
 

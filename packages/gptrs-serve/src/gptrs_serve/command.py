@@ -112,6 +112,12 @@ _MostRunning = Annotated[
 _MostRequests = Annotated[
     int, typer.Option("--most-requests", metavar="N", min=1, help="Beyond them clients get a 429.")
 ]
+_MostWait = Annotated[
+    float,
+    typer.Option(
+        "--most-wait", metavar="SECONDS", min=0, help="Requests that wait longer get a 429."
+    ),
+]
 _MostOutput = Annotated[
     int, typer.Option("--most-output", metavar="N", min=1, help="Tokens of an answer.")
 ]
@@ -175,6 +181,7 @@ def serve(
     process_id: _ProcessId = None,
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
+    most_wait: _MostWait = 120.0,
     most_output: _MostOutput = 2048,
     cache_budget: _CacheBudget = None,
     cache_dtype: _CacheDtype = None,
@@ -194,13 +201,14 @@ def serve(
         return _follow(made(), group)
     limits = {"most_running": most_running, "most_requests": most_requests}
     limits["token_budget"] = max(256, 2 * most_running)
+    waits = {"most_wait": most_wait or None}
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
     load = partial(_loaded, models, adapter, weights, precision, weight_budget)
     access = _access(host, api_key_file, cors)
     with new_listener(host, port) as listener:
         runs_on = made() if group is None else _leading(made)
         loaded = load(runs_on)
-        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
+        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache, **waits)
         engine = _engine(made_engine, loaded, draft or [], runs_on)
         served = Served(loaded, engine, most_output, most_requests)
         _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)

@@ -153,6 +153,7 @@ async def _asked(
         answers=body.n,
         priority=body.priority,
         client=client,
+        max_time=body.max_time,
     )
     return _Prompt(tokens, stream, text, logprobs)
 

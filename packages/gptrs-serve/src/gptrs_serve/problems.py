@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +23,7 @@ from gptrs.api import (
     ModelError,
     UsageError,
 )
-from gptrs.errors import CheckpointError
+from gptrs.errors import CheckpointError, TimeLimitError
 
 _logger = logging.getLogger("gptrs")
 
@@ -40,6 +41,8 @@ class RequestError(Exception):
         self.status = status
         self.param = param
         self.code = code
+        self.retry_after = RETRY_AFTER_S
+        """In how many seconds to try again, where that may help."""
 
     def body(self) -> dict[str, object]:
         """Return the object that OpenAI's clients read."""
@@ -52,7 +55,7 @@ class RequestError(Exception):
         """Return the answer to the request."""
         headers: dict[str, str] = {}
         if self.status in (429, 503):
-            headers["Retry-After"] = str(RETRY_AFTER_S)
+            headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse(self.body(), self.status, headers)
@@ -63,7 +66,11 @@ def problem_of(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, EngineBusyError):
-        return RequestError(str(error), status=429, code="busy")
+        busy = RequestError(str(error), status=429, code="busy")
+        busy.retry_after = max(RETRY_AFTER_S, math.ceil(error.retry_after))
+        return busy
+    if isinstance(error, TimeLimitError):
+        return RequestError(str(error), status=504, param="max_time", code="time_limit")
     if isinstance(error, EngineClosedError):
         return RequestError(str(error), status=503, code="closed")
     if isinstance(error, ContextLengthError):

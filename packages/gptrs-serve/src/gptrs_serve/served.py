@@ -153,6 +153,7 @@ class Served:
         answers: int,
         priority: int,
         client: str,
+        max_time: float | None = None,
     ) -> AnswerStream:
         """Ask the engine; errors are those of `Engine.submit`."""
         assert self.engine is not None  # some model writes texts
@@ -164,6 +165,7 @@ class Served:
             answers=answers,
             priority=priority,
             client=client,
+            time_limit=max_time,
         )
 
     async def prompt_scores(

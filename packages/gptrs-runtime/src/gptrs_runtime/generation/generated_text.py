@@ -85,6 +85,11 @@ class GeneratedText:
         self._last: float | None = None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it was started."""
+        return self._started is not None
+
+    @property
     def ended(self) -> bool:
         """Whether the text is complete."""
         return self.reason != "interrupted"

@@ -57,6 +57,8 @@ class AnswerStream:
     ) -> None:
         self.texts = tuple(texts)
         self.submitted = time.perf_counter()
+        self.time_limit: float | None = None
+        """Seconds after which it is ended."""
         self._cancel = cancel
         self._pieces: deque[Piece] = deque()
         self._told = [0] * len(texts)
@@ -200,6 +202,11 @@ class AnswerStream:
         if not self.done:
             self._error = error
             self._open = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether one of its texts has begun, so that it no longer waits."""
+        return any(text.has_begun for text in self.texts)
 
     def wake(self) -> asyncio.AbstractEventLoop | None:
         """Wake a waiting thread; return the event loop of a waiting task, if any."""

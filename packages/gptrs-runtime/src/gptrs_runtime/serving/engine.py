@@ -58,6 +58,8 @@ class Engine:
     An answer begins when the cache has room for its prompt and some tokens more. Where there is no
     more room, the youngest answer waits until there is, which changes none of its tokens.
 
+    Where requests wait for `most_wait` seconds before they begin, they end with EngineBusyError.
+
     `close`, or leaving a `with` block, cancels unfinished requests; `drain` waits for them.
     """
 
@@ -72,6 +74,7 @@ class Engine:
         cache_dtype: str | None = None,
         prompt_lookup: bool = False,
         drafts: Mapping[str, LoadedModel] | None = None,
+        most_wait: float | None = None,
     ) -> None:
         named = models if isinstance(models, Mapping) else {models.name: models}
         _require_limits(named, token_budget, most_running, most_requests)
@@ -100,7 +103,7 @@ class Engine:
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         self._process = os.getpid()
-        self._loop = EngineLoop(lanes, masks)
+        self._loop = EngineLoop(lanes, masks, most_wait)
         self._loop.start()
         self._finalizer = weakref.finalize(self, self._loop.stop)
 
@@ -131,13 +134,15 @@ class Engine:
         answers: int = 1,
         priority: int = 0,
         client: Hashable = None,
+        time_limit: float | None = None,
         **fields: Unpack[OptionFields],
     ) -> AnswerStream:
         """Ask for `answers` to a prompt, which is read once; return the stream of their pieces.
 
         Prompt, options and errors are as for `stream`, and all checks happen before it returns;
         answer `i` equals that of `generate_several`. Requests of one `client`, any value, do not
-        keep those of others waiting. What the engine itself decides - cache,
+        keep those of others waiting. After `time_limit` seconds the answers that are not whole end,
+        and the stream raises TimeLimitError. What the engine itself decides - cache,
         element type, chunks, files - cannot be an option. EngineBusyError if its limit of requests
         is reached, EngineClosedError if it accepts none, CacheBudgetError if the cache would not
         even hold the text alone.
@@ -150,6 +155,7 @@ class Engine:
         # What generation_config.json says of beams is not followed: texts of requests share steps.
         chosen = self._guessed(name, replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
+        stream.time_limit = time_limit
         return self._begun(lane, stream, priority, client)
 
     def can_score(self, model: str | None = None) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from gptrs.errors import CacheBudgetError, GptrsError
+from gptrs.errors import CacheBudgetError, EngineBusyError, GptrsError, TimeLimitError
 from gptrs_runtime.generation.generated_text import GeneratedText
 from gptrs_runtime.generation.masks_beside import MasksBeside
 from gptrs_runtime.generation.options import GenerationOptions
@@ -111,6 +112,22 @@ class Lane:
             self._grow(text, piece)
         return True
 
+    def end_overdue(self, now: float, most_wait: float | None) -> None:
+        """End requests whose time is over, and those that have waited for `most_wait` seconds."""
+        for stream in self.streams:
+            seconds = now - stream.submitted
+            if stream.time_limit is not None and seconds >= stream.time_limit:
+                told = f"the answer was not whole after {stream.time_limit:g} s, its time limit"
+                self.end(stream, TimeLimitError(told))
+            elif most_wait is not None and seconds >= most_wait and not stream.has_begun:
+                error = EngineBusyError(
+                    f"the request has waited for {most_wait:g} s, the longest that one may",
+                    hint="try again later",
+                )
+                # Those that wait now are before it, and have waited for less.
+                error.retry_after = most_wait
+                self.end(stream, error)
+
     def changed(self) -> set[AnswerStream]:
         """Return the requests that changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -144,6 +161,8 @@ class Lane:
 # The thread of an engine: accepts requests, runs steps of all models in turn, notifies waiters.
 
 
+_LOOK_S = 0.1
+"""How often requests are looked at whose time may be over."""
 _PAUSE_S = 0.005
 """How long to wait if generations outside of the engine leave no room in the cache."""
 
@@ -154,8 +173,12 @@ class EngineLoop:
     Other threads submit work with `call`, which runs between two steps.
     """
 
-    def __init__(self, lanes: Sequence[Lane], masks: MasksBeside) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], masks: MasksBeside, most_wait: float | None = None
+    ) -> None:
         self._lanes = lanes
+        self._most_wait = most_wait
+        self._looked = 0.0
         self._masks = masks
         self._calls: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
@@ -210,6 +233,11 @@ class EngineLoop:
         busy = [lane for lane in self._lanes if lane.busy]
         stepped = [lane.step() for lane in busy]
         self.steps += sum(stepped)
+        now = time.perf_counter()
+        if now - self._looked >= _LOOK_S:
+            self._looked = now
+            for lane in busy:
+                lane.end_overdue(now, self._most_wait)
         for lane in self._lanes:
             _tell(lane.changed())
         if not any(stepped):
