@@ -19,12 +19,22 @@ def test_health_is_that_of_the_engine(model, caplog):
     with Engine({"tiny": model}) as engine:
         client = testclient.TestClient(new_app(Served({"tiny": model}, engine, 8), Access()))
         assert client.get("/health").status_code == 200
+        assert client.get("/ready").json() == {"status": "ready"}
         engine._loop.call(fault)
         eventually(lambda: engine.fault is not None)
         health = client.get("/health")
         assert health.status_code == 503
         assert "the engine has stopped after a MemoryError" in health.text
+        assert client.get("/ready").status_code == 503
     assert "the engine has stopped" in caplog.text
+
+
+def test_a_server_whose_engine_drains_is_alive_and_not_ready(model):
+    with Engine({"tiny": model}) as engine:
+        client = testclient.TestClient(new_app(Served({"tiny": model}, engine, 8), Access()))
+        engine.refuse()
+        assert client.get("/health").status_code == 200
+        assert client.get("/ready").status_code == 503
 
 
 def test_an_engine_that_was_closed_has_no_fault(model):

@@ -132,6 +132,7 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         get("/v1/models/{name:path}", model),
         get("/openapi.json", described),
         get("/health", _health(served)),
+        get("/ready", _ready(served)),
         get("/metrics", text),
         get("/", _file("page.html")),
         get("/page.js", _file("page.js")),
@@ -145,6 +146,18 @@ def _health(served: Served) -> Handler:
         if lost is not None:
             raise RequestError(lost, status=503, code="lost")
         return JSONResponse({"status": "ok"})
+
+    return handler
+
+
+def _ready(served: Served) -> Handler:
+    async def handler(_: Request) -> Response:
+        lost = served.lost()
+        if lost is None and served.engine is not None and not served.engine.accepts:
+            lost = "the engine takes no more requests"
+        if lost is not None:
+            raise RequestError(lost, status=503, code="not_ready")
+        return JSONResponse({"status": "ready"})
 
     return handler
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -193,26 +193,34 @@ def serve(
     """Answer the clients of OpenAI's API.
 
     There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/classify,
-    /v1/tag, /v1/models, /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
+    /v1/tag, /v1/models, /tokenize, /detokenize, /health, /ready, /metrics, and a chat page at /.
     """
     group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
     made = _backend(backend, threads, device, mesh, backend_option, group)
     if group is not None and group.number:
         return _follow(made(), group)
-    limits = {"most_running": most_running, "most_requests": most_requests}
-    limits["token_budget"] = max(256, 2 * most_running)
-    waits = {"most_wait": most_wait or None}
+    limits = _limits(most_running, most_requests, most_wait)
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
     load = partial(_loaded, models, adapter, weights, precision, weight_budget)
     access = _access(host, api_key_file, cors)
     with new_listener(host, port) as listener:
         runs_on = made() if group is None else _leading(made)
         loaded = load(runs_on)
-        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache, **waits)
+        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
         engine = _engine(made_engine, loaded, draft or [], runs_on)
         served = Served(loaded, engine, most_output, most_requests)
         _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)
         run_app(new_app(served, access), listener, drain_seconds, served.lost)
+
+
+def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str, Any]:
+    """Return the limits of the engine."""
+    return {
+        "most_running": most_running,
+        "most_requests": most_requests,
+        "most_wait": most_wait or None,
+        "token_budget": max(256, 2 * most_running),
+    }
 
 
 def _backend(

@@ -40,6 +40,7 @@ ROUTES: Final[Mapping[str, _Route]] = {
     "/v1/models": _Route("get", "List the models that are served."),
     "/v1/models/{name}": _Route("get", "Describe a model."),
     "/health": _Route("get", "Tell whether the server can answer."),
+    "/ready": _Route("get", "Tell whether the models are loaded and requests are taken."),
     "/metrics": _Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
     "/openapi.json": _Route("get", "Return this page."),
 }

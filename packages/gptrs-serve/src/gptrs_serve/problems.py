@@ -92,7 +92,7 @@ def problem_of(error: Exception) -> RequestError:
 # Who may ask, and how much: keys, hosts, types and sizes of bodies, before anything is read.
 
 
-OPEN_PATHS: Final = frozenset(("/health", "/", "/page.js", "/page.css"))
+OPEN_PATHS: Final = frozenset(("/health", "/ready", "/", "/page.js", "/page.css"))
 """Paths that tell nothing and change nothing, which need no key."""
 KEY: Final = "gptrs.key"
 """The key of a request in its scope, where there are keys."""

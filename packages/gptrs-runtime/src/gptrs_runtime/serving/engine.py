@@ -227,6 +227,11 @@ class Engine:
         """The error that ended the thread of the engine; None unless it failed."""
         return self._loop.fault
 
+    @property
+    def accepts(self) -> bool:
+        """Whether new requests are taken, as far as there is room."""
+        return self._accepting and self._loop.alive
+
     def refuse(self) -> None:
         """Accept no more requests; the current ones continue."""
         self._accepting = False
@@ -264,7 +269,7 @@ class Engine:
                 "the engine runs in the process that this one was forked from",
                 hint="make an engine after the fork",
             )
-        if not (self._accepting and self._loop.alive):
+        if not self.accepts:
             raise EngineClosedError("the engine takes no more requests")
         if sum(stream.open for stream in list(self._requests)) >= self._most_requests:
             raise EngineBusyError(
