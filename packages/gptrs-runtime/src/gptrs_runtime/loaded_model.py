@@ -339,8 +339,9 @@ class LoadedModel(CapableModel):
                         error.conversation = own[error.conversation]
                     raise
                 texts.update(zip(own, found, strict=True))
-        for text in texts.values() if most is not None else ():
-            self.tokenizer.require_fitting(text, most)
+        if most is not None:
+            for text in texts.values():
+                self.tokenizer.require_fitting(text, most)
         encode = self.tokenizer.encode
         return [encode(texts[number], special=False) for number in range(len(conversations))]
 

@@ -18,6 +18,7 @@ from gptrs.errors import ModelError as ModelError
 from gptrs.errors import ParseError as ParseError
 from gptrs.errors import PluginError as PluginError
 from gptrs.errors import ProgramError as ProgramError
+from gptrs.errors import TimeLimitError as TimeLimitError
 from gptrs.errors import UnsupportedError as UnsupportedError
 from gptrs.errors import UsageError as UsageError
 from gptrs.plugins.descriptions import API_VERSION as API_VERSION
