@@ -75,6 +75,8 @@ async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: str) 
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
     answers = tools.form if tools else answer_form(model)
+    if tools:  # schemas that are too long are refused before a template writes them
+        tools.grammar(opened=False)
     asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
     tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
     opened = opens_thoughts(model, answers, tokens) and _has_thoughts(body, answers)
