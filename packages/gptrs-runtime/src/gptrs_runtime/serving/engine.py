@@ -174,7 +174,7 @@ class Engine:
         """Score each of at least 2 tokens after those before it, in steps like those of prompts.
 
         The only piece of the stream has the scores of all tokens after the first, each with the
-        `count` likeliest ones. Errors are those of `submit`; UsageError if `can_score` is False.
+        `count` likeliest ones. Raise as `submit` does; UsageError if `can_score` is False.
         """
         name = self._named(model)
         lane = self._lanes[name]
