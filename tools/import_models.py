@@ -26,7 +26,7 @@ from model_zoo import MODELS
 torch: Any = importlib.import_module("torch")
 pytree: Any = importlib.import_module("torch.utils._pytree")
 PAGE = Path(__file__).parents[1] / "docs" / "import.md"
-TITLE = "## Models that are tried"
+TITLE = "## Tested models"
 Arguments = Mapping[str, Any]
 Route = Callable[[Any, Arguments, str], Any]
 RTOL, ATOL = 1e-3, 1e-4

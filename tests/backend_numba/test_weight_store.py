@@ -284,7 +284,7 @@ def test_an_unwritable_folder_costs_only_time(
     store.keep(weights.identity("w"), "form", array)
     store.writer.finish()
     assert "packed weights cannot be kept" in caplog.text
-    assert "set `GPTRS_CACHE_DIR` to a folder" in caplog.text
+    assert "set `GPTRS_CACHE_DIR` to a writable folder" in caplog.text
     assert not store.keeps
     with caplog.at_level(logging.ERROR):
         assert store.find(weights.identity("w"), "form", array.nbytes) is None

@@ -6,6 +6,7 @@ function can turn any of them into a line of text or a JSON object.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 _EXCERPT = 100
@@ -154,3 +155,24 @@ class UnsupportedError(GptrsError):
 
     exit_code = 5
     code = "unsupported"
+
+
+_SIGNS_OF_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "out of memory")
+"""How the dynamic linker and libraries say it, in an ImportError or OSError."""
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it came of, is a lack of memory."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        if isinstance(error, MemoryError):
+            return True
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return True
+        if isinstance(error, ImportError | OSError) and any(
+            sign in str(error).lower() for sign in _SIGNS_OF_NO_MEMORY
+        ):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -22,7 +22,7 @@ from gptrs.backend.contract import (
 from gptrs.backend.mapped_files import release_pages
 from gptrs.backend.sharding import ArraySource, Axes, sharding_of
 from gptrs.capture.ports import origin_of
-from gptrs.errors import BackendError, GptrsError, PluginError
+from gptrs.errors import BackendError, GptrsError, PluginError, lacks_memory
 from gptrs.ir import dtypes
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards
@@ -322,5 +322,7 @@ def _blame(backend: Backend, what: str, error: BaseException) -> NoReturn:
     """
     if isinstance(error, _PASSED_ON):
         raise error
+    if lacks_memory(error):  # libraries of a backend may be loaded by its first compilation
+        raise MemoryError(f"no memory is left for {what} of {origin_of(backend)}") from error
     problem = f"{origin_of(backend)} failed in {what}: {one_line(error)}"
     raise BackendError(problem, hint=_HINT) from error

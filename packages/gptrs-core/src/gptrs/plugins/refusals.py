@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-from gptrs.errors import GptrsError, PluginError
+from gptrs.errors import GptrsError, PluginError, lacks_memory
 from gptrs.plugins.discovery import Plugin
 from gptrs.plugins.state import PluginRecord, described, label
 from gptrs.quoting import did_you_mean, joined, one_line, quoted
@@ -62,10 +61,6 @@ def no_such_plugin(
 # A lack of memory while a plugin is loaded is told as one: nothing is wrong with the plugin.
 
 
-_SIGNS = ("failed to map segment", "cannot allocate memory", "out of memory")
-"""How the dynamic linker and libraries say it, in an ImportError or OSError."""
-
-
 @contextmanager
 def memory_is_there(what: str) -> Generator[None]:
     """Scope in which errors that come of a lack of memory are raised as MemoryError.
@@ -76,23 +71,6 @@ def memory_is_there(what: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if not _lacks_memory(error):
+        if not lacks_memory(error):
             raise
         raise MemoryError(f"no memory is left to load {what}") from error
-
-
-def _lacks_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it came of, is a lack of memory."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        if isinstance(error, MemoryError):
-            return True
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-            return True
-        if isinstance(error, ImportError | OSError) and any(
-            sign in str(error).lower() for sign in _SIGNS
-        ):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
