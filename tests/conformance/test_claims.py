@@ -29,7 +29,8 @@ def claiming(softmax: Callable[..., np.ndarray], when: Callable[..., bool] | Non
         def __init__(self) -> None:
             super().__init__(table)
 
-        claim = staticmethod(table.claim)
+        def claim(self, op, operands, results):
+            return table.claim(op, operands, results)
 
     return Claiming()
 

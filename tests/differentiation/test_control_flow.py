@@ -59,9 +59,13 @@ def test_a_carry_that_stays_is_not_stacked() -> None:
         return F.sum(last)
 
     program = gptrs.jit(gptrs.grad(loss)).lower(W, X)
-    loops = [made for made in program.main.body.instructions if isinstance(made.op, Scan)]
+    loops = [
+        (made.op, made.results)
+        for made in program.main.body.instructions
+        if isinstance(made.op, Scan)
+    ]
     assert len(loops) == 2
-    stacked = [value.type.shape for made in loops for value in made.results[made.op.carry_count :]]
+    stacked = [value.type.shape for op, results in loops for value in results[op.carry_count :]]
     assert (5, 3) in stacked
     assert (5, 3, 3) not in stacked
 

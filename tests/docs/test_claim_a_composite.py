@@ -37,7 +37,7 @@ class Claiming(RefBackend):
 
     def claim(self, op, operands, results):
         call = self.table.claim(op, operands, results)
-        self.calls += [] if call is None else [call]
+        self.calls += [call] if isinstance(call, CustomCall) else []
         return call
 
 
