@@ -9,18 +9,8 @@ import pytest
 from gptrs_runtime.load import load_model
 from gptrs_serve.completions import MOST_SCHEMA
 from gptrs_serve.problems import RequestError
-from gptrs_serve.tools import (
-    GRANITE,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    MISTRAL_NAMED,
-    CallArguments,
-    CallParser,
-    CallStart,
-    TextDelta,
-    family_of,
-)
+from gptrs_serve.tools.families import GRANITE, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, family_of
+from gptrs_serve.tools.parser import CallArguments, CallParser, CallStart, TextDelta
 from runtime.tiny_chat import save_tiny_chat
 from serve.conftest import serving
 

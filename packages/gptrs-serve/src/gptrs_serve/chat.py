@@ -36,7 +36,8 @@ from gptrs_serve.requests import (
 )
 from gptrs_serve.served import Metrics, Served
 from gptrs_serve.token_texts import TokenTexts
-from gptrs_serve.tools import AnswerDeltas, told_tools, tool_use
+from gptrs_serve.tools.parser import AnswerDeltas
+from gptrs_serve.tools.use import told_tools, tool_use
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from gptrs_serve.events import for_client
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import asked_conversation, require_no_conversation
 from gptrs_serve.served import RANKING, SERVED, Served
-from gptrs_serve.tools import told_tools
+from gptrs_serve.tools.use import told_tools
 
 Result = TypeVar("Result")
 

@@ -1,41 +1,25 @@
-"""The families of calls that the server reads, by the models that write them."""
+"""The tools of a request: as its template reads them, and the form of its answer."""
 
 from __future__ import annotations
 
 import json
 import re
-import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
 from gptrs_runtime.chat.answer_reader import (
-    AnswerEvent,
     AnswerForm,
-    AnswerReader,
-    CallArguments,
-    CallStart,
-    TextDelta,
-    ThoughtsDelta,
 )
 from gptrs_runtime.chat.messages import (
-    BARE,
-    LISTED,
-    NAMED,
-    PIPED,
-    TAGGED,
-    THINK,
     CallFamily,
     ThoughtMarks,
-    call_family,
     shown_marks,
 )
-from gptrs_runtime.generation.chat_session import answer_form, joined
+from gptrs_runtime.generation.chat_session import answer_form
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.serving.answers import Piece
 from gptrs_serve.bodies import (
     ChatBody,
     Function,
@@ -46,24 +30,7 @@ from gptrs_serve.bodies import (
 )
 from gptrs_serve.completions import bounded_schema
 from gptrs_serve.problems import RequestError
-
-__all__ = ["AnswerDeltas", "CallArguments", "CallParser", "CallStart", "TextDelta", "ThoughtsDelta"]
-
-
-HERMES: Final = TAGGED
-LLAMA: Final = BARE
-MISTRAL: Final = LISTED
-MISTRAL_NAMED: Final = NAMED
-GRANITE: Final = PIPED
-
-
-def family_of(template: str, model: str) -> CallFamily:
-    """Return how a model with a chat template writes calls; RequestError if that is not known."""
-    try:
-        return call_family(template, model)
-    except ModelError as error:
-        raise RequestError(error.message, param="tools", code="tools_not_supported") from error
-
+from gptrs_serve.tools.families import family_of
 
 # The grammar of calls: Lark, as llguidance reads it.
 
@@ -185,74 +152,6 @@ class CallGrammar:
 def _escaped(text: str) -> str:
     """Return a pattern, within the slashes of Lark, of a text."""
     return re.sub(r"[][\\/|.*+?(){}^$]", r"\\\g<0>", text, flags=re.ASCII).replace("\n", r"\n")
-
-
-# Answers as messages, and as the deltas of a stream, with thoughts and calls of tools in them.
-
-
-class CallParser(AnswerReader):
-    """Reads an answer with calls of `tools`, by their names alone: none of them needs arguments."""
-
-    def __init__(
-        self,
-        family: CallFamily,
-        tools: Collection[str],
-        *,
-        several: bool = True,
-        thoughts: ThoughtMarks | None = THINK,
-    ) -> None:
-        super().__init__(AnswerForm(thoughts, family, dict.fromkeys(tools, False), several))
-
-
-class AnswerDeltas:
-    """One answer as a message, or its pieces as the deltas that clients join to that message."""
-
-    def __init__(self, form: AnswerForm, *, opened: bool) -> None:
-        self.reader = AnswerReader(form, opened=opened)
-        self._form = form
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether there was a call."""
-        return self.reader.calls > 0
-
-    def of(self, piece: Piece) -> list[dict[str, object]]:
-        """Return the deltas of a piece, none for one without text."""
-        found = self.reader.push(piece.text)
-        if piece.finish_reason is not None:
-            found += self.reader.finish()
-        return [self._delta(each) for each in found]
-
-    def message(self, text: str) -> dict[str, object]:
-        """Return the message of a whole text; its content is null where it has calls alone."""
-        answer = joined([*self.reader.push(text), *self.reader.finish()])
-        content = answer.text or (None if answer.calls else "")
-        message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
-        if answer.reasoning is not None:
-            message["reasoning_content"] = answer.reasoning
-        if answer.calls:
-            message["tool_calls"] = [
-                self._begun(call.name, call.arguments) for call in answer.calls
-            ]
-        return message
-
-    def _delta(self, event: AnswerEvent) -> dict[str, object]:
-        if isinstance(event, TextDelta):
-            return {"content": event.text}
-        if isinstance(event, ThoughtsDelta):
-            return {"reasoning_content": event.text}
-        if isinstance(event, CallStart):
-            return {"tool_calls": [{"index": event.index, **self._begun(event.name, "")}]}
-        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
-
-    def _begun(self, name: str, arguments: str) -> dict[str, Any]:
-        length = 24 if self._form.calls is None else self._form.calls.id_length
-        prefix = "call_" if length > 9 else ""  # Mistral's have nine characters
-        function = {"name": name, "arguments": arguments}
-        return {"id": prefix + uuid.uuid4().hex[:length], "type": "function", "function": function}
-
-
-# The tools of a request: as its template reads them, and the form of its answer.
 
 
 @dataclass(frozen=True)
