@@ -121,7 +121,7 @@ def test_lines_say_what_their_template_is_told(gptrs, tmp_path):
     result = gptrs(*asked, "--chat", "--template-var", "mood=.", "--backend", "ref")
     assert result.err.count("line 5 of") == result.err.count("line 6 of") == 1
     assert "tools must be a list" in result.err
-    assert "`bos_token` is no variable" in result.err
+    assert "`bos_token` cannot be set as a variable" in result.err
     model = gptrs_library.load_model(folder, backend="ref")
     texts = [
         model.tokenizer.decode(each["prompt_token_ids"]) for each in records(result.out).values()

@@ -213,7 +213,7 @@ def test_a_chat_and_its_count_and_python_have_the_same_tokens(talking, name):
 @pytest.mark.parametrize(
     ("path", "fields", "param", "message"),
     [
-        ("chat", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "`tools` is no"),
+        ("chat", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "`tools` cannot"),
         ("chat", {"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs", "`a b`"),
         ("chat", {"messages": [{"role": "user", "content": 3}]}, "messages", "`content` of messa"),
         ("chat", {"messages": [{"role": 3}]}, "messages", "with a `role`"),
