@@ -25,14 +25,14 @@ import gptrs
 from gptrs import functionals as F
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.codegen.compiled import LISTENERS
-from gptrs_backend_numba.compiling import together
+from gptrs_backend_numba.compiling import workers
 
 class Recorder:
     def send(self, specs):
         print(json.dumps(specs), flush=True)
         sys.stdin.readline()
 
-together.WORKERS = Recorder()
+workers.WORKERS = Recorder()
 numbers = []
 with gptrs.use_backend(create(1)), LISTENERS.told(lambda number, total: numbers.append(number)):
     x = gptrs.tensor([[1.0, 2, 3, 4], [5, 7, 9, 11]])

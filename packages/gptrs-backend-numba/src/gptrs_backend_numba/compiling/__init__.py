@@ -1,5 +1,4 @@
-"""Kernels that no store has, compiled by several processes at once.
+"""Compile kernels that no store has, in several processes at once.
 
-`together` finds out what a program lacks, `workers` sends it to other processes, `worker` is what
-these run, and `kernel_spec` is how a kernel is written down for them.
+`workers` finds the kernels that a program lacks and sends them to processes that run `worker`.
 """
