@@ -47,7 +47,7 @@ _READ: Final[dict[object, Callable[[str, str], object]]] = {
     TOKENS: parse_integers,
     NUMBERS: parse_numbers,
 }
-"""What reads the values of options that are written as one text, by their kind."""
+"""Parse the values of options that are written as one text, by kind."""
 
 
 class VerbRun:

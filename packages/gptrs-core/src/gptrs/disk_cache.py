@@ -69,8 +69,8 @@ class CacheReport:
     """The most bytes that are kept; the least recently used entries go first."""
     parts: Sequence[CachePart]
     installed: Sequence[CachePart] = ()
-    """What was installed with the backend, or is kept in a folder that users share; it is no part
-    of the budget, and nothing here removes it. The name of a part that is not current says why."""
+    """Parts installed with the backend, or kept in a folder that users share. The budget does not
+    count them, and nothing here removes them. The name of a part that is not current says why."""
 
     @property
     def entries(self) -> Entries:

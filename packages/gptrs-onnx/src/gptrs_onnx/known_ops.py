@@ -21,7 +21,7 @@ MOST: Final = 65_536
 """Most elements of a known value; beyond, the program computes it."""
 
 ZERO: Final = np.zeros(1, np.float32)
-"""What `ConstantOfShape` repeats unless told otherwise."""
+"""The value that `ConstantOfShape` repeats by default."""
 _evaluates = Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
 
 

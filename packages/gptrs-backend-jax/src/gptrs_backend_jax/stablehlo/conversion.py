@@ -108,7 +108,7 @@ converts = Converters(*_TABLE)
 elementwise = Converters(*_TABLE)
 """Those that compute each element by itself, so that regions of them apply to whole tensors."""
 folds = Converters(*_TABLE)
-"""What computes an operation on known values alone; None where the result is not known."""
+"""Computes an operation on known values; returns None if the result is not known."""
 
 
 def converter_of(name: str) -> Converter | None:

@@ -16,7 +16,7 @@ from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX
 
 LEGALIZE: tuple[Pass, ...] = (TRANSPOSED_WEIGHTS, PADDING)
-"""What kernels of claimed composites take in, before parameters are folded."""
+"""Passes that absorb neighbours into claimed composites, before parameters are folded."""
 FUSE: tuple[Pass, ...] = (
     CHANNELS_LAST,
     FUSE_CONVOLUTIONS,

@@ -68,7 +68,7 @@ class Library:
     functions: list[Function] = field(default_factory=list[Function])
     facts: dict[str, tuple[Facts, ...]] = field(default_factory=dict[str, tuple[Facts, ...]])
     decompositions: dict[str, Function] = field(default_factory=dict[str, Function])
-    """What nothing but composites refers to, by name; callees first."""
+    """Functions that only composites call, by name; callees first."""
 
 
 ExtraStep = Callable[["Draft"], object]

@@ -30,7 +30,7 @@ class Step(NamedTuple, Generic[OpType]):
     regions: tuple[Region, ...]
     functions: Functions
     kept: Any = None
-    """What the forward part of the rule kept for the backward part."""
+    """The values that the forward part of the rule keeps for the backward part."""
 
 
 Forward = Callable[[Step[Any]], tuple[Sequence[Tensor], object]]

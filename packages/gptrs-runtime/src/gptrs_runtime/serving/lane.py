@@ -185,7 +185,7 @@ class EngineLoop:
         self._stopping = False
         self.steps = 0
         self.fault: Exception | None = None
-        """What ended the thread, None while it runs and after `stop`."""
+        """The error that ended the thread; None while it runs and after `stop`."""
         self._thread = threading.Thread(target=self._run, name="gptrs engine", daemon=True)
 
     def start(self) -> None:

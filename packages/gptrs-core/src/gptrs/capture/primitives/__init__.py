@@ -4,6 +4,6 @@ Axes may be negative here and are normalized; shapes and element types must fit 
 neither promotes nor broadcasts. They raise the errors of the op (ProgramError).
 """
 
-from gptrs.capture.primitives.computing import *  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403
+from gptrs.capture.primitives.computing import *  # noqa: F403
 from gptrs.capture.primitives.elementwise import *  # noqa: F403
-from gptrs.capture.primitives.structure import *  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403  # noqa: F403
+from gptrs.capture.primitives.structure import *  # noqa: F403
