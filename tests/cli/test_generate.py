@@ -401,8 +401,9 @@ def test_beams_take_the_likeliest_whole_text(gptrs):
     found = gptrs("generate", *options, *asked).json
     texts = [one["token_ids"] for one in found["generations"]]
     assert (len(texts), found["token_ids"]) == (2, texts[0])
-    assert texts[0] != texts[1]
-    assert gptrs("generate", *options, "--beams", "1").json["token_ids"] != texts[1]
+    greedy = gptrs("generate", *options, "--beams", "1", "--temperature", "0").json["token_ids"]
+    # Without a temperature of 0 the demo model samples, and once in a while hits one of these.
+    assert texts[0] not in (texts[1], greedy)
     refused = gptrs("generate", *options, "--beams", "3", "--temperature", "0.5")
     assert refused.code == 2
     assert "choose greedily, or ask for 1 beam" in refused.out + refused.err
