@@ -89,8 +89,9 @@ def _breaks(
         new = not node.value if isinstance(node.value, bool) else node.value + 1
         yield node.lineno, start, end, repr(new)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        # Not up to the operand: a parenthesis that opens before it would go, and its end stay.
         start = offset(node.lineno, node.col_offset)
-        yield node.lineno, start, offset(node.operand.lineno, node.operand.col_offset), ""
+        yield node.lineno, start, start + len("not "), ""
     operands: list[tuple[ast.expr, ast.AST, ast.expr]] = []
     if isinstance(node, ast.Compare):
         lefts = [node.left, *node.comparators[:-1]]
@@ -124,16 +125,17 @@ def survives(mutation: Mutation, tests: list[str]) -> bool:
     """Whether `tests` pass with the break."""
     source = mutation.path.read_text()
     mutation.path.write_text(mutation.applied(source))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode in (4, 5):
-            sys.exit(f"no test ran: {done.stdout[-400:]}{done.stderr[-400:]}")
-        return done.returncode == 0
+        return _run(tests).returncode == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
         mutation.path.write_text(source)
+
+
+def _run(tests: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 def main() -> int:
@@ -158,6 +160,9 @@ def main() -> int:
     while len(chosen) < options.count and any(left):
         chosen += [found.pop() for found in left if found]
     chosen = chosen[: options.count]
+    # A break may keep the tests from starting at all; without one they have to pass.
+    if (whole := _run(tests)).returncode:
+        sys.exit(f"the tests fail without a break: {whole.stdout[-400:]}{whole.stderr[-400:]}")
     survivors = []
     for mutation in chosen:
         lived = survives(mutation, tests)
