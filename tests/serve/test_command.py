@@ -11,7 +11,8 @@ from gptrs.errors import CheckpointError, ModelError
 from gptrs.plugins.manager import configure
 from gptrs_cli.main import main
 from gptrs_runtime.load import load_model
-from gptrs_serve.command import _access, _keys
+from gptrs_serve.command import _origins
+from gptrs_serve.keys import Key, read_keys
 from gptrs_serve.problems import problem_of
 from gptrs_serve.served import load_models
 
@@ -20,7 +21,7 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
     (tmp_path / "keys").write_text("secret\n", encoding="utf-8")
     for mode, told in ((0o644, True), (0o640, False)):
         (tmp_path / "keys").chmod(mode)
-        assert _keys(tmp_path / "keys") == ["secret"]
+        assert read_keys(tmp_path / "keys") == [Key("secret")]
         assert ("every user of this machine can read" in capsys.readouterr().err) == told
 
 
@@ -44,6 +45,14 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
         (["--cors", "https://a.example:port"], "is no origin"),
         (["--cors", "https://[::1"], "is no origin"),
         (["--cors", ""], "`` is no origin"),
+        (["--allow-host", "https://a.example"], "`https://a.example` is no host"),
+        (["--most-body", "lots"], "`lots` is no size; write it as `20MB`"),
+        (["--cache-budget", "200%"], "200%"),
+        (["--log-format", "xml"], "`xml` is neither text nor json"),
+        (["--root-path", "a/"], "`a/` is no path; write /PATH"),
+        (["--ssl-certfile", os.devnull], "--ssl-certfile and --ssl-keyfile go together"),
+        (["--uds", "/dev/null"], "`/dev/null` cannot be listened on"),
+        (["--config", os.devnull + "x"], "cannot be read"),
         (["--weights", "q5"], "q5"),
         (["--precision", "f8"], "f8"),
         (["--weight-budget", "lots"], "lots"),
@@ -59,7 +68,7 @@ def test_refused_commands(capsys, words, message):
     "origin", ["*", "null", "http://localhost:3000", "https://[::1]:8080", "chrome-extension://abc"]
 )
 def test_origins(origin):
-    assert _access("localhost", None, [origin]).origins == [origin]
+    assert _origins([origin]) == [origin]
 
 
 def test_a_terminal_is_told_what_is_loaded(model, monkeypatch, capsys):

@@ -49,7 +49,7 @@ def test_a_client_is_its_key_or_its_address(model, keys, client):
 
     class Noting(Served):
         def submit(self, *args, client, **named):
-            clients.append(client)
+            clients.append(client.name)
             return super().submit(*args, client=client, **named)
 
     with Engine({"tiny": model}) as engine:

@@ -25,7 +25,8 @@ import gptrs
 from gptrs.errors import BackendError, UsageError
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
-from gptrs_serve.app import Access, new_app, new_listener, run_app
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.listening import new_listener, run_app
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.served import Served, with_adapters
@@ -447,9 +448,8 @@ def test_a_server_that_guesses_gives_the_same_and_tells(model, address):
         told = made["usage"]["completion_tokens_details"]
         metrics = httpx.get(f"{guessing}/metrics").text
     assert made["choices"] == plain["choices"]
-    assert f'guessed_tokens_total{{outcome="accepted"}} {told["accepted_prediction_tokens"]}.0' in (
-        metrics
-    )
+    accepted = told["accepted_prediction_tokens"]
+    assert f'guessed_tokens_total{{model="tiny",outcome="accepted"}} {accepted}.0' in metrics
     with pytest.raises(UsageError, match="no model of the engine"):
         Engine({"tiny": model}, drafts={"other": model})
 

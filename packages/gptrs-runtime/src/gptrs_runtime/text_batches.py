@@ -139,7 +139,7 @@ _UNITS = {"": 1, "b": 1} | {
 
 
 def parsed_bytes(stated: object, total: int | None) -> int | None:
-    """Return a number of bytes >= 1, None for anything else; a share refers to `total`."""
+    """Return a number of bytes >= 1, None for anything else; a share, up to 100%, is of `total`."""
     if is_integer(stated):
         found = stated
     else:
@@ -148,7 +148,7 @@ def parsed_bytes(stated: object, total: int | None) -> int | None:
             return None
         share = None if total is None else total / 100
         scale = share if form[2] == "%" else _UNITS.get(form[2].lower())
-        if scale is None:
+        if scale is None or (form[2] == "%" and float(form[1]) > 100):
             return None
         found = int(float(form[1]) * scale)
     return found if 0 < found < 2**63 else None

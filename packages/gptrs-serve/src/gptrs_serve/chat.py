@@ -11,6 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.chat.answer_reader import AnswerForm
 from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
 from gptrs_runtime.generation.generate import Generation
+from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
@@ -23,6 +24,7 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
+from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import (
     Envelope,
     asked_conversation,
@@ -34,7 +36,7 @@ from gptrs_serve.requests import (
     require_written,
     usage,
 )
-from gptrs_serve.served import Metrics, Served
+from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 from gptrs_serve.tools.parser import AnswerDeltas
 from gptrs_serve.tools.use import told_tools, tool_use
@@ -71,7 +73,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     return await _whole(request, begun)
 
 
-async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: str) -> _Chat:
+async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: Client) -> _Chat:
     """Submit a conversation."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)

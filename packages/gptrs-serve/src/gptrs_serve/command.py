@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import ipaddress
 import re
 import signal
 import socket
-import stat
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,20 +19,29 @@ import typer
 from gptrs.api import UsageError
 from gptrs.api.backends import Backend, ProcessGroup
 from gptrs.plugins.manager import get_backend
+from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
-from gptrs_serve.app import Access, new_app, new_listener, run_app
+from gptrs_runtime.text_batches import parsed_bytes
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.keys import KEY_VARIABLE, KeyRing, read_keys
+from gptrs_serve.listening import (
+    Wire,
+    answering_meanwhile,
+    new_listener,
+    new_unix_listener,
+    run_app,
+)
 from gptrs_serve.problems import LOCAL_HOSTS
+from gptrs_serve.request_log import LogFormat, json_log
 from gptrs_serve.served import Served, load_drafts, load_models, with_adapters
 
-KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _ORIGIN: Final = re.compile(
     r"\*|null|[a-z][a-z0-9+.-]*://([^\s/:@?#*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
 )
 """The origin of a page as browsers send it; `null` is that of a local file."""
-_LOCAL: Final = ("127.0.0.1", "::1", "localhost")
-
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 _Models = Annotated[
     list[str] | None,
@@ -51,7 +61,8 @@ _KeyFile = Annotated[
     typer.Option(
         "--api-key-file",
         metavar="FILE",
-        help=f"Answer those alone who send one of these keys, one a line; also {KEY_VARIABLE}.",
+        help=f"Answer those alone who send one of these keys, one a line; also {KEY_VARIABLE}."
+        " SIGHUP reads it again.",
     ),
 ]
 _Cors = Annotated[
@@ -159,6 +170,74 @@ _DrainSeconds = Annotated[
         "--drain-seconds", metavar="N", min=0, help="Time that answers have after SIGTERM."
     ),
 ]
+_AllowHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="HOST",
+        help="Answer for this host, too, as a proxy passes it; repeatable, * for any.",
+    ),
+]
+_Unix = Annotated[
+    Path | None,
+    typer.Option("--uds", metavar="PATH", help="Listen on a Unix socket, not on a port."),
+]
+_Certificate = Annotated[
+    Path | None, typer.Option("--ssl-certfile", metavar="FILE", help="Speak TLS: its certificate.")
+]
+_PrivateKey = Annotated[
+    Path | None, typer.Option("--ssl-keyfile", metavar="FILE", help="The key of the certificate.")
+]
+_RootPath = Annotated[
+    str,
+    typer.Option("--root-path", metavar="/PATH", help="The path at which a proxy has the server."),
+]
+_AccessLog = Annotated[bool, typer.Option("--access-log", help="Log each request, a line each.")]
+_LogFormat = Annotated[
+    str, typer.Option("--log-format", metavar="text|json", help="How lines of the log look.")
+]
+_MostBody = Annotated[
+    str, typer.Option("--most-body", metavar="SIZE", help="Of a request; images are in it.")
+]
+
+
+def _from_file(context: typer.Context, file: Path | None) -> Path | None:
+    """Take the defaults of options from a TOML file."""
+    if file is None:
+        return None
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--config: `{file}` cannot be read: {problem}") from error
+    names = {str(each.name): each for each in context.command.params if each.name != "config"}
+    context.default_map = {}
+    for name, value in found.items():
+        option = names.get(name.replace("-", "_"))
+        if option is None:
+            known = sorted(each.replace("_", "-") for each in names)
+            raise UsageError(
+                f"--config: `{file}` has an unknown option `{name}`",
+                hint=f"{did_you_mean(name, known)}options are {listed(known, 50)}",
+            )
+        many = bool(getattr(option, "multiple", False)) or option.nargs == -1
+        if isinstance(value, dict) or isinstance(value, list) != many:
+            wanted = "a list" if many else "one value"
+            raise UsageError(f"--config: `{name}` in `{file}` must be {wanted}")
+        context.default_map[str(option.name)] = value
+    return file
+
+
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file with options by their names, and `models`; those given here win.",
+        callback=_from_file,
+        is_eager=True,
+    ),
+]
 
 
 def serve(
@@ -189,6 +268,15 @@ def serve(
     draft: _Drafts = None,
     adapter: _Adapters = None,
     drain_seconds: _DrainSeconds = 30,
+    allow_host: _AllowHosts = None,
+    uds: _Unix = None,
+    ssl_certfile: _Certificate = None,
+    ssl_keyfile: _PrivateKey = None,
+    root_path: _RootPath = "",
+    access_log: _AccessLog = False,
+    log_format: _LogFormat = "text",
+    most_body: _MostBody = "4MB",
+    config: _Config = None,
 ) -> None:
     """Answer the clients of OpenAI's API.
 
@@ -202,15 +290,30 @@ def serve(
     limits = _limits(most_running, most_requests, most_wait)
     cache = {"cache_budget": cache_budget, "cache_dtype": cache_dtype}
     load = partial(_loaded, models, adapter, weights, precision, weight_budget)
-    access = _access(host, api_key_file, cors)
-    with new_listener(host, port) as listener:
-        runs_on = made() if group is None else _leading(made)
-        loaded = load(runs_on)
-        made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
-        engine = _engine(made_engine, loaded, draft or [], runs_on)
+    ring = KeyRing(read_keys(api_key_file), partial(read_keys, api_key_file))
+    access = Access(
+        keys=ring,
+        hosts=_hosts(host, allow_host or [], is_unix=uds is not None),
+        origins=_origins(cors or []),
+        most_body_bytes=_body_bytes(most_body),
+        logs=access_log,
+    )
+    wire = _wire(ssl_certfile, ssl_keyfile, root_path, uds, ring.reload)
+    with (
+        json_log() if _log_format(log_format) == "json" else nullcontext(),
+        new_listener(host, port) if uds is None else new_unix_listener(uds) as listener,
+    ):
+        # Processes that follow connect to the first while it loads: no thread beside that.
+        meanwhile = answering_meanwhile(listener, wire) if group is None else nullcontext()
+        with meanwhile:
+            runs_on = made() if group is None else _leading(made)
+            loaded = load(runs_on)
+            made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
+            engine = _engine(made_engine, loaded, draft or [], runs_on)
         served = Served(loaded, engine, most_output, most_requests)
-        _tell(listener, loaded, is_open=host not in _LOCAL and not access.keys)
-        run_app(new_app(served, access), listener, drain_seconds, served.lost)
+        is_open = uds is None and not _is_local(host) and not ring
+        _tell(listener, loaded, wire, is_open=is_open)
+        run_app(new_app(served, access), listener, drain_seconds, served.lost, wire)
 
 
 def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str, Any]:
@@ -243,17 +346,71 @@ def _backend(
     )
 
 
-def _access(host: str, api_key_file: Path | None, origins: Sequence[str] | None) -> Access:
-    """Return who may ask; UsageError for a file without keys, and for what is no origin."""
-    hosts = LOCAL_HOSTS if host in _LOCAL else ()
-    sites = [origin.lower() for origin in origins or ()]  # as browsers send them
+def _is_local(host: str) -> bool:
+    """Return whether an address is one of this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hosts(host: str, allowed: Sequence[str], *, is_unix: bool) -> Sequence[str]:
+    """Return the hosts that requests may name, none for any; UsageError for another word."""
+    for name in allowed:
+        if name != "*" and not _HOST.fullmatch(name.lower()):
+            raise UsageError(
+                f"--allow-host: `{name}` is no host",
+                hint="write api.example.com, without a scheme, port or path, or * for any",
+            )
+    if "*" in allowed or is_unix:
+        return ()
+    if _is_local(host) or allowed:
+        own = f"[{host}]" if ":" in host else host
+        return [*LOCAL_HOSTS, own, *(name.lower() for name in allowed)]
+    return ()
+
+
+def _origins(given: Sequence[str]) -> Sequence[str]:
+    """Return the sites whose pages may ask; UsageError for another word."""
+    sites = [origin.lower() for origin in given]  # as browsers send them
     for site in sites:
         if not _ORIGIN.fullmatch(site):
             raise UsageError(
                 f"--cors: `{site}` is no origin",
                 hint="write https://HOST[:PORT], without a path, or * for the pages of all sites",
             )
-    return Access(keys=_keys(api_key_file), hosts=hosts, origins=sites)
+    return sites
+
+
+def _body_bytes(size: str) -> int:
+    found = parsed_bytes(size, None)
+    if found is None:
+        raise UsageError(f"--most-body: {quoted(size)} is no size", hint="write it as `20MB`")
+    return found
+
+
+def _log_format(given: str) -> LogFormat:
+    if given not in ("text", "json"):
+        raise UsageError(f"--log-format: {quoted(given)} is neither text nor json")
+    return given
+
+
+def _wire(
+    certificate: Path | None,
+    key: Path | None,
+    root_path: str,
+    uds: Path | None,
+    hang_up: Callable[[], None],
+) -> Wire:
+    if (certificate is None) != (key is None):
+        raise UsageError("--ssl-certfile and --ssl-keyfile go together")
+    if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
+        raise UsageError(
+            f"--root-path: {quoted(root_path)} is no path", hint="write /PATH, without / at its end"
+        )
+    return Wire(certificate, key, root_path, uds, hang_up)
 
 
 def _engine(
@@ -307,29 +464,14 @@ def _follow(backend: Backend, group: ProcessGroup) -> None:
     backend.follow()
 
 
-def _tell(listener: socket.socket, names: Iterable[str], *, is_open: bool) -> None:
-    address, port = listener.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    print(f"serving {', '.join(names)} at http://{shown}:{port}", file=sys.stderr, flush=True)
+def _tell(listener: socket.socket, names: Iterable[str], wire: Wire, *, is_open: bool) -> None:
+    if listener.family == socket.AF_INET or listener.family == socket.AF_INET6:
+        address, port = listener.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        scheme = "http" if wire.certificate is None else "https"
+        where = f"{scheme}://{shown}:{port}"
+    else:
+        where = f"unix:{listener.getsockname()}"
+    print(f"serving {', '.join(names)} at {where}", file=sys.stderr, flush=True)
     if is_open:
         print("warning: anyone who reaches this address may ask: no API key", file=sys.stderr)
-
-
-def _keys(file: Path | None) -> list[str]:
-    """Return the keys of the variable and of `file`; UsageError for a file without any."""
-    keys = [key for key in [os.environ.get(KEY_VARIABLE, "").strip()] if key]
-    if file is None:
-        return keys
-    try:
-        lines = file.read_text("utf-8").splitlines()
-        mode = file.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"--api-key-file: `{file}` cannot be read: {problem}") from error
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
-        raise UsageError(f"--api-key-file: `{file}` has no key", hint="write one on each line")
-    if mode & stat.S_IROTH:
-        note = f"warning: every user of this machine can read `{file}`: chmod o-r {file}"
-        print(note, file=sys.stderr)
-    return [*keys, *found]

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
+from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, JsonObject, JsonSchema
@@ -23,6 +24,7 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
+from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import (
     Envelope,
@@ -34,7 +36,7 @@ from gptrs_serve.requests import (
     require_written,
     usage,
 )
-from gptrs_serve.served import Metrics, Served
+from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 
 # The form that an answer is to have: a JSON schema, a regex, a grammar.
@@ -129,7 +131,7 @@ async def _asked(
     model: LoadedModel,
     given: str | list[int],
     served: Served,
-    client: str,
+    client: Client,
 ) -> _Prompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
     form = await form_of(body, model, served)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import math
-import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,6 +22,8 @@ from gptrs.api import (
     UsageError,
 )
 from gptrs.errors import CheckpointError, TimeLimitError
+from gptrs_serve.keys import Key, KeyRing
+from gptrs_serve.request_log import note_facts, request_id
 
 _logger = logging.getLogger("gptrs")
 
@@ -81,8 +81,9 @@ def problem_of(error: Exception) -> RequestError:
     # A file of weights that changed under the server is no fault of the one who asks.
     if of_the_request and not isinstance(error, CheckpointError):
         return RequestError(error.message, code=error.code)
-    number = secrets.token_hex(4)
-    _logger.error("request %s failed", number, exc_info=error)
+    number = request_id()
+    facts = {"request_id": number}
+    _logger.error("request %s failed", number, exc_info=error, extra={"facts": facts})
     if isinstance(error, GptrsError):
         return RequestError(error.message, status=500, code=error.code)
     told = f"the server failed; its log says why, as of request {number}"
@@ -95,7 +96,7 @@ def problem_of(error: Exception) -> RequestError:
 OPEN_PATHS: Final = frozenset(("/health", "/ready", "/", "/page.js", "/page.css"))
 """Paths that tell nothing and change nothing, which need no key."""
 KEY: Final = "gptrs.key"
-"""The key of a request in its scope, where there are keys."""
+"""The `Key` of a request in its scope, where there are keys."""
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -106,39 +107,75 @@ class Guard:
     server of this machine under a name of its own: hence the hosts.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], hosts: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, hosts: Sequence[str]) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "http":
-            problem = self._problem(scope)
-            if problem is not None:
-                await problem.response()(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> RequestError | None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         headers = Headers(scope=scope)
-        if self._hosts and _without_port(headers.get("host", "")) not in self._hosts:
-            return RequestError(
-                "this server does not answer for that host", status=403, code="host"
-            )
-        if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
-            kind, _, key = headers.get("authorization", "").partition(" ")
-            given = key.strip().encode()
-            scope[KEY] = key.strip()
-            # Each is compared, in a time that tells nothing of how much of it is right.
-            right = [hmac.compare_digest(given, known) for known in self._keys]
-            if kind.lower() != "bearer" or not any(right):
-                return RequestError(
+        problem = self._host_problem(headers)
+        key = None
+        if problem is None and self._needs_key(scope):
+            key = self._key(headers)
+            if key is None:
+                problem = RequestError(
                     "the API key is missing or wrong: send `Authorization: Bearer KEY`",
                     status=401,
                     code="invalid_api_key",
                 )
+        if problem is None and key is not None and not self._keys.begin(key):
+            problem = RequestError(
+                f"this key has {key.most_requests} open requests, which is the most it may have",
+                status=429,
+                code="busy",
+            )
+            key = None
+        if problem is not None:
+            await problem.response()(scope, receive, send)
+            return
+        if key is None:
+            await self._app(scope, receive, send)
+            return
+        scope[KEY] = key
+        note_facts(**({"key": key.name} if key.name else {}))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._keys.end(key)
+
+    def _needs_key(self, scope: Scope) -> bool:
+        path = route_path(scope)
+        return bool(self._keys) and path not in OPEN_PATHS and scope["method"] != "OPTIONS"
+
+    def _key(self, headers: Headers) -> Key | None:
+        """Return the key that a client sends, None for none that there is."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        key = self._keys.find(given.strip())
+        return key if kind.lower() == "bearer" else None
+
+    def _host_problem(self, headers: Headers) -> RequestError | None:
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:  # RFC 9112, 3.2: a proxy may have read the other one
+            return RequestError("a request has one `Host`", code="host")
+        if self._hosts and _without_port(hosts[0] if hosts else "") not in self._hosts:
+            return RequestError(
+                "this server does not answer for that host: `--allow-host` adds one",
+                status=403,
+                code="host",
+            )
         return None
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path of a request below `--root-path`."""
+    path = str(scope["path"])
+    root = str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
 def _without_port(host: str) -> str:

@@ -15,12 +15,14 @@ from gptrs.errors import NoTokenError, UsageError
 from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_of
 from gptrs_runtime.generation.generate import GenerationOptions
 from gptrs_runtime.generation.grammar import Grammar
-from gptrs_runtime.generation.guessing.guesser import GuessCounts
 from gptrs_runtime.generation.model_settings import configured_sampling
 from gptrs_runtime.generation.outcome import FinishReason
+from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, TokenizeBody
+from gptrs_serve.keys import Key
+from gptrs_serve.metrics import guesses_of
 from gptrs_serve.problems import KEY, RequestError
 
 _MOST_PROMPTS: Final = 1024
@@ -86,13 +88,15 @@ def options_of(
     )
 
 
-def client_of(request: Request) -> str:
+def client_of(request: Request) -> Client:
     """Return the client that a request is of: its API key, else its address.
 
     Without keys to check, a client could write any.
     """
-    key = request.scope.get(KEY)
-    return str(key or (request.client.host if request.client else ""))
+    key: Key | None = request.scope.get(KEY)
+    if key is not None:
+        return key.client
+    return Client(request.client.host if request.client else "")
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
@@ -215,10 +219,3 @@ def usage(streams: Sequence[AnswerStream], reasoning: int | None = None) -> dict
     if details:
         told["completion_tokens_details"] = details
     return told
-
-
-def guesses_of(streams: Sequence[AnswerStream]) -> GuessCounts | None:
-    """Return what became of guessed tokens; None where nothing guesses."""
-    texts = [text.guesses for stream in streams for text in stream.texts]
-    counts = [guesses.counts for guesses in texts if guesses is not None]
-    return sum(counts, GuessCounts()) if counts else None

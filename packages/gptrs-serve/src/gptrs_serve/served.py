@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from gptrs.api import UsageError
 from gptrs.api.backends import Backend
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
 from gptrs_runtime.generation.generate import GenerationOptions, TokenScores
+from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
-from gptrs_runtime.serving.answers import AnswerStream, Piece, TakeNow
+from gptrs_runtime.serving.answers import AnswerStream
 from gptrs_runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs_runtime.tokenization.encoded_text import TextLength
 from gptrs_runtime.verbs import Verb
 from gptrs_serve.pools import Pool
 from gptrs_serve.problems import RequestError
-from gptrs_serve.requests import guesses_of
 from gptrs_serve.text_calls import TextCalls
-from gptrs_serve.token_texts import TokenCounts, TokenTexts
+from gptrs_serve.token_texts import TokenTexts
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
@@ -152,7 +151,7 @@ class Served:
         max_tokens: int,
         answers: int,
         priority: int,
-        client: str,
+        client: Client,
         max_time: float | None = None,
     ) -> AnswerStream:
         """Ask the engine; errors are those of `Engine.submit`."""
@@ -169,7 +168,7 @@ class Served:
         )
 
     async def prompt_scores(
-        self, name: str, tokens: Sequence[int], count: int, priority: int, client: str
+        self, name: str, tokens: Sequence[int], count: int, priority: int, client: Client
     ) -> list[TokenScores | None]:
         """Return the scores of each token of a prompt after those before it; the first has none.
 
@@ -288,94 +287,3 @@ def with_adapters(
             raise UsageError(f"--adapter: {problem}", hint=f"models are {', '.join(loaded)}")
         served[name] = loaded[base].with_adapter(path, name)
     return served
-
-
-# Counts and times of the server, as Prometheus reads them.
-
-
-class Metrics:
-    """Counters of requests and tokens, times of first tokens and gaps, and what the engine does."""
-
-    def __init__(self, engine: Engine | None, calls: TextCalls) -> None:
-        self._registry = CollectorRegistry()
-        made = self._registry
-        self._requests = Counter(
-            "gptrs_requests", "Requests that were answered.", ["path", "status"], registry=made
-        )
-        self._prompt = Counter("gptrs_prompt_tokens", "Tokens of prompts.", registry=made)
-        self._cached = Counter(
-            "gptrs_cached_tokens", "Tokens of prompts that the cache had already.", registry=made
-        )
-        self._new = TokenCounts()
-        made.register(self._new)
-        self._guessed = Counter(
-            "gptrs_guessed_tokens",
-            "Tokens that were guessed ahead, and what became of them.",
-            ["outcome"],
-            registry=made,
-        )
-        self._gauge(
-            "reading_requests", "Embeddings, rankings and classes that have not ended.",
-            lambda: calls.requests,
-        )  # fmt: skip
-        if engine is not None:
-            self._add_gauges(engine)
-
-    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        Gauge(f"gptrs_{name}", text, registry=self._registry).set_function(value)
-
-    def _add_gauges(self, engine: Engine) -> None:
-        gauge = self._gauge
-        gauge("texts_running", "Answers that are written now.", lambda: engine.state().running)
-        gauge("texts_waiting", "Answers that wait for room.", lambda: engine.state().waiting)
-        gauge("requests_open", "Requests that have not ended.", lambda: engine.state().requests)
-        gauge("cache_pages_held", "Pages that texts hold.", lambda: engine.state().pages_held)
-        gauge("cache_pages_most", "Pages that there may be.", lambda: engine.state().pages_most)
-        gauge("steps", "Steps since the start.", lambda: engine.state().steps)
-
-    def answered(self, path: str, status: int) -> None:
-        """Count a request."""
-        self._requests.labels(path, str(status)).inc()
-
-    async def measured(
-        self, stream: AnswerStream, take: TakeNow | None = None
-    ) -> AsyncGenerator[list[Piece]]:
-        """Yield the pieces of a stream that have come, and note when they come.
-
-        Those that `take` takes are noted, too, as `AnswerStream.grown` has it.
-        """
-        last: dict[int, float] = {}
-
-        def noted(pieces: Sequence[Piece]) -> bool:
-            taken = take is not None and take(pieces)
-            if taken:
-                self._note(pieces, last, stream)
-            return taken
-
-        try:
-            while pieces := await stream.grown(take and noted):
-                self._note(pieces, last, stream)
-                yield pieces
-        finally:
-            stream.cancel()
-            self._prompt.inc(stream.prompt_tokens)
-            self._cached.inc(stream.cached_tokens)
-            guesses = guesses_of([stream])
-            if guesses is not None:
-                self._guessed.labels("accepted").inc(guesses.accepted)
-                self._guessed.labels("rejected").inc(guesses.proposed - guesses.accepted)
-
-    def _note(self, pieces: Sequence[Piece], last: dict[int, float], stream: AnswerStream) -> None:
-        """Note that pieces came now; `last` is when those before came, by answer."""
-        now, new = time.perf_counter(), self._new
-        if not last:
-            new.first.add(now - stream.submitted)
-        for piece in pieces:
-            if piece.index in last:
-                new.gap.add(now - last[piece.index])
-            last[piece.index] = now
-            new.tokens += len(piece.tokens)
-
-    def text(self) -> bytes:
-        """Return all in the text form of Prometheus."""
-        return generate_latest(self._registry)

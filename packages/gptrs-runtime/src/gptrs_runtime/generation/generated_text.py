@@ -90,6 +90,11 @@ class GeneratedText:
         return self._started is not None
 
     @property
+    def began(self) -> float | None:
+        """When it was started, by `time.perf_counter`; None before."""
+        return self._started
+
+    @property
     def ended(self) -> bool:
         """Whether the text is complete."""
         return self.reason != "interrupted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Work:
     """
 
     text: GeneratedText
-    priority_key: tuple[int, int, int]
+    priority_key: tuple[int, float, int]
     copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
     when_read: WhenRead | None = None
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
@@ -93,25 +93,34 @@ _MOST_TURNS: Final = 4096
 """Clients whose turns are remembered until some are in the past."""
 
 
+class Client(NamedTuple):
+    """A client with a share of its own: weight 2 takes twice as many turns as weight 1."""
+
+    name: str
+    weight: float = 1.0
+
+
 class Turns:
     """The order of texts of several clients, by start-time fair queueing.
 
-    A client that asks for much waits for itself: its next turn is as many later as its texts.
+    A client that asks for much waits for itself: its next turn is as many later as its texts,
+    divided by its weight.
     """
 
     def __init__(self) -> None:
-        self._now = 0
+        self._now = 0.0
         """The turn of the text that began last."""
-        self._next: dict[Hashable, int] = {}
+        self._next: dict[Hashable, float] = {}
 
-    def next(self, client: Hashable, texts: int) -> int:
+    def next(self, client: Hashable, texts: int) -> float:
         """Return the turn of a request: after those of its client, and not before the present."""
-        turn = max(self._now, self._next.get(client, 0))
+        turn = max(self._now, self._next.get(client, 0.0))
         if len(self._next) >= _MOST_TURNS:
             self._next = {name: t for name, t in self._next.items() if t > self._now}
-        self._next[client] = turn + texts
+        weight = client.weight if isinstance(client, Client) else 1.0
+        self._next[client] = turn + texts / weight
         return turn
 
-    def begins(self, turn: int) -> None:
+    def begins(self, turn: float) -> None:
         """Say that a text of this turn begins."""
         self._now = max(self._now, turn)

@@ -57,6 +57,8 @@ class AnswerStream:
     ) -> None:
         self.texts = tuple(texts)
         self.submitted = time.perf_counter()
+        self.model = ""
+        """The name of its model in the engine."""
         self.time_limit: float | None = None
         """Seconds after which it is ended."""
         self._cancel = cancel

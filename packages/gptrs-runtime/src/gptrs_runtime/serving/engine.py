@@ -296,7 +296,9 @@ class Engine:
         def cancel(stream: AnswerStream) -> None:  # as it names the engine, a stream keeps it alive
             self._loop.call(lambda: lane.end(stream))
 
-        return AnswerStream(texts, cancel)
+        stream = AnswerStream(texts, cancel)
+        stream.model = name
+        return stream
 
 
 def _begin(lane: Lane, stream: AnswerStream, priority: int, client: Hashable) -> None:

@@ -15,7 +15,7 @@ async function refusal(response) {
 }
 
 async function listModels() {
-  const response = await fetch("/v1/models", { headers: headers() });
+  const response = await fetch("v1/models", { headers: headers() });
   if (!response.ok) throw await refusal(response);
   const writers = (await response.json()).data.filter((m) => m.capabilities.includes("causal_lm"));
   at("model").replaceChildren(...writers.map((m) => new Option(m.id, m.id)));
@@ -113,7 +113,7 @@ async function read(view, signal) {
   let first = null;
   let text = "";
   try {
-    const response = await fetch("/v1/chat/completions", {
+    const response = await fetch("v1/chat/completions", {
       method: "POST", headers: headers(), body: JSON.stringify(request()), signal,
     });
     if (!response.ok) throw await refusal(response);

@@ -1,0 +1,140 @@
+"""API keys: who asks, how much at once, and how often in turn."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from gptrs.api import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.generation.scheduled_text import Client
+
+KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
+_HINT: Final = "write one on each line: KEY [name=WORD] [weight=N] [most-requests=N]"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key, what logs call it, and its share: of two that wait, weight 2 is next twice as often.
+
+    At most `most_requests` of its requests are open at once, None for any number.
+    """
+
+    text: str
+    name: str = ""
+    weight: float = 1.0
+    most_requests: int | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client that the engine knows."""
+        return Client(self.text, self.weight)
+
+
+class KeyRing:
+    """The keys of a server; `reload` reads them again, and keeps the old ones if it cannot."""
+
+    def __init__(
+        self, keys: Iterable[Key], read: Callable[[], Sequence[Key]] | None = None
+    ) -> None:
+        self._keys = list(keys)
+        self._read = read
+        self._open = Counter[str]()
+        """Requests of each key that have not ended."""
+
+    @classmethod
+    def of(cls, keys: KeyRing | Sequence[str]) -> KeyRing:
+        """Return keys without limits, or the ring that it is given."""
+        return keys if isinstance(keys, KeyRing) else cls([Key(key) for key in keys])
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def find(self, given: str) -> Key | None:
+        """Return the key that a client gives.
+
+        Each is compared, in a time that tells nothing of how much of it is right.
+        """
+        data = given.encode()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(data, key.text.encode()):
+                found = key
+        return found
+
+    def begin(self, key: Key) -> bool:
+        """Count a request of a key; False, and no change, if it has as many as it may."""
+        if key.most_requests is not None and self._open[key.text] >= key.most_requests:
+            return False
+        self._open[key.text] += 1
+        return True
+
+    def end(self, key: Key) -> None:
+        """Count it no more."""
+        self._open[key.text] -= 1
+
+    def reload(self) -> None:
+        """Read the keys again, where they come from a file."""
+        if self._read is None:
+            return
+        try:
+            self._keys = list(self._read())
+        except UsageError as error:
+            print(f"warning: the keys stay as they are: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"{len(self._keys)} API keys", file=sys.stderr, flush=True)
+
+
+def read_keys(file: Path | None) -> list[Key]:
+    """Return the keys of the variable and of `file`; UsageError for a file without any."""
+    keys = [Key(key) for key in [os.environ.get(KEY_VARIABLE, "").strip()] if key]
+    if file is None:
+        return keys
+    try:
+        lines = file.read_text("utf-8").splitlines()
+        mode = file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"--api-key-file: `{file}` cannot be read: {problem}") from error
+    found = [
+        _key(line, f"--api-key-file: line {number} of `{file}`")
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not found:
+        raise UsageError(f"--api-key-file: `{file}` has no key", hint=_HINT)
+    if len({key.text for key in [*keys, *found]}) < len(keys) + len(found):
+        raise UsageError(f"--api-key-file: `{file}` has a key twice")
+    if mode & stat.S_IROTH:
+        note = f"warning: every user of this machine can read `{file}`: chmod o-r {file}"
+        print(note, file=sys.stderr)
+    return [*keys, *found]
+
+
+def _key(line: str, where: str) -> Key:
+    """Return the key of a line; UsageError, which does not show the key, for other words."""
+    text, *words = line.split()
+    given: dict[str, str] = {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not separator or not value or name in given:
+            raise UsageError(f"{where}: `{word}` is not understood", hint=_HINT)
+        given[name] = value
+    named = given.pop("name", "")
+    weight = given.pop("weight", "1")
+    most = given.pop("most-requests", None)
+    if given:
+        raise UsageError(f"{where}: there is no `{next(iter(given))}`", hint=_HINT)
+    try:
+        key = Key(text, named, float(weight), None if most is None else int(most))
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}", hint=_HINT) from error
+    if not 0.001 <= key.weight <= 1000 or (most is not None and int(most) < 1):
+        raise UsageError(f"{where}: a weight is 0.001 to 1000, a limit at least 1", hint=_HINT)
+    return key

@@ -1,0 +1,320 @@
+"""The sockets that a server listens on, and uvicorn on them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import uvicorn
+import uvicorn.config
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
+
+from gptrs.api import BackendError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_serve.connections import http_protocol
+from gptrs_serve.problems import RequestError, route_path
+
+_IDLE_S: Final = 30
+_LOST_S: Final = 2
+"""Time that answers have to tell that they failed, once nothing can be answered."""
+_TOLD_S: Final = 1
+"""Time that answers have to tell that they were cut short."""
+_AGAIN_S: Final = 60
+"""How often a lack is told of."""
+_LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ABANDON_S: Final = 60
+"""Time that the engine has to end after that."""
+_BACKLOG: Final = 2048
+_LOADING_S: Final = 1.0
+_SWITCH_S: Final = 0.0002
+"""How long the engine waits at most until the thread of the connections lets it go on."""
+_MOST_HEADER_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a server speaks: its TLS files, the path at which a proxy has it, its socket."""
+
+    certificate: Path | None = None
+    private_key: Path | None = None
+    root_path: str = ""
+    socket_file: Path | None = None
+    """Removed at the end."""
+    hang_up: Callable[[], None] | None = None
+    """Called on SIGHUP."""
+
+
+def new_listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; UsageError if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol stated, asyncio switches off the wait of small packets for each other.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)  # clients that come before the server runs wait
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"{host} port {port} cannot be listened on: {error.strerror or error}",
+            hint="give another --port or --host",
+        ) from error
+    return listener
+
+
+def new_unix_listener(path: Path) -> socket.socket:
+    """Return a socket in the file system that listens, for this user and group alone.
+
+    A file that an earlier server left is replaced; UsageError if one listens, or for another file.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(os.fspath(path)) == 0:
+                    raise UsageError(f"--uds: another server listens on `{path}`")
+            path.unlink()
+        before = os.umask(0o117)
+        try:
+            listener.bind(os.fspath(path))
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+    except (OSError, UsageError) as error:
+        listener.close()
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"--uds: `{path}` cannot be listened on: {error.strerror or error}",
+            hint="give the path of a file that does not exist, of at most 100 characters",
+        ) from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Ends, too, when `lost` says why nothing can be answered any more.
+
+    Signals are handed on when the loop has ended: one that ends the process from within leaves
+    answers that were not told so, and what Ctrl-C raises there is logged as an error.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        lost: Callable[[], str | None],
+        wire: Wire,
+    ) -> None:
+        super().__init__(config)
+        self._lost = lost
+        self._wire = wire
+        self._abandon: threading.Timer | None = None
+
+    @override
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer until the end; a process that came to it goes on."""
+        try:
+            with super().capture_signals():
+                try:
+                    super().run(sockets)
+                finally:  # the signal that ends the process comes again after this
+                    if self._wire.socket_file is not None:
+                        self._wire.socket_file.unlink(missing_ok=True)
+        finally:
+            if self._abandon is not None:
+                self._abandon.cancel()
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to `run`, which the loop is within."""
+        yield
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen; a lack of open files is told in one line a minute."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_LoopErrors().told)
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._wire.hang_up is not None and is_main and hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, self._wire.hang_up)
+        await super().startup(sockets)
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close everything, after a second Ctrl-C at once; what is cut short is told so."""
+        await super().shutdown(sockets)
+        tasks = list(self.server_state.tasks)
+        if self.force_exit:
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_TOLD_S)
+        if self.force_exit:
+            await self.lifespan.shutdown()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end; asked ten times a second."""
+        reason = self._lost()
+        if reason is None:
+            return await super().on_tick(counter)
+        # What runs on all processes fails soon, or waits for ever.
+        self.config.timeout_graceful_shutdown = _LOST_S
+        self._abandon = threading.Timer(_ABANDON_S, _abandon, [reason])
+        self._abandon.daemon = True
+        self._abandon.start()
+        return True
+
+
+class _LoopErrors:
+    """Tells what goes wrong in the event loop.
+
+    Of connections that cannot be taken for a lack of open files asyncio tells up to 2,048 times a
+    second, with a traceback each.
+    """
+
+    def __init__(self) -> None:
+        self._told_at = -math.inf
+
+    def told(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell of an error; what is no lack of files or memory as asyncio does."""
+        error = context.get("exception")
+        if "._start_serving(" in context["message"]:  # it tries again, on a socket closed meanwhile
+            return
+        if not (isinstance(error, OSError) and error.errno in _LACKS):
+            loop.default_exception_handler(context)
+            return
+        now = loop.time()
+        if now - self._told_at >= _AGAIN_S:
+            self._told_at = now
+            text = f"warning: connections wait: {error.strerror}; `ulimit -n` allows more files"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _allow_files() -> None:
+    """Let this process open as many files, and so connections, as the system lets it."""
+    try:
+        resource = import_module("resource")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ImportError, OSError, ValueError):  # none there, or the limit of macOS is lower yet
+        return
+
+
+def _abandon(reason: str) -> None:
+    """End this process, in which some run waits for one that is gone."""
+    print(
+        f"error: {reason}; a run still waits for it, and is given up", file=sys.stderr, flush=True
+    )
+    os._exit(BackendError.exit_code)
+
+
+def run_app(
+    app: ASGIApp,
+    listener: socket.socket,
+    drain_seconds: int,
+    lost: Callable[[], str | None],
+    wire: Wire | None = None,
+) -> None:
+    """Answer until told to stop; answers then have `drain_seconds`.
+
+    BackendError when `lost` gives a reason: nothing can be answered any more.
+    """
+    wire = wire or Wire()
+    sys.setswitchinterval(_SWITCH_S)
+    _allow_files()
+    config = _config(app, wire, drain_seconds, "on")
+    _Server(config, lost, wire).run(sockets=[listener])
+    reason = lost()
+    if reason is not None:
+        raise BackendError(reason, hint="start the server again, and all processes of the model")
+
+
+def _config(app: ASGIApp, wire: Wire, drain_seconds: int, lifespan: Literal["on", "off"]) -> Any:
+    """Return the settings of uvicorn; UsageError for files that are no certificate and key."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=drain_seconds,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        http=http_protocol(),
+        ws="none",
+        lifespan=lifespan,
+        root_path=wire.root_path,
+        ssl_certfile=wire.certificate,
+        ssl_keyfile=wire.private_key,
+        log_config=None if _logs_as_json() else uvicorn.config.LOGGING_CONFIG,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        problem = error.strerror or str(error)
+        raise UsageError(
+            f"--ssl-certfile and --ssl-keyfile cannot be used: {problem}",
+            hint="give a certificate and its private key in PEM, without a password",
+        ) from error
+    return config
+
+
+def _logs_as_json() -> bool:
+    """Return whether `json_log` has set up the loggers, which uvicorn must leave alone then."""
+    return bool(logging.getLogger("uvicorn").handlers)
+
+
+@contextmanager
+def answering_meanwhile(listener: socket.socket, wire: Wire) -> Generator[None]:
+    """Answer that models are being loaded, in a thread, while this scope lasts.
+
+    It begins after a second: most loads are shorter. Connections that wait then, and later ones,
+    get a 503 with `Retry-After`; `/health` gets a 200, as the process lives.
+    """
+    server = uvicorn.Server(_config(_loading, wire, 1, "off"))
+    thread = threading.Thread(
+        target=lambda: server.run(sockets=[listener.dup()]), name="gptrs-loading", daemon=True
+    )
+    started = threading.Event()
+
+    def start() -> None:
+        started.set()
+        thread.start()
+
+    timer = threading.Timer(_LOADING_S, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if started.is_set():
+            server.should_exit = True
+            thread.join()
+
+
+async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "http":
+        return
+    if route_path(scope) == "/health":
+        response: Response = JSONResponse({"status": "loading"})
+    else:
+        told = "the models are being loaded: try again later"
+        response = RequestError(told, status=503, code="not_ready").response()
+    await response(scope, receive, send)

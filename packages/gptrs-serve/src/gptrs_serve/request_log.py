@@ -1,0 +1,191 @@
+"""Each request on its way through the server: its id, its line in the log, its count."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import field
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
+
+from gptrs.quick_dataclass import dataclass
+
+LogFormat = Literal["text", "json"]
+_GIVEN_ID: Final = re.compile(r"[!-~]{1,128}")
+"""An id that a client or a proxy gives: what may stand in a log and in a header."""
+_OTHER: Final = "other"
+"""The path in the counts of requests for paths that there are not: anyone can make those up."""
+_ACCESS: Final = logging.getLogger("gptrs.access")
+
+
+@dataclass()
+class RequestFacts:
+    """A request, and facts about it for the log."""
+
+    id: str
+    client: str
+    facts: dict[str, object] = field(default_factory=dict)
+    """What routes add: the model, tokens read and written."""
+
+
+_current: ContextVar[RequestFacts | None] = ContextVar("gptrs_request", default=None)
+
+
+def request_id() -> str:
+    """Return the id of the request that this task answers, a new one outside of any."""
+    request = _current.get()
+    return secrets.token_hex(8) if request is None else request.id
+
+
+def note_facts(**facts: object) -> None:
+    """Add to what the log says of the request; numbers are added up."""
+    request = _current.get()
+    if request is None:
+        return
+    for name, value in facts.items():
+        before = request.facts.get(name)
+        if isinstance(before, int) and isinstance(value, int):
+            request.facts[name] = before + value
+        else:
+            request.facts[name] = value
+
+
+class RequestLog:
+    """Gives each request an id, counts it by path and status, and logs it where that is asked for.
+
+    The id is that of `X-Request-Id` if the client sends one, and is in the headers of the answer.
+    The outermost layer: requests without a key, and for paths that there are not, count as well.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        answered: Callable[[str, int], None],
+        path_of: Callable[[Scope], str | None],
+        logs: bool,
+    ) -> None:
+        self._app = app
+        self._answered = answered
+        self._path_of = path_of
+        self._logs = logs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        client = scope.get("client")
+        request = RequestFacts(
+            given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8),
+            str(client[0]) if client else "",
+        )
+        token = _current.set(request)
+        began = time.perf_counter()
+        status = [0]
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request.id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            _current.reset(token)
+            self._answered(self._path_of(scope) or _OTHER, status[0])
+            if self._logs:
+                self._log(scope, request, status[0], time.perf_counter() - began)
+
+    def _log(self, scope: Scope, request: RequestFacts, status: int, seconds: float) -> None:
+        facts: dict[str, object] = {
+            "client": request.client,
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(seconds, 6),
+            **request.facts,
+            "request_id": request.id,
+        }
+        shown = [_printable(value) for value in list(facts.values())[:4]]
+        rest = [f"{name}={_printable(value)}" for name, value in (request.facts.items())]
+        line = " ".join([_now(), *shown, f"{seconds:.3f}s", *rest, f"id={request.id}"])
+        _ACCESS.info("%s", line, extra={"facts": {"message": "request", **facts}})
+
+
+# The log for machines. People read the lines that the command line writes.
+
+
+class _JsonLines(logging.Formatter):
+    """An object a line: time, level, message, the facts of a request, the error with its cause."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        event: dict[str, object] = {
+            "time": _iso(record.created),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            event["error"] = type(error).__name__
+            event["error_message"] = str(error)
+            event["causes"] = [f"{type(each).__name__}: {each}" for each in _causes(error)]
+            event["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(event, default=str)
+
+
+def _now() -> str:
+    return _iso(time.time())
+
+
+def _iso(seconds: float) -> str:
+    """Return a moment in UTC as RFC 3339 has it."""
+    made = datetime.fromtimestamp(seconds, UTC)
+    return made.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _printable(value: object) -> str:
+    """Return a value on one line: a path or a name of a client may hold anything."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and text else json.dumps(text)
+
+
+def _causes(error: BaseException) -> Iterable[BaseException]:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+@contextmanager
+def json_log() -> Generator[None]:
+    """Write what gptrs and uvicorn log as JSON in this scope, an object a line."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines())
+    before: list[tuple[logging.Logger, list[logging.Handler], int, bool]] = []
+    for name, level in (("gptrs", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        before.append((logger, list(logger.handlers), logger.level, logger.propagate))
+        logger.handlers[:] = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, handlers, level, propagate in before:
+            logger.handlers[:] = handlers
+            logger.setLevel(level)
+            logger.propagate = propagate
