@@ -104,13 +104,6 @@ def test_what_has_no_elements_is_equal_to_no_tensor():
     assert (x != "x") is True
 
 
-def test_an_array_is_not_compared_in_silence():
-    with pytest.raises(UsageError, match="`equal` takes tensors and numbers, got `ndarray`"):
-        gptrs.tensor(X) == X  # noqa: B015
-    with pytest.raises(UsageError, match="`add` takes tensors and numbers, got `ndarray`"):
-        X + gptrs.tensor(X)
-
-
 METHODS = [
     name
     for name, member in inspect.getmembers(Methods, inspect.isfunction)
@@ -193,3 +186,20 @@ def test_rows_can_be_unpacked():
     first, second = gptrs.tensor(X)
     _same(first, X[0])
     _same(second, X[1])
+
+
+@pytest.mark.parametrize("operator", FLOAT_OPERATORS, ids=str)
+def test_operators_take_arrays_on_either_side(operator):
+    function, x = FLOAT_OPERATORS[operator], gptrs.tensor(X)
+    np.testing.assert_array_equal(function(x, Y).numpy(), function(x, gptrs.tensor(Y)).numpy())
+    np.testing.assert_array_equal(function(X, x[0]).numpy(), function(x, x[0]).numpy())
+
+
+def test_products_take_arrays_on_either_side():
+    x = gptrs.tensor(X)
+    np.testing.assert_allclose((x @ Y).numpy(), X @ Y)
+    np.testing.assert_allclose((Y @ x.T).numpy(), Y @ X.T)
+    with pytest.raises(UsageError, match="element type"):
+        _ = x + X.astype(np.float64)
+    with pytest.raises(UsageError, match="`matmul` takes a tensor as `rhs`, got `list`"):
+        _ = x @ [1.0]

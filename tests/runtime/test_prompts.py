@@ -101,7 +101,10 @@ def test_wrong_options_are_refused(model, fields, message):
 
 
 def test_what_users_hold_says_what_it_is(model):
-    assert repr(model) == "<LoadedModel tiny: gpt2 on ref; causal_lm, hidden_states>"
+    assert repr(model) == (
+        "<LoadedModel tiny: gpt2 on ref, 37.1 k parameters f32, context 64;"
+        " causal_lm, hidden_states>"
+    )
     assert repr(model.tokenizer) == "<TextTokenizer of tokenizer.json: 300 tokens>"
     assert repr(model.weights).endswith("/tiny/model.safetensors: 28 tensors in 1 file>")
     text = gptrs.stream(model, [5], max_tokens=2, ignore_eos=True)

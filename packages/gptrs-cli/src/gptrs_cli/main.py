@@ -71,7 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings_as_lines(), interrupts_arrive():
             return _run(command, arguments, settings)
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
+    except SystemExit as end:
+        # How typer ends once it has shown or installed the completion of a shell.
+        if end.code in (None, 0):
+            return 0
+        return report(end, as_json="--json" in arguments, debug="--debug" in arguments)
+    except (Exception, KeyboardInterrupt) as error:
         # An error may come before these options were parsed.
         as_json = settings.json or "--json" in arguments
         return report(error, as_json=as_json, debug=settings.debug or "--debug" in arguments)

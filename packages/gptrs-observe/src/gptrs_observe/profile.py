@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import threading
 import time
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from datetime import UTC, datetime
 from math import prod
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -29,11 +31,17 @@ from gptrs.capture.events import (
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
+from gptrs.lazy_module import lazy_module
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import clipped
+from gptrs.quoting import clipped, counted
 from gptrs.spans import Span, spans_told
 from gptrs_observe.dump_records import choice_fields
 from gptrs_observe.timeline import Interval, Kind, Timeline
+
+if TYPE_CHECKING:
+    from gptrs_observe.profile_report import page as report
+else:  # the report reads profiles
+    report = lazy_module("gptrs_observe.profile_report.page")
 
 # The bytes that a program takes from its caller, by role, at the sizes of its runs.
 
@@ -206,6 +214,22 @@ class Profile(ExecutionTraceSink):
     def end(self) -> None:
         """Stop the clock."""
         self._ended = time.perf_counter()
+
+    def __repr__(self) -> str:
+        ran = [program for program in self.programs.values() if program.runs]
+        runs = sum(program.runs for program in ran)
+        return (
+            f"<Profile of {self.seconds:.3g} s: {counted(len(ran), 'program')},"
+            f" {counted(runs, 'run')}; print(profile.table()) lists kernels>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook, in a frame of its own."""
+        page = report.report_page(self, None)
+        return (
+            f'<iframe srcdoc="{html.escape(page)}" style="width: 100%; height: 36em; border: 0"'
+            ' sandbox="allow-scripts" title="profile"></iframe>'
+        )
 
     @property
     def programs(self) -> Mapping[int, ProgramProfile]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +15,6 @@ import numpy as np
 
 from gptrs.backend.contract import (
     Backend,
-    Precision,
 )
 from gptrs.checkpoint.adapter_config import LowRankAdapter
 from gptrs.checkpoint.param_source import ParamSource, StoredTensor
@@ -36,7 +37,7 @@ from gptrs_runtime.input_checks import require_images, require_known_tokens
 from gptrs_runtime.running_model import RunningModel, model_factory
 from gptrs_runtime.sources.model_folder import MODULES, ends_in_logits
 from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
-from gptrs_runtime.text_batches import Prompt, checked_prompt
+from gptrs_runtime.text_batches import Prompt, checked_prompt, shown_count
 from gptrs_runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 
 if TYPE_CHECKING:
@@ -120,7 +121,22 @@ class LoadedModel(CapableModel):
 
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"
-        return f"<LoadedModel {self.name}: {self.kind} on {self.backend.name}; {can}>"
+        facts = ", ".join([f"{self.kind} on {self.backend.name}", *self._size()])
+        return f"<LoadedModel {self.name}: {facts}; {can}>"
+
+    def _size(self) -> list[str]:
+        """Return the number of its parameters with their types, and the length of its context."""
+        types = [self.weights.type_of(name) for name in self.weights.names()]
+        sizes = Counter[str]()
+        for type_ in types:
+            sizes[type_.dtype.name] += math.prod(type_.shape)
+        found: list[str] = []
+        if sizes:
+            dtypes = "/".join(dtype for dtype, _ in sizes.most_common(2))
+            found.append(f"{shown_count(sizes.total())} parameters {dtypes}")
+        if "causal_lm" in self.capabilities:
+            found.append(f"context {self.causal_lm().context_length}")
+        return found
 
     def with_adapter(self, path: str | Path, name: str | None = None) -> LoadedModel:
         """Return this model as a LoRA adapter in a folder changes it, called `name`.
@@ -164,8 +180,9 @@ class LoadedModel(CapableModel):
         return RunningModel(module, self.kind, self.files.weights, self.overrides)
 
     @property
-    def precision(self) -> Precision:
-        """Return the precision of products; `int8` applies only to quantized weights."""
+    def precision(self) -> str:
+        """The precision of products, f32, bf16 or int8; int8 applies only to quantized weights."""
+        # Not `Precision`: at an alias of a Literal jedi 0.20 completes nothing of a model at all.
         return self.backend.precision
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:

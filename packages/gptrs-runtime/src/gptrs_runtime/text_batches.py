@@ -162,6 +162,14 @@ def shown_bytes(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
+def shown_count(count: int) -> str:
+    """Return a number of things with three digits and a word: 124 M."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)
+
+
 # Prompts as users write them: text, tokens, or the messages of a conversation.
 
 

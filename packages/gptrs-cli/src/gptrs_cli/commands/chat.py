@@ -398,11 +398,20 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
                 continue
             answer = _answer(session, commands, text, strict=not on_terminal)
             commands.last = answer or commands.last
-            if answer is not None and commands.stats:
-                note(figures(answer, model))
+            if answer is not None:
+                _note(answer, commands)
             if on_terminal:
                 print(flush=True)
     return 0
+
+
+def _note(answer: Generation, commands: ChatCommands) -> None:
+    """Show the figures of an answer if they are wanted, and that it was cut."""
+    if commands.stats:
+        note(figures(answer, commands.model))
+    elif answer.finish_reason == "length":
+        count = counted(len(answer.token_ids), "token")
+        note(f"the answer was cut after {count}: `--max-tokens N` allows more")
 
 
 def _answer(

@@ -152,6 +152,8 @@ def figures(result: Generation, model: LoadedModel) -> str:
     decoded = f"{counted(len(result.token_ids), 'new token')}"
     if timings.decode_tokens_per_s is not None:
         decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
+    if result.finish_reason == "length":
+        decoded += ", cut there (--max-tokens)"
     if result.guesses is not None and result.guesses.proposed:
         decoded += f", {result.guesses.accepted} of {result.guesses.proposed} guessed ones right"
     parts += [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, structs
 from msgspec.structs import replace
 
-from gptrs.errors import NoTokenError, UsageError
+from gptrs.errors import ModelError, NoTokenError, UsageError
 from gptrs.lazy_module import lazy_module
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
@@ -165,6 +166,7 @@ class _Work:
         else:
             note(figures(result, self._model))
             self._note_cut([result])
+            self._note_silence(result)
         return interrupted
 
     def print_several(self) -> bool:
@@ -268,6 +270,14 @@ class _Work:
         """Say that a text ended before it had the form that was asked for."""
         if self._request.form.given and any(made.finish_reason == "length" for made in results):
             note("a text was cut before its form was whole: raise --max-tokens")
+
+    def _note_silence(self, result: Generation) -> None:
+        """Say what to try where a model that was tuned to chat has nothing to say to a prompt."""
+        asked = self._request.prompt.chat or self._request.form.given
+        if not asked and result.finish_reason == "eos" and not result.text.strip():
+            with suppress(ModelError):
+                self._model.chat_template()
+                note("the model ended its text at once; it was tuned to chat: try --chat")
 
     def _name_default(self, page: Page) -> None:
         """Say on standard error what is continued, where the text alone goes to a pipe."""

@@ -328,7 +328,7 @@ def _flat(arguments: Sequence[int | Sequence[int]]) -> list[int]:
 
 
 class Operators:
-    """Mixin: Python's operators; the other operand is a tensor or a number.
+    """Mixin: Python's operators; the other operand is a tensor, a NumPy array or a number.
 
     `==` compares elements, so compare tensors themselves by `is`; they hash by identity.
     """
@@ -336,7 +336,7 @@ class Operators:
     __slots__ = ()
 
     __array_ufunc__ = None
-    """NumPy defers `array + tensor` to the tensor, which refuses unwrapped arrays."""
+    """NumPy defers `array + tensor` to the tensor, as it does `array @ tensor`."""
 
     def __add__(self, other: object) -> Self:
         return functional("add")(self, other)
@@ -382,6 +382,9 @@ class Operators:
 
     def __matmul__(self, other: object) -> Self:
         return functional("matmul")(self, other)
+
+    def __rmatmul__(self, other: object) -> Self:
+        return functional("matmul")(other, self)
 
     def __neg__(self) -> Self:
         return functional("neg")(self)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, cast
 
+import numpy as np
+
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -136,12 +138,14 @@ def _triangle(name: str, x: Tensor, diagonal: int, direction: Direction) -> Tens
 
 
 @functional
-def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
+def matmul(lhs: Tensor | np.ndarray, rhs: Tensor | np.ndarray) -> Tensor:
     """The matrix product by NumPy's rules: [B.., M, K] @ [B.., K, N] -> [B.., M, N].
 
     A vector on the left counts as [1, K], on the right as [K, 1], and the added axis is dropped
-    from the result. Batch dims broadcast. UsageError for scalars or when the K differ.
+    from the result. Batch dims broadcast. NumPy arrays become tensors. UsageError for scalars or
+    when the K differ.
     """
+    lhs, rhs = (Tensor.of_array(x) if isinstance(x, np.ndarray) else x for x in (lhs, rhs))
     require_same_dtype("matmul", lhs, rhs)
     if not lhs.rank or not rhs.rank or lhs.shape[-1] != rhs.shape[max(rhs.rank - 2, 0)]:
         raise UsageError(

@@ -20,6 +20,7 @@ from gptrs.functionals.operands import (
     Operand,
     axis_of,
     expand,
+    plain_or_tensor,
     require_dtype,
     require_integer,
     require_one_of,
@@ -192,6 +193,7 @@ def _require_places(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
 
 def _updates(x: Tensor, updates: Operand, shape: tuple[int, ...]) -> Tensor:
     """`updates` in the type of `x`, broadcast to the shape of the indices."""
+    updates = plain_or_tensor(updates)
     if not isinstance(updates, Tensor):
         return splat(updates, x.dtype, shape)
     require_same_dtype("scatter", x, updates)

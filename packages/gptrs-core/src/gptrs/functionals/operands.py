@@ -16,8 +16,8 @@ from gptrs.ir.size_guards import broadcast_shapes, normalize_axis
 from gptrs.quoting import joined
 
 Number = bool | int | float | complex
-Operand = Tensor | Number
-"""A tensor, or a Python number that takes the element type of the other operands."""
+Operand = Tensor | Number | np.ndarray
+"""A tensor, a NumPy array, or a Python number, which takes the element type of the others."""
 
 Axes = int | Sequence[int] | None
 """One axis, several, or all of them."""
@@ -90,9 +90,10 @@ def converted(x: Tensor, dtype: DType) -> Tensor:
 def broadcast(name: str, *operands: Operand) -> tuple[Tensor, ...]:
     """Convert operands to tensors of one element type and their broadcast shape (NumPy rules).
 
-    A number takes the element type of the tensors. UsageError when none is a tensor or the element
-    types differ, ProgramError when the shapes do not broadcast.
+    A number takes the element type of the tensors; NumPy arrays become tensors. UsageError when
+    none is a tensor or the element types differ, ProgramError when the shapes do not broadcast.
     """
+    operands = tuple(map(plain_or_tensor, operands))
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     numbers = [_number(name, operand) for operand in operands if not isinstance(operand, Tensor)]
     if not tensors:
@@ -112,11 +113,17 @@ def broadcast_pair(
     name: str, lhs: Operand, rhs: Operand, dtypes: Sequence[DType] = ALL
 ) -> tuple[Tensor, Tensor]:
     """`broadcast` of two operands, of one of `dtypes`."""
+    lhs, rhs = plain_or_tensor(lhs), plain_or_tensor(rhs)
     for label, operand in (("lhs", lhs), ("rhs", rhs)):
         if isinstance(operand, Tensor):
             require_dtype(name, dtypes, **{label: operand})
     left, right = broadcast(name, lhs, rhs)
     return left, right
+
+
+def plain_or_tensor(operand: Operand) -> Tensor | Number:
+    """Return a NumPy array as a tensor, and any other operand as it is."""
+    return Tensor.of_array(operand) if isinstance(operand, np.ndarray) else operand
 
 
 def _number(name: str, value: object) -> Number:

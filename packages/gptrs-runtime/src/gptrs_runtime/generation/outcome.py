@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Literal
 
 from gptrs.quick_dataclass import dataclass
@@ -41,3 +42,15 @@ class Generation:
     logprobs: tuple[TokenScores, ...] | None = None
     guesses: GuessCounts | None = None
     error: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Return the text for a notebook, with its tokens and its end below."""
+        ended = f"{self.finish_reason}: {self.error}" if self.error else self.finish_reason
+        told = f"{len(self.token_ids)} tokens, {ended}"
+        return (
+            f'<pre style="white-space: pre-wrap">{html.escape(self.text)}</pre>'
+            f"<small>{html.escape(told)}</small>"
+        )

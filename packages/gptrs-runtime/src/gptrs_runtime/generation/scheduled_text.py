@@ -65,7 +65,7 @@ class Read:
         return self.scored if self.guess is None else self.guess.tokens
 
 
-def by_priority(work: Work) -> tuple[int, int, int]:
+def by_priority(work: Work) -> tuple[int, float, int]:
     """Return the key by which texts are ordered."""
     return work.priority_key
 

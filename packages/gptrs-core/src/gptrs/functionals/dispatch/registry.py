@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast, overload
 
+import numpy as np
+
 from gptrs.capture.ports import plugin_implementations
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -121,6 +123,13 @@ def _registered_as(
     return dispatch
 
 
+_TAKES: dict[str, tuple[type, ...]] = {
+    "Tensor": (Tensor,),
+    "Tensor | np.ndarray": (Tensor, np.ndarray),
+}
+"""What a parameter takes, by its annotation."""
+
+
 def _foreign_operand(
     portable: Callable[..., object], args: Arguments, kwargs: Keywords
 ) -> UsageError | None:
@@ -132,7 +141,8 @@ def _foreign_operand(
         return None
     for label, value in given.items():
         wanted = signature.parameters[label].annotation
-        if wanted == "Tensor" and not isinstance(value, Tensor):
+        takes = _TAKES.get(str(wanted))
+        if takes is not None and not isinstance(value, takes):
             return UsageError(
                 f"`{portable.__name__}` takes a tensor as `{label}`, got `{type(value).__name__}`",
                 hint="wrap it with `gptrs.tensor`",
