@@ -151,7 +151,7 @@ def test_commands_and_messages_of_several_lines(model, tmp_path):
             return terminal.wait_for(answer)
 
         said("/help", "/load FILE")
-        said("/stats", "nothing was answered yet")
+        said("/stats", "there is no answer yet")
         said("/system Be brief.", "a new conversation with this system message")
         said("the \\\rcat", "\n")
         said("/stats", "3 new tokens")

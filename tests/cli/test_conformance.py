@@ -52,7 +52,7 @@ def test_the_table_says_what_is_claimed(gptrs, monkeypatch: pytest.MonkeyPatch) 
     found = gptrs(*words)
     lines = found.out.splitlines()
     assert found.code == 1  # smoke: what is refused is not passed
-    assert lines.pop().startswith("not a pass: some of it is refused; `--claimed` judges only")
+    assert lines.pop().startswith("not a pass, since some of it is refused; `--claimed` judges only")
     assert gptrs(*words, "--claimed").code == 0
     assert lines[0].split() == ["OP", "PASS", "FAIL", "REFUSED"]
     assert "integers" in lines[1]
@@ -148,7 +148,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("{", "is no JSON"), ("[]", "is no report of the kit")],
+    [(None, "cannot be read"), ("{", "is no JSON"), ("[]", "is not a report of the kit")],
 )
 def test_files_that_are_no_reports(gptrs, tmp_path, content: str | None, message: str) -> None:
     file, page = tmp_path / "x.json", tmp_path / "x.html"

@@ -83,7 +83,7 @@ def test_text_has_a_mark_for_each_check(gptrs, quick_startup):
     assert result.code == 0
     lines = result.out.splitlines()
     assert lines[-1].startswith(
-        ("Everything that gptrs needs", "Nothing is broken; a line with `!`")
+        ("Everything that gptrs needs", "Nothing is broken; lines with `!`")
     )
     assert all(line[0] in "✓! " for line in lines[:-2])
 

@@ -320,7 +320,7 @@ def test_a_bad_line_stops_before_any_work(run, prompts, tmp_path, line, message)
 def test_files_of_other_kinds_are_left_alone(run, prompts, tmp_path):
     out = tmp_path / "results.jsonl"
     for content, message in {
-        b"hello\nworld\n": "line 1 of .* other things than results",
+        b"hello\nworld\n": "line 1 of .* lines that are not results",
         b'{"a": 1}\n': "is no result: it has no `id`",
         b'{"id": 1, "model": "other"}\n': "a result of the model `'other'`, not of `tiny`",
     }.items():

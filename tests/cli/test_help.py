@@ -46,7 +46,7 @@ def test_the_help_of_each_command_fits(gptrs, command):
 
 
 def test_shared_options_are_explained_once(gptrs):
-    explained = "Keep at most this much of the weights"
+    explained = "Limit the memory of the weights"
     assert explained in " ".join(gptrs("--help").out.split())
     for command in ("generate", "forward", "trace", "embed", "validate", "bench generate"):
         shown = " ".join(gptrs(*command.split(), "--help").out.split())

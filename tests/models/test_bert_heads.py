@@ -162,5 +162,5 @@ def test_the_number_of_classes():
     assert labels_of({"id2label": {"0": "a", "1": "b", "2": "c"}}) == 3
     assert labels_of({"num_labels": 5}) == 5
     assert labels_of({}) == 2
-    with pytest.raises(ModelError, match="must tell its classes"):
+    with pytest.raises(ModelError, match="needs its classes"):
         labels_of({"id2label": []})

@@ -108,7 +108,7 @@ def test_heads_that_are_not_supported(tmp_path, caplog):
         max_position_embeddings=20, word_embed_proj_dim=8,
     )  # fmt: skip
     transformers.OPTForSequenceClassification(config).save_pretrained(tmp_path / "opt")
-    with pytest.raises(ModelError, match="may name no head where embeddings have another width"):
+    with pytest.raises(ModelError, match="may name no head if embeddings have another width"):
         gptrs.load_model(tmp_path / "opt", backend="ref")
     small = {**SIZES, "num_key_value_heads": 3}
     theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small))

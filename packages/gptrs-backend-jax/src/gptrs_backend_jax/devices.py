@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from gptrs.api import BackendError, UsageError
 from gptrs.api.backends import BackendSettings, DeviceInfo, ProcessGroup, granted_cpus
 from gptrs_backend_jax.client import Device, every_device, join_processes, local_devices
+from gptrs_backend_jax.environment import PLATFORM, THREADS
 from gptrs_backend_jax.grid import Grid
-from gptrs_backend_jax.plugin import VARIABLE
 
-_THREADS_VARIABLE = "NPROC"
-"""XLA reads the number of its threads from it when its CPU client starts."""
 _CPU_OPTIONS: Mapping[str, bool | str] = {
     # Only products are left to the library YNN, which halves their time. With its fusions of sums,
     # too, jaxlib 0.10.2 gives wrong sums of products of broadcast operands: a depthwise convolution
@@ -43,7 +41,7 @@ def chosen_device(settings: BackendSettings) -> Device:
     hint, if the platform is missing, UsageError for a device number that it does not have.
     """
     asked, _, number = (settings.device or "").partition(":")
-    platform = asked or os.environ.get(VARIABLE) or None
+    platform = asked or os.environ.get(PLATFORM) or None
     found = _devices_of(platform, settings.threads)
     if not number:
         return found[0]
@@ -135,7 +133,7 @@ def ignored_settings(settings: BackendSettings, device: Device) -> list[str]:
         return []
     if device.platform != "cpu":
         return [f"`threads` are for CPUs and do not count on `{device.platform}`"]
-    before = os.environ.get(_THREADS_VARIABLE) if first is None else first
+    before = os.environ.get(THREADS) if first is None else first
     known = f"{before} threads" if before else "threads of its own choice"
     return [f"XLA has {known}, fixed when it started in this process; {threads} are not used"]
 
@@ -144,7 +142,7 @@ def parallelism(device: Device) -> str:
     """Return what XLA divides its work by on a CPU, in words that differ where it may."""
     if device.platform != "cpu":
         return ""
-    threads = os.environ.get(_THREADS_VARIABLE), _started.get("cpu")
+    threads = os.environ.get(THREADS), _started.get("cpu")
     return f"{threads} of {granted_cpus()}"
 
 
@@ -156,23 +154,23 @@ def _devices_of(platform: str | None, threads: int | None) -> Sequence[Device]:
         asked = f" `{platform}`" if platform else ""
         raise BackendError(
             f"JAX has no platform{asked} here: {str(error).splitlines()[0]}",
-            hint=f"set {VARIABLE}=cpu, or install JAX for your device: pip install 'jax[cuda13]'",
+            hint=f"set {PLATFORM}=cpu, or install JAX for your device: pip install 'jax[cuda13]'",
         ) from error
-    has_own = _THREADS_VARIABLE in os.environ
+    has_own = THREADS in os.environ
     _started.setdefault(found[0].platform, None if has_own else threads)
     return found
 
 
 @contextmanager
 def _threads_of_cpu(threads: int | None) -> Generator[None]:
-    before = os.environ.get(_THREADS_VARIABLE)
+    before = os.environ.get(THREADS)
     if threads is not None and before is None:
-        os.environ[_THREADS_VARIABLE] = str(threads)
+        os.environ[THREADS] = str(threads)
     try:
         yield
     finally:
         if threads is not None and before is None:
-            del os.environ[_THREADS_VARIABLE]
+            del os.environ[THREADS]
 
 
 def compiler_options(

@@ -7,10 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gptrs.api import BackendPlugin
-
-VARIABLE = "GPTRS_JAX_PLATFORM"
-"""The platform to run on, as JAX calls it: cpu, gpu, cuda, rocm, tpu; unset leaves it to JAX."""
-
+from gptrs_backend_jax.environment import PLATFORM
 
 _DEVICES = {
     "/dev/nvidiactl": ("jax_cuda12_plugin", "jax_cuda13_plugin"),
@@ -18,15 +15,15 @@ _DEVICES = {
     "/dev/accel0": ("libtpu",),
     "/dev/vfio/0": ("libtpu",),
 }
-"""The device file that a driver makes, and the packages of JAX that can use it."""
+"""The device file of a driver, and the packages of JAX that can use it."""
 
 
 def has_accelerator() -> bool:
-    """Whether there is a device file of an accelerator, and the package of JAX for it.
+    """Return whether there is a device file of an accelerator, and a package of JAX for it.
 
-    Never where `GPTRS_JAX_PLATFORM`, or JAX's own `JAX_PLATFORMS`, asks for the CPU.
+    False if `GPTRS_JAX_PLATFORM`, or JAX's own `JAX_PLATFORMS`, asks for the CPU.
     """
-    asked = os.environ.get(VARIABLE) or os.environ.get("JAX_PLATFORMS", "")
+    asked = os.environ.get(PLATFORM) or os.environ.get("JAX_PLATFORMS", "")
     if asked.split(",")[0] == "cpu":
         return False
     return any(
@@ -38,7 +35,7 @@ def has_accelerator() -> bool:
 PLUGIN = BackendPlugin(
     name="jax",
     summary="JAX/XLA: a whole program as one compiled function, for GPUs, TPUs and CPUs",
-    # On a CPU the numba backend (50) is the default, where a device is found this one.
+    # On a CPU, numba (50) is the default; with a device, JAX.
     priority=60 if has_accelerator() else 20,
     takes=("device", "options", "mesh", "processes"),
     factory="gptrs_backend_jax.creation:create",

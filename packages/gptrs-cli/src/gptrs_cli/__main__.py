@@ -1,6 +1,6 @@
-"""Starts the command line as `python -m gptrs_cli`; an interrupt meanwhile shows no traceback.
+"""Entry point of `python -m gptrs_cli`; an interrupt while it starts shows no traceback.
 
-Standard streams that are closed are opened first: else the next file would take their place.
+Closed standard streams are opened first: otherwise the next file would get their descriptors.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from gptrs_cli.terminal.interrupts import forget_interrupt, interrupts_end_with_
 _INTERRUPTED = 130
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 _IDLE_CYCLES = "20"
-"""The logarithm of the cycles that idle threads of NumPy's OpenBLAS wait before they sleep.
-
-By default they take a processor for 0.05 seconds each, from the import of NumPy on.
+"""Log2 of the cycles that idle threads of NumPy's OpenBLAS spin before they sleep. By default, each
+keeps a processor busy for 0.05 seconds after NumPy is imported.
 """
 
 
 def main() -> int:
-    """Import and run the command line; returns its exit code."""
-    # A start makes hundreds of thousands of objects, modules and programs; nearly all stay.
+    """Import and run the command line; return its exit code."""
+    # A start makes hundreds of thousands of objects (modules, programs) and nearly all of them live
+    # to the end: collecting earlier only costs time.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", _IDLE_CYCLES)
     _open_closed_streams()
     try:
         with interrupts_end_with_process():
             return importlib.import_module("gptrs_cli.main").main()
-    except KeyboardInterrupt:  # before `gptrs_cli.main.main` takes care of it
+    except KeyboardInterrupt:  # `gptrs_cli.main.main` handles it from here on
         forget_interrupt()
         return _INTERRUPTED
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that this process got closed, as in `gptrs ... >&-`.
+    """Open the standard streams that were closed by the caller, as in `gptrs ... >&-`.
 
-    Results that cannot be written are an error, as they are where a shell closes one of its own
-    commands; notes are not.
+    Results that cannot be written remain an error, as in commands of the shell; notes are dropped.
     """
-    # In this order: a file that is opened takes the lowest number that is free.
+    # The order matters: an opened file gets the lowest free descriptor.
     if not _is_open(0):
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if not _is_open(1):

@@ -1,4 +1,4 @@
-"""The commands of `gptrs`: built-in ones and those of plugins, each imported when it is used."""
+"""The commands of `gptrs`, built in or from plugins; each is imported when it is used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gptrs_cli.terminal.failures import is_usual_end
 
 if TYPE_CHECKING:
     from gptrs_cli import summaries
-else:  # for those who have commands of strangers: the start is quick without msgspec
+else:  # imported late: only commands of plugins need it, and msgspec slows the start
     summaries = lazy_module("gptrs_cli.summaries")
 
 HELP_GROUPS = {
@@ -35,16 +35,16 @@ HELP_GROUPS = {
     "Write plugins": ("conformance", "plugins"),
 }
 _OF_PACKAGES = {"batch": "gptrs-ray", "new": "gptrs-new", "serve": "gptrs-serve"}
-"""Commands of other distributions of gptrs."""
+"""Commands that come with other distributions of gptrs."""
 HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
-"""The built-in commands as the help lists them: what runs models first."""
+"""The built-in commands in the order of the help: those that run models come first."""
 
 
 class CommandGroup(PlainGroup):
     """The root command. Built-in commands come first; a plugin cannot replace one.
 
-    Both kinds are found by their entry points, and no command of a plugin is imported for the help:
-    a broken one says what is wrong with it when it is called by its name.
+    Both are found by entry points. The help imports no command of a plugin: a broken command
+    reports its error when it is called.
     """
 
     @override
@@ -52,7 +52,7 @@ class CommandGroup(PlainGroup):
         return [name for names in commands_by_group().values() for name in names]
 
     def grouped(self) -> dict[str, list[str]]:
-        """Return the names of commands by the titles above them in the help."""
+        """Return the names of commands by their section in the help."""
         return commands_by_group()
 
     @override
@@ -64,7 +64,7 @@ class CommandGroup(PlainGroup):
                 return LazyCommand(cmd_name, known[cmd_name], load)
         name = cmd_name.rpartition(":")[2]
         if any(record.name == name for record in manager().installed(CommandPlugin)):
-            # DISTRIBUTION:NAME; for any other one this raises the reason why it is not usable.
+            # DISTRIBUTION:NAME; for others this raises the reason why the command cannot be used.
             summary = manager().find(CommandPlugin, cmd_name).summary
             return LazyCommand(cmd_name, summary, functools.partial(_load, manager(), cmd_name))
         if cmd_name in _OF_PACKAGES:
@@ -73,12 +73,12 @@ class CommandGroup(PlainGroup):
                 f"the command `{cmd_name}` comes with `{package}`, which is not installed",
                 hint=install_own(package),
             )
-        self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
+        self.commands = dict.fromkeys(self.list_commands(ctx))  # for typer's suggestions
         return None
 
 
 def commands_by_group() -> dict[str, list[str]]:
-    """Return the names of commands by their group in the help, those of plugins at the end."""
+    """Return the names of commands by their section in the help; plugins come last."""
     own, foreign = _own(), _foreign()
     groups = {
         title: [name for name in names if name in own] for title, names in HELP_GROUPS.items()
@@ -88,7 +88,7 @@ def commands_by_group() -> dict[str, list[str]]:
 
 
 class LazyCommand(TyperCommand):
-    """A command known by its summary; `load` imports it to be run or asked for its help."""
+    """A command that is known by its summary; `load` imports it to run it or to print its help."""
 
     def __init__(self, name: str, summary: str, load: Callable[[], Any]) -> None:
         super().__init__(name, help=summary)
@@ -103,7 +103,7 @@ class LazyCommand(TyperCommand):
 
 @functools.cache
 def built_in() -> PluginManager:
-    """Return the commands of gptrs-cli, which no selection of plugins touches.
+    """Return the commands of gptrs-cli, which no selection of plugins can hide.
 
     PluginError when its entry points cannot be read.
     """
@@ -118,7 +118,7 @@ def built_in() -> PluginManager:
 
 
 def command_of(factory: Callable[..., object], name: str) -> Any:
-    """Return the command that a typer application, or a function, makes."""
+    """Return the click command of a typer application or of a function."""
     if not isinstance(factory, typer.Typer):
         app = Application(add_completion=False)
         app.command(name)(factory)
@@ -130,7 +130,7 @@ def _load(plugins: PluginManager, name: str) -> Any:
     factory = plugins.factory(CommandPlugin, name)
     try:
         command = command_of(factory, name)
-    except Exception as error:  # e.g. an application without a single command
+    except Exception as error:  # e.g. an application without commands
         raise plugins.broken(CommandPlugin, name, error) from error
     record = plugins.record(CommandPlugin, name)
     if not is_own(record.distribution):
@@ -142,9 +142,9 @@ def _load(plugins: PluginManager, name: str) -> Any:
 def _guarded(
     invoke: Callable[..., object], plugins: PluginManager, name: str
 ) -> Callable[..., object]:
-    """Return what runs the command of a stranger; what it raises becomes an error that names it.
+    """Wrap the command of a plugin: its exceptions become an error that names the plugin.
 
-    SystemExit, too: a command ends with a code by `typer.Exit`, which nothing takes for success.
+    SystemExit, too: commands are to set an exit code by `typer.Exit`.
     """
 
     def run(*arguments: Any) -> object:
@@ -165,7 +165,7 @@ def _own() -> dict[str, str]:
 
 
 def _foreign() -> dict[str, str]:
-    """Return summaries of commands of plugins; none while a strict selection refuses plugins."""
+    """Return summaries of the commands of plugins; none if a strict selection refuses plugins."""
     try:
         commands = manager().known(CommandPlugin)
     except GptrsError:

@@ -1,4 +1,4 @@
-"""The help of a command: its options in groups, and a pointer to those that all commands share."""
+"""The help of a command: its options in groups, and a pointer to the shared ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import typer
 from typer.core import TyperGroup
 
 _ALL = "gptrs_cli.help.all"
-"""Key in the context: show the further options, too."""
+"""Key in the context: also show the further options."""
 _LONGEST_SUMMARY = 200
 FURTHER = "further: "
-"""Begins the panel of options that `--help-all` alone shows."""
+"""Prefix of panels of options that only `--help-all` shows."""
 SHARED = "shared"
 """The panel of options that `gptrs --help` explains."""
 
 
 def help_all(context: typer.Context, value: bool) -> None:
-    """Print the help with the further options, and end; the callback of `--help-all`."""
+    """Print the help with the further options, and exit; the callback of `--help-all`."""
     if value:
         context.meta[_ALL] = True
         print(context.get_help())
@@ -27,7 +27,7 @@ def help_all(context: typer.Context, value: bool) -> None:
 
 
 def write_options(command: Any, context: Any, formatter: Any) -> None:
-    """Write the options of a command in groups, those of a group of commands below these."""
+    """Write the options of a command in groups; commands of a group come first."""
     if isinstance(command, TyperGroup):
         for title, names in _groups_of(command, context).items():
             with formatter.section(title):
@@ -54,7 +54,7 @@ def write_options(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _groups_of(command: Any, context: Any) -> dict[str, list[str]]:
-    """Return the commands of a group by the titles above them."""
+    """Return the commands of a group by section."""
     grouped: Callable[[], dict[str, list[str]]] | None = getattr(command, "grouped", None)
     return grouped() if grouped else {"Commands": command.list_commands(context)}
 
@@ -89,7 +89,7 @@ def _named(records: Records) -> str:
 
 
 def _write_note(formatter: Any, title: str, text: str) -> None:
-    """Write a paragraph below a title; names of options are not broken at their hyphens."""
+    """Write a paragraph below a title; names of options are not broken at hyphens."""
     with formatter.section(title):
         indent = " " * formatter.current_indent
         lines = textwrap.wrap(text, formatter.width - len(indent), break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Loads the model of a command by its options."""
+"""Loading the model of a command by its options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = N
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
     weights = None if settings.weights is None else settings.weights.value
     precision = None if settings.precision is None else settings.precision.value
-    model_path(path)  # where there is none, that is told before a backend is made
+    model_path(path)  # a missing model is reported before a backend is created
     return load_model(
         path,
         chosen_backend(settings),
@@ -49,7 +49,7 @@ def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = N
 
 
 def chosen_backend(settings: Settings) -> Backend:
-    """Return the backend that the options ask for; raise what `get_backend` raises."""
+    """Return the backend of the options; raise what `get_backend` raises."""
     return get_backend(
         settings.backend,
         settings.threads,
@@ -61,19 +61,19 @@ def chosen_backend(settings: Settings) -> Backend:
 
 
 def adapter_of(model: LoadedModel) -> str | UnsetType:
-    """Return the folder of the adapter of a model for a result, UNSET without one."""
+    """Return the folder of a model's adapter for a result; UNSET if there is none."""
     return UNSET if model.adapter is None else str(model.adapter.path)
 
 
-# Runs programs as the shared options say: overridden, dumped, traced, profiled.
+# The shared options of runs: overrides, dumps, trace sinks, profiles.
 
 
 @contextmanager
 def observed(settings: Settings) -> Generator[Profile | None]:
-    """Scope in which functionals are overridden and programs dumped, traced and profiled as asked.
+    """Scope with the overrides, dumps, traces and profile that the options ask for.
 
-    The options are checked first. Yields the profile that is being made, for results as JSON;
-    otherwise the profile is shown, or written, in the end.
+    Options are checked first. Yields the profile, for results as JSON; otherwise the profile is
+    printed or written when the scope ends.
     """
     with _profile_folder(settings), _dumped(settings), command_line_overrides(settings.overrides):
         if not settings.profile and settings.profile_out is None:
@@ -88,12 +88,12 @@ def observed(settings: Settings) -> Generator[Profile | None]:
 
 
 def profile_of(profile: Profile | None) -> dict[str, object] | UnsetType:
-    """Return the profile in a result as JSON, UNSET where there is none."""
+    """Return the profile of a result as JSON; UNSET if there is none."""
     return UNSET if profile is None else profile_document.profile_document(profile)
 
 
 def _profile_folder(settings: Settings) -> AbstractContextManager[None]:
-    """Return the scope that has the folder of `--profile-out`, if there is one."""
+    """Return a scope with the folder of `--profile-out`, if that is given."""
     if settings.profile_out is None:
         return nullcontext()
     return profile_files.folder_made(settings.profile_out, OutputFileError)

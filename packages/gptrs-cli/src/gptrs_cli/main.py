@@ -1,4 +1,4 @@
-"""The command `gptrs`: the options before its commands, and how a run ends."""
+"""The command `gptrs`: the options before its commands, and its exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def root(
         typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Show how to begin when no command is named."""
+    """Print a first help if no command is named."""
     if context.invoked_subcommand is None:
         print(_BEGINNING.format(version=__version__))
         for title, names in commands_by_group().items():
@@ -61,7 +61,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; errors have been reported by then."""
+    """Run the command line and return the exit code; errors are reported here."""
     settings = Settings()
     arguments = sys.argv[1:] if arguments is None else arguments
     command = command_of(app, "gptrs")
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return report(end, as_json="--json" in arguments, debug="--debug" in arguments)
     except (Exception, KeyboardInterrupt) as error:
-        # An error may come before these options were parsed.
+        # An error may occur before these options are parsed.
         as_json = settings.json or "--json" in arguments
         return report(error, as_json=as_json, debug=settings.debug or "--debug" in arguments)
 
@@ -86,7 +86,7 @@ def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
     try:
         with command.make_context("gptrs", list(arguments), obj=settings) as context:
             command.invoke(context)
-    except typer.Exit as end:  # how --help and --version end, and commands with a code of their own
+    except typer.Exit as end:  # --help, --version, and commands that set an exit code
         return end.exit_code
     finally:
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""Applications of typer whose help shows groups, and whose options take plain values as they are.
+"""typer applications with grouped help, and a short cut for plain option values.
 
-typer imports pydantic to convert any value, None among them, which takes 0.1 s: as long as all of
-`gptrs --help`. What is plain here is converted without it, to what typer would make of it.
+typer imports pydantic to convert any value, even None. That takes 0.1 s, as long as all of `gptrs
+--help`. Plain values are converted here, to the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS: dict[object, re.Pattern[str]] = {
 
 
 class PlainCommand(TyperCommand):
-    """A command of plain parameters, with its options in groups."""
+    """A command with plain parameters and its options in groups."""
 
     def __init__(self, name: str | None, **more: Any) -> None:
         super().__init__(name, **more)
@@ -42,7 +42,7 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """The same for a group of commands."""
+    """A group of commands with plain parameters and its options in groups."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -58,7 +58,7 @@ class PlainGroup(TyperGroup):
 
 
 class Application(typer.Typer):
-    """An application of such commands."""
+    """A typer application of such commands."""
 
     def __init__(self, help: str | None = None, cls: type[PlainGroup] = PlainGroup, **more: Any):
         super().__init__(cls=cls, help=help, rich_markup_mode=None, **more)
@@ -69,13 +69,13 @@ class Application(typer.Typer):
 
 
 class _PlainParameters:
-    """Copies of parameters that take plain values, one each: click compares parameters."""
+    """Copies of parameters that take plain values; one each, since click compares parameters."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
 
     def of(self, parameters: list[Any]) -> list[Any]:
-        """Return the copies; typer adds parameters to a command that is made, `--help` too."""
+        """Return the copies; typer adds parameters later, such as `--help`."""
         for parameter in parameters:
             if parameter not in self._made:
                 self._made[parameter] = _plain(parameter)
@@ -110,13 +110,14 @@ class _Argument(TyperArgument):
 
 
 def _is_plain(parameter: Any, value: Any) -> bool:
-    """Return whether `_made` makes the same of a value as typer would.
+    """Return whether `_made` converts a value as typer would.
 
-    The rest is left to typer: what is malformed, out of range or missing, and choices by name.
+    Left to typer: values that are malformed, out of range or missing, and choices by name.
     """
     if value is None:
         return not parameter.required
-    described = getattr(parameter, "type_descriptor", None)  # typer without pydantic has none
+    # Typer versions without pydantic lack `type_descriptor`.
+    described = getattr(parameter, "type_descriptor", None)
     if described is None or described.parameter_info.parser is not None:
         return False
     kind, info = described.annotation, described.parameter_info
@@ -141,7 +142,7 @@ def _is_in_range(info: Any, value: Any) -> bool:
 
 
 def _is_plain_path(value: str, info: Any) -> bool:
-    """Return whether typer would take the path as it is: it is readable, or there is none."""
+    """Return whether typer would accept the path unchanged: it is readable, or does not exist."""
     checked = info.exists or info.writable or info.resolve_path or info.path_type is not None
     if checked or not (info.file_okay and info.dir_okay):
         return False

@@ -26,18 +26,14 @@ EMBED, CLASSIFY, RANK, MATCH, TAG, FILL, TRANSCRIBE, TOKENIZE, PERPLEXITY = map(
 RUN = _command("run", "Run a program, or an imported model, and print its results.", "run")
 LIST = _command("list", "List backends, models, functionals, ops, patterns or plugins.", "app")
 MODELS = _command("models", "List, fetch and remove the models on this disk.", "app")
-INSPECT = _command("inspect", "Show what is in a checkpoint, or verify a program.", "inspect")
-CONVERT = _command(
-    "convert", "Write a model in another format or type, whole or not at all.", "convert"
-)
-QUANTIZE = _command(
-    "quantize", "Write a model with quantized weights, whole or not at all.", "quantize"
-)
+INSPECT = _command("inspect", "Show the contents of a checkpoint, or verify a program.", "inspect")
+CONVERT = _command("convert", "Write a model in another format or element type.", "convert")
+QUANTIZE = _command("quantize", "Write a model with quantized weights.", "quantize")
 VALIDATE = _command(
     "validate", "Compare a model with transformers, or with another model.", "validate"
 )
-BENCH = _command("bench", "Measure a model on a backend, and the machine itself.", "app")
-CACHE = _command("cache", "Show, fill or clear what is kept on disk.", "app")
+BENCH = _command("bench", "Measure a model on a backend, and the limits of the machine.", "app")
+CACHE = _command("cache", "Show, fill or clear the caches on disk.", "app")
 DOCTOR = _command("doctor", "Check the installation: machine, versions, plugins, caches.", "doctor")
 CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")
-PLUGINS = _command("plugins", "Check a plugin as its author would.", "app")
+PLUGINS = _command("plugins", "Check a plugin that you write.", "app")

@@ -1,4 +1,4 @@
-"""One run of a model on the input of a command: load, read, run, write."""
+"""A single run of a model on the input of a command: load, read, run, write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SingleRun(Generic[Result]):
-    """A model, the input that it ran on, and what came out."""
+    """A model, its input, and the result."""
 
     model: LoadedModel
     batch: Batch
@@ -38,7 +38,7 @@ def run_once(
 ) -> SingleRun[Result]:
     """Run a model on the chosen input; write the arrays of the result to the file of `out`.
 
-    A file that cannot be written is refused before any work.
+    An unwritable file is refused before any work.
     """
     if out is not None:
         require_writable(out[0])

@@ -1,7 +1,7 @@
-"""Summaries of commands whose descriptions were read before: the help imports no plugin.
+"""Cached summaries of commands from plugins, so that the help imports no plugin.
 
-One private JSON file in the cache. An entry counts while the version of the distribution and the
-module of the description are those of then.
+A private JSON file in the cache. An entry is valid while the version of the distribution and the
+module of the description are unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def remembered(commands: Iterable[PluginRecord]) -> dict[str, str]:
-    """Return the summaries that still hold, by the name of the command."""
+    """Return the valid summaries by the name of the command."""
     kept = _load()
     found: dict[str, str] = {}
     for record in commands:
@@ -43,7 +43,7 @@ def remembered(commands: Iterable[PluginRecord]) -> dict[str, str]:
 
 
 def remember(commands: Iterable[PluginRecord]) -> None:
-    """Keep what was read for later processes, if there is a cache folder that can be written."""
+    """Save summaries for later processes, if the cache folder is writable."""
     kept = _load()
     new: dict[str, _Entry] = {}
     for record in commands:
@@ -66,7 +66,7 @@ def _identity(record: PluginRecord) -> str:
 
 
 def _entry(record: PluginRecord, file: str, summary: str) -> _Entry:
-    """Return the entry of a description as its module `file` is now."""
+    """Return an entry for a description with the present state of its module `file`."""
     try:
         found = os.stat(file)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A bar for commands that run many texts, which tells of kernels that are compiled, too."""
+"""A progress bar for commands that run many texts; it shows compiled kernels, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text_progress(model: LoadedModel, total: int, doing: str) -> Generator[Progr
 
 
 class _Bar:
-    """A bar of texts, beside which kernels are counted."""
+    """A bar of texts with a count of compiled kernels."""
 
     def __init__(self, step: StepProgress, total: int) -> None:
         self._step = step

@@ -1,4 +1,4 @@
-"""The command of a row in the table of tasks: its options, its run, and what it prints."""
+"""The command of a row in the table of tasks: its options, its run, and its output."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _GROUPS: Final[dict[str, type[TextOptions | TextInput]]] = {
     "documents": TextOptions,
     "text": TextInput,
 }
-"""Fields that several options give."""
+"""Fields that several options can give."""
 _INSTEAD: Final = {
     "texts": ("images", "`--image` and texts", "run the command twice"),
     "text": ("tokens", "a text and `--tokens`", "give one"),
 }
-"""Fields in whose place another one may be given; how an error calls both; what to do."""
+"""Alternative fields: their name in errors, and the hint."""
 _READ: Final[dict[object, Callable[[str, str], object]]] = {
     TOKENS: parse_integers,
     NUMBERS: parse_numbers,
 }
-"""Parse the values of options that are written as one text, by kind."""
+"""Parsers of option values that are written as one text, by kind."""
 
 
 class VerbRun:
-    """A task on a model: the request and, once `work` has ended, what was found."""
+    """A task on a model: the request and, after `work`, the result."""
 
     def __init__(
         self, verb: Verb, asked: Any, path: Path | None, settings: Settings, adapter: Path | None
@@ -65,12 +65,12 @@ class VerbRun:
 
     @property
     def count(self) -> int:
-        """How many images or texts are given."""
+        """The number of given images or texts."""
         names = ("images", "texts", "documents")
         return next(len(given) for name in names if (given := getattr(self.asked, name, ())))
 
     def load(self, needs: Callable[[LoadedModel], object] | None = None) -> None:
-        """Load the model and let `needs`, by default that of the verb, refuse others."""
+        """Load the model; `needs` (default: the verb's) refuses unsuitable ones."""
         with Waiting(f"loading {model_shown(self.path)}"):
             self.model = loading.loaded_model(self.path, self.settings, self._adapter)
             if needs is None:
@@ -79,7 +79,7 @@ class VerbRun:
                 needs(self.model)
 
     def work(self, progress: object, function: Callable[..., Any] | None = None) -> None:
-        """Run the function of the verb, or another one that takes the same, and time it."""
+        """Run and time the function of the verb, or another one with the same parameters."""
         started = time.perf_counter()
         asked = structs.asdict(self.asked)
         self.found = self.verb.run(
@@ -88,7 +88,7 @@ class VerbRun:
         self.seconds = time.perf_counter() - started
 
     def print_json(self, profile: Profile | None, **more: object) -> None:
-        """Print the result as JSON, with `more` fields of it."""
+        """Print the result as JSON, with the fields in `more`."""
         cut = [number for number, length in enumerate(self._lengths) if length.is_cut]
         told = {
             "model": self.model.name,
@@ -104,7 +104,7 @@ class VerbRun:
         print_result(self.verb.result_of(self.asked, self.found, **{**told, **more}))
 
     def print_table(self, told: str | None = None, more: str = "") -> None:
-        """Print the table of the verb, and below it what was done and how long it took."""
+        """Print the table of the verb, and a line about the work and its time."""
         assert self.verb.table is not None
         columns, *rows = self.verb.table(self.asked, self.found)
         print_table([str(each) for each in columns], [[*map(_cell, row)] for row in rows])
@@ -122,7 +122,7 @@ def _cell(value: object) -> str:
 
 
 def verb_command(verb: Verb, body: Callable[[VerbRun], None]) -> Callable[..., None]:
-    """Return the function of the command of a verb; `body` does what is asked and prints it."""
+    """Return the command function of a verb; `body` runs the task and prints the result."""
     request = verb.request()
     fields = option_fields(request)
 
@@ -130,7 +130,7 @@ def verb_command(verb: Verb, body: Callable[[VerbRun], None]) -> Callable[..., N
         *, settings: Settings, model: Path | None = None, adapter: Path | None = None, **given: Any
     ) -> None:
         asked: dict[str, Any] = {}
-        # Texts last: whether they are read depends on what else is given.
+        # Texts come last: other options decide whether they are read.
         for name in sorted(given, key=_GROUPS.__contains__):
             asked |= _values(fields[name], given[name], asked)
         body(VerbRun(verb, request(**asked), model, settings, adapter))
@@ -144,7 +144,7 @@ def verb_command(verb: Verb, body: Callable[[VerbRun], None]) -> Callable[..., N
 
 
 def _parameters(verb: Verb, fields: Mapping[str, OptionField]) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of a command in the order in which the help shows them."""
+    """Yield the parameters of a command in the order of the help."""
     kind, own = inspect.Parameter, inspect.Parameter.KEYWORD_ONLY
     if verb.model is None:
         yield kind("model", own, annotation=ModelOption, default=None)
@@ -166,12 +166,12 @@ def _parameters(verb: Verb, fields: Mapping[str, OptionField]) -> Iterator[inspe
 
 
 def _nested(field: OptionField) -> type[Options] | None:
-    """Return the Struct whose fields stand for a field on the command line."""
+    """Return the Struct that replaces a field by its own fields on the command line."""
     return field.type if isinstance(field.type, type) and issubclass(field.type, Options) else None
 
 
 def _values(field: OptionField, given: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of a field out of the options that give it; no entry where none does."""
+    """Return the value of a field from its options; no entry if none is given."""
     if isinstance(given, TextOptions | TextInput):
         if not field.required:
             other, both, hint = _INSTEAD[field.name]

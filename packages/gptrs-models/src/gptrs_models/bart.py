@@ -36,10 +36,10 @@ from gptrs_models.sines import Sines, counted_positions
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind in its differences from BART, and defaults of its config.
+    """The differences of a kind from BART, and the defaults of its config.
 
-    Positions are "learned" (behind two unused rows, if `two_more`), "halves" (sines, then cosines)
-    or "m2m" (the same of other frequencies, where the token of padding is not counted).
+    Positions are "learned" (after two unused rows, if `two_more`), "halves" (sines, then cosines)
+    or "m2m" (the same with other frequencies; padding tokens are not counted).
     """
 
     norm_first: bool = False
@@ -84,7 +84,7 @@ class BartConfig:
 
     @property
     def width(self) -> int:
-        """Width of all states."""
+        """Width of all hidden states."""
         return self.encoder.width
 
 
@@ -129,7 +129,7 @@ def _heads(fields: ConfigFields, name: str, width: int, default: int) -> int:
 
 
 class Embeddings(Module):
-    """Tokens and positions, normalized if the kind does that."""
+    """Embeddings of tokens and positions, normalized if the kind does that."""
 
     def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
         self.embed_tokens = tokens
@@ -163,7 +163,7 @@ class Embeddings(Module):
 
 
 def _sines(config: BartConfig) -> np.ndarray:
-    """Return the positions f32 [positions, C] of kinds that do not learn them (as fairseq's)."""
+    """Return the sinusoidal positions f32 [positions, C] of kinds that do not learn them."""
     width, count = config.width, config.max_position_embeddings
     if config.kind.positions == "m2m":
         return Sines(count + 1, config.padding, silent=config.padding).table(width)
@@ -202,7 +202,7 @@ class Decoder(Module):
     def __call__(
         self, tokens: Tensor, position: Tensor | None, caches: Sequence[DecoderCache]
     ) -> Tensor:
-        """Int [B, T] at the positions from `position` on, None: from 0 on -> [B, T, C]."""
+        """Int [B, T] at the positions from `position` on (None: from 0) -> [B, T, C]."""
         x = self.embeddings(tokens, position)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
@@ -210,7 +210,7 @@ class Decoder(Module):
 
 
 def _last_norm(config: BartConfig, params: Params) -> LayerNorm | None:
-    """Return the norm behind all layers, for kinds whose layers do not end with one."""
+    """Return the norm after all layers, for kinds whose layers do not end with one."""
     first = config.kind.norm_first
     return LayerNorm(params / "layer_norm", config.width, EPSILON) if first else None
 
@@ -243,7 +243,7 @@ class Bart(Seq2SeqModule):
         )
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
-        """Return what each layer of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""
+        """Return keys and values of sources for each layer: int, i1 [B, S] -> [B, H, S, D]."""
         return source_views(self.decoder.layers, self.encoder(tokens, mask))
 
     def decode(self, tokens: Tensor, position: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
@@ -257,12 +257,12 @@ class Bart(Seq2SeqModule):
 
 
 def stored(params: Params, names: Sequence[str]) -> Params:
-    """Return the first scope with a `weight`: which one a file has depends on who saved it."""
+    """Return the first scope with a `weight`; which one exists depends on who saved the file."""
     for name in names:
         if f"{name}.weight" in params:
             return params / name
     raise CheckpointError(
-        f"{params!r} has no embeddings, under none of {', '.join(dict.fromkeys(names))}",
+        f"{params!r} has no embeddings under any of {', '.join(dict.fromkeys(names))}",
         hint="config.json and the weights are not of one model",
     )
 
@@ -271,7 +271,7 @@ def stored(params: Params, names: Sequence[str]) -> Params:
 
 
 class WholeText(DecoderCache):
-    """Stands for the cache of a layer where all tokens of a text come at once."""
+    """Stand-in for the KV cache of a layer when all tokens of a text come at once."""
 
     def __init__(self, source: KeysValues, mask: Tensor) -> None:
         super().__init__(source, source, mask, tensor(0))
@@ -290,9 +290,9 @@ class WholeText(DecoderCache):
 
 
 class BartClassifier(TextClassifierModule):
-    """The encoder-decoder reads a text twice; the state of its last end token is scored.
+    """The encoder-decoder reads a text twice; the state of the last end token is scored.
 
-    The decoder reads it one token later, behind the token with which texts begin.
+    The decoder reads it shifted by one, after the start token.
     """
 
     capabilities = frozenset({"text_classifier"})
@@ -327,8 +327,8 @@ class BartClassifier(TextClassifierModule):
         batch, length = tokens.shape
         states = self.last_state(tokens, mask)
         ends = F.logical_and(mask, F.equal(tokens, self._end))
-        places = F.where(ends, F.reshape(F.arange(length), (1, length)), 0)
-        last = F.reshape(F.max(places, axis=1), (batch, 1, 1))
+        indices = F.where(ends, F.reshape(F.arange(length), (1, length)), 0)
+        last = F.reshape(F.max(indices, axis=1), (batch, 1, 1))
         rows = F.broadcast_to(last, (batch, 1, states.shape[2]))
         state = F.squeeze(F.gather(states, rows, axis=1), 1)
         return self.out_proj(F.tanh(self.dense(state)))
@@ -345,7 +345,7 @@ class BartClassifier(TextClassifierModule):
         return super().classify_texts(tokens, segments, mask)
 
 
-# BART and its relatives with what `architectures` of config.json tells of: texts, or classes.
+# BART and its relatives with the head that `architectures` of config.json names.
 
 
 def load(settings: Mapping[str, object], params: Params) -> Bart | BartClassifier:

@@ -22,12 +22,12 @@ from gptrs.nn import (
 )
 
 EPSILON = 1e-5
-"""Of all layer normalizations of these models."""
+"""Epsilon of all layer normalizations of these models."""
 
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """The sizes of a block; `norm_first` puts norms before its parts instead of behind them."""
+    """The sizes of a block; `norm_first` puts norms before its parts instead of after them."""
 
     width: int
     heads: int
@@ -38,7 +38,7 @@ class BlockConfig:
 
 
 class ProjectedAttention(Module):
-    """Attention with all its projections; what it attends to is up to the caller."""
+    """Attention with all its projections; the caller chooses what it attends to."""
 
     q_proj: Linear
     k_proj: Linear
@@ -47,7 +47,7 @@ class ProjectedAttention(Module):
 
     @property
     def output(self) -> Linear:
-        """The projection of what the heads found."""
+        """The output projection."""
         raise NotImplementedError
 
     def query(self, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ProjectedAttention(Module):
         return self._heads(self.q_proj(x))
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """Return what can be attended to: [B, T, C] -> twice [B, H, T, D]."""
+        """Return keys and values: [B, T, C] -> twice [B, H, T, D]."""
         return self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
 
     def merged(self, mixed: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class ProjectedAttention(Module):
 
 
 class Attention(ProjectedAttention):
-    """The attention of these models, with a bias of each projection but perhaps of the keys."""
+    """The attention of these models: every projection has a bias, that of the keys optionally."""
 
     def __init__(self, config: BlockConfig, params: Params) -> None:
         width, heads = config.width, Axis("heads", config.heads)
@@ -98,7 +98,7 @@ class FeedForward(Module):
 
 
 class ResidualLayer(Module):
-    """The common part of encoder and decoder layers: self-attention, affine layers, their norms."""
+    """The common parts of encoder and decoder layers: self-attention, affine layers, norms."""
 
     def __init__(self, config: BlockConfig, layer: Params) -> None:
         self.self_attn = Attention(config, layer / "self_attn")
@@ -108,7 +108,7 @@ class ResidualLayer(Module):
         self._norm_first = config.norm_first
 
     def added(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: LayerNorm) -> Tensor:
-        """Return `x + part(x)`, [B, T, C], with the norm before the part or behind the sum."""
+        """Return `x + part(x)`, [B, T, C], with the norm before the part or after the sum."""
         return x + part(norm(x)) if self._norm_first else norm(x + part(x))
 
 
@@ -153,5 +153,5 @@ class DecoderLayer(ResidualLayer):
 
 
 def source_views(layers: Sequence[DecoderLayer], states: Tensor) -> list[KeysValues]:
-    """Return what each layer of a decoder sees of encoded sources [B, S, C]."""
+    """Return keys and values of encoded sources [B, S, C] for each decoder layer."""
     return [layer.encoder_attn.keys_values(states) for layer in layers]

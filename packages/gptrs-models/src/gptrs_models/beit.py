@@ -1,4 +1,4 @@
-"""BEiT (Bao et al. 2021) and data2vec for images: ViTs whose scores depend on relative places."""
+"""BEiT (Bao et al. 2021) and data2vec for images: ViTs with relative position biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs.api.models import ConfigFields, Module, Params, Tensor, tensor
 from gptrs.nn import LayerNorm, class_head
 from gptrs_models.encoder_heads import architectures
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
-from gptrs_models.swin import relative_places
+from gptrs_models.swin import relative_index
 from gptrs_models.vit import (
     Embeddings,
     Layer,
@@ -28,10 +28,10 @@ from gptrs_models.vit import read_config as read_vit
 
 @dataclass(frozen=True)
 class BeitConfig:
-    """The settings of the ViT, and those that others lack.
+    """The settings of the ViT, and those that only BEiT has.
 
-    Scores have addends of each layer if they are `relative`, and others of all layers if they are
-    `shared`. A vector is the mean of the patches, or else the class token.
+    Attention scores get a bias of each layer if `relative`, and one of all layers if `shared`. A
+    vector is the mean of the patches, or else the class token.
     """
 
     vit: ViTConfig
@@ -60,8 +60,8 @@ def read_config(settings: Mapping[str, object]) -> BeitConfig:
     )
 
 
-class PlaceBias(Module):
-    """Addends of the scores of two patches by their distances, and of those of the class token."""
+class PositionBias(Module):
+    """A bias of attention scores by the distance of two patches, with rows for the class token."""
 
     def __init__(self, config: ViTConfig, params: Params) -> None:
         self._grid = config.image_size // config.patch_size
@@ -72,7 +72,7 @@ class PlaceBias(Module):
         )
 
     def __call__(self, rows: int, columns: int) -> Tensor:
-        """Return the addends for a grid of patches, [1, H, T, T]."""
+        """Return the bias of a grid of patches, [1, H, T, T]."""
         table, grid = self.table, self._grid
         if (rows, columns) != (grid, grid):
             known = F.expand_dims(F.slice_axis(table, 0, 0, self._patches), 0)
@@ -80,13 +80,13 @@ class PlaceBias(Module):
             resized = resized_positions(known, 2 * grid - 1, size, near_weights)
             rest = F.slice_axis(table, 0, self._patches, 3)
             table = F.concat([F.squeeze(resized, 0), rest], axis=0)
-        bias = F.take(table, tensor(places(rows, columns)))  # (T, T, H)
+        bias = F.take(table, tensor(pair_rows(rows, columns)))  # (T, T, H)
         return F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
 
 
-def places(rows: int, columns: int) -> np.ndarray:
-    """Return the row of the table for each pair of the class token and patches, si64 [T, T]."""
-    found = np.pad(relative_places(rows, columns), ((1, 0), (1, 0)))
+def pair_rows(rows: int, columns: int) -> np.ndarray:
+    """Return the row of the table for each pair of tokens (class token, patches), si64 [T, T]."""
+    found = np.pad(relative_index(rows, columns), ((1, 0), (1, 0)))
     patches = (2 * rows - 1) * (2 * columns - 1)
     found[0], found[1:, 0], found[0, 0] = patches, patches + 1, patches + 2
     return found
@@ -95,7 +95,7 @@ def places(rows: int, columns: int) -> np.ndarray:
 class Beit(ImageEncoder):
     """The encoder, an `ImageEmbedder` of images of any size.
 
-    A checkpoint may lack the norm of means, as those of transformers' `Data2VecVisionModel` do.
+    A checkpoint may lack the norm of means, as those of `Data2VecVisionModel` in transformers do.
     """
 
     may_lack_norm = True
@@ -108,10 +108,12 @@ class Beit(ImageEncoder):
         layers = body / "encoder" / "layer"
         self.config = config
         self.embeddings = Embeddings(vit, body / "embeddings")
-        self.bias = PlaceBias(vit, body / "encoder") if config.shared else None
+        self.bias = PositionBias(vit, body / "encoder") if config.shared else None
         self.layers = [Layer(vit, layers / index) for index in range(vit.layers)]
         self.biases = [
-            PlaceBias(vit, layers / index / "attention" / "attention") if config.relative else None
+            PositionBias(vit, layers / index / "attention" / "attention")
+            if config.relative
+            else None
             for index in range(vit.layers)
         ]
         norm = body / "pooler" / "layernorm" if config.mean else body / "layernorm"
@@ -144,7 +146,7 @@ class Beit(ImageEncoder):
 
 
 class ClassifierBeit(Beit, EncoderClassifier):
-    """The image classifier: an affine layer of the vector."""
+    """The image classifier: an affine layer on the vector."""
 
     may_lack_norm = False
 

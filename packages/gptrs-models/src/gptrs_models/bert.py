@@ -20,12 +20,12 @@ from gptrs.nn import (
 from gptrs_models.encoder_heads import Body, HeadConfig
 from gptrs_models.sines import counted_positions
 
-# The config of an encoder of the BERT family: sizes, switches, and the names of its weights.
+# The config of an encoder of the BERT family: sizes, switches, names of weights.
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of modules in a checkpoint: of the body, and of the parts of a layer below it."""
+    """Names of modules in a checkpoint: the body, and the parts of a layer below it."""
 
     body: str
     projection: str | None = None
@@ -38,22 +38,20 @@ class Names:
     down: str = "output.dense"
     norm: str = "output.LayerNorm"
     last_norm: str | None = None
-    """A norm of the last states; where there is one, the others stand before what they norm."""
+    """A final norm; layers of kinds that have it are pre-norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig(HeadConfig):
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `padding` is the token that has no position, wherever it stands; the row of position embeddings
-    behind its own is that of the first token (RoBERTa). None counts every token, from row 0 on.
-    `type_vocab_size` 0 is a kind without token types. `stored_layers` is the name of each layer
-    below the body, one after another; the same name twice is one layer that is computed twice
-    (ALBERT).
-    `segments` is how many texts of a pair are told apart, 1 for kinds whose tokenizers do not.
-    `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
-    such bias. `task_types` is how many embeddings of tasks there are; every token has that of the
-    first (ERNIE).
+    `padding` is the token that is not counted, wherever it occurs; the first token has the row of
+    position embeddings after the padding row (RoBERTa). None counts every token, from row 0 on.
+    `type_vocab_size` 0 is a kind without token types. `stored_layers` has the name of each layer
+    below the body in order; a repeated name is one layer that runs twice (ALBERT). `segments` is
+    the number of token types for the texts of a pair, 1 for kinds whose tokenizers set none.
+    `relative_buckets` is the number of distances with a bias of their own, 0 for no such bias.
+    `task_types` is the number of task embeddings; every token has the first one (ERNIE).
     """
 
     names: Names
@@ -76,7 +74,7 @@ class BertConfig(HeadConfig):
 
 
 class Norm(Module):
-    """Layer normalization, whose weights older checkpoints call `gamma` and `beta`."""
+    """Layer normalization; older checkpoints call its weights `gamma` and `beta`."""
 
     def __init__(self, config: BertConfig, params: Params, width: int) -> None:
         names = ("gamma", "beta") if "gamma" in params else ("weight", "bias")
@@ -113,7 +111,7 @@ class Embeddings(Module):
         self._padding = config.padding
 
     def __call__(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Int [B, T], and which text of a pair each token is of, all the first -> [B, T, E]."""
+        """Int [B, T], and token types (default: all 0) -> [B, T, E]."""
         x = self.word_embeddings(tokens)
         if self.token_type_embeddings is not None:
             types = self.token_type_embeddings
@@ -123,7 +121,7 @@ class Embeddings(Module):
         return self.LayerNorm(x + self._positions(tokens))
 
     def _positions(self, tokens: Tensor) -> Tensor:
-        """Return the vectors of positions, [T, E] where all texts have the same, else [B, T, E]."""
+        """Return the vectors of positions: [T, E] if all texts have the same, else [B, T, E]."""
         if self._padding is None:
             return F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])
         return self.position_embeddings(counted_positions(tokens, self._padding) + self._padding)
@@ -213,7 +211,7 @@ class Layer(Module):
 
 
 class NormsFirstLayer(Module):
-    """Attention and two affine layers, each behind a norm, added to what it began with."""
+    """Attention and two affine layers, each after a norm and added to its input."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         names, width, inner = config.names, config.hidden_size, config.intermediate_size
@@ -235,8 +233,8 @@ class NormsFirstLayer(Module):
 class RelativeBias(Module):
     """A bias of scores for each head by the distance of query and key (T5, MPNet).
 
-    Distances fall into `buckets`: half of them for keys after the query, and of each half the
-    first half for one distance each, the rest for ever more, up to 128 (Raffel et al. 2020).
+    Distances fall into `buckets`: half of them are for keys after the query. The first half of each
+    half has one distance per bucket, the rest logarithmically more, up to 128 (Raffel et al. 2020).
     """
 
     def __init__(self, config: BertConfig, params: Params) -> None:
@@ -246,8 +244,8 @@ class RelativeBias(Module):
 
     def __call__(self, length: int) -> Tensor:
         """Return the bias of a text of T tokens, [1, H, T, T]."""
-        places = F.arange(length)
-        distance = F.reshape(places, (1, length)) - F.reshape(places, (length, 1))
+        positions = F.arange(length)
+        distance = F.reshape(positions, (1, length)) - F.reshape(positions, (length, 1))
         bucket = F.take(tensor(self._table), distance + self._most)  # (T, T)
         by_head = F.transpose(self.embedding(bucket), (2, 0, 1))  # (H, T, T)
         return F.reshape(by_head, (1, *by_head.shape))
@@ -265,7 +263,7 @@ def _buckets(count: int, most: int) -> np.ndarray:
 
 
 class Encoder(Module):
-    """The layers, one after another; `layer` has each only once where several are one."""
+    """The layers in order; `layer` has a shared layer only once."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         stored = config.stored_layers
@@ -280,7 +278,7 @@ class Encoder(Module):
 
 
 class Bert(Body):
-    """The encoder, a `TextEmbedder`; the pooler is not part of it."""
+    """The encoder, a `TextEmbedder`, without the pooler."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         super().__init__(config.context_length, config.vocab_size)
@@ -322,7 +320,7 @@ class Bert(Body):
         return states
 
     def _mask(self, length: int, mask: Tensor | None) -> Tensor | None:
-        """Return the mask of attention for i1 [B, T], which is true at tokens."""
+        """Return the attention mask for i1 [B, T], which is true at tokens."""
         seen = None if mask is None else F.reshape(mask, (mask.shape[0], 1, 1, length))
         if self.relative_bias is None:
             return seen
@@ -331,5 +329,5 @@ class Bert(Body):
 
 
 def body_of(params: Params, body: str, words: str) -> Params:
-    """Return the scope of all but the head, where the embeddings of `words` are."""
+    """Return the scope of the body: the one that has the embeddings `words`."""
     return params / body if f"{body}.{words}.weight" in params else params

@@ -1,4 +1,4 @@
-"""The kinds of the BERT family by `model_type`, and how their settings are read."""
+"""The kinds of the BERT family by `model_type`, and the readers of their settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gptrs_models.encoder_heads import Heads, Hidden, with_head
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: the names of its weights, defaults of transformers, and what it does otherwise.
+    """A kind: the names of its weights, defaults of transformers, and its differences from BERT.
 
-    `own_names` has the name of each setting that is not BERT's. `segments`: whether its tokenizers
-    tell the texts of a pair apart by token types.
+    `own_names` maps settings to names that differ from BERT's. `segments`: its tokenizers
+    distinguish the texts of a pair by token types.
     """
 
     names: Names
@@ -75,7 +75,7 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
 
 
 def _roberta(fields: ConfigFields, config: BertConfig) -> BertConfig:
-    """Count positions from the token of padding on, whose row is for padding itself."""
+    """Count positions from the padding token on, which has the row before the first token."""
     padding = fields.integer("pad_token_id", 1, minimum=0)
     if padding + 1 >= config.max_position_embeddings:
         raise fields.error("max_position_embeddings", f"must be above {padding + 1}")
@@ -93,7 +93,7 @@ def _distilbert(_: ConfigFields, config: BertConfig) -> BertConfig:
 
 
 def _mpnet(fields: ConfigFields, config: BertConfig) -> BertConfig:
-    # transformers has tables of other sizes, but reads them as of 32.
+    # transformers allows tables of other sizes, but reads 32 buckets.
     fields.require("relative_attention_num_buckets", 32)
     return replace(_roberta(fields, config), relative_buckets=32)
 
@@ -143,7 +143,7 @@ POOLER = Hidden("pooler.dense", "tanh", in_body=True)
 
 
 def _words(scope: str) -> Hidden:
-    """Return the layer before the scores of words, with the activation of the encoder."""
+    """Return the layer before the word scores, with the activation of the encoder."""
     return Hidden(f"{scope}.dense", None, f"{scope}.LayerNorm")
 
 
@@ -197,19 +197,19 @@ KINDS: dict[str, Kind] = {
 """The kinds by their `model_type`."""
 
 
-# Encoders of the BERT family with the head that their config.json tells of.
+# Encoders of the BERT family with the head that config.json names.
 
 
 class TextClassifierBert(TextClassifierModule, Bert):
-    """The encoder with scores of the classes of a text."""
+    """The encoder with a score for each class of a text."""
 
 
 class TokenClassifierBert(TokenClassifierModule, Bert):
-    """The encoder with scores of the classes of each token."""
+    """The encoder with a score for each class of a token."""
 
 
 class MaskedBert(MaskedLMModule, Bert):
-    """The encoder with scores of words for masked tokens."""
+    """The encoder with a score for each word at masked tokens."""
 
 
 CLASSES: dict[str | None, type[Bert]] = {
@@ -222,7 +222,7 @@ CLASSES: dict[str | None, type[Bert]] = {
 
 
 def load(settings: Mapping[str, object], params: Params) -> Bert:
-    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+    """Build the model with the head that `architectures` names, from config.json and weights.
 
     ModelError if either is unsupported.
     """

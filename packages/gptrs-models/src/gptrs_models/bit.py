@@ -57,7 +57,7 @@ def read_config(settings: Mapping[str, object]) -> BitConfig:
 
 
 class Convolution(Module):
-    """A convolution whose weight is standardized for each output channel (Qiao et al. 2019)."""
+    """A convolution with a weight standardized per output channel (Qiao et al. 2019)."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Convolution(Module):
 
 
 class Norm(Module):
-    """Group normalization, and an activation unless `acts` is false."""
+    """Group normalization, followed by an activation if `acts`."""
 
     def __init__(self, config: BitConfig, params: Params, channels: int, acts: bool = True) -> None:
         self.weight, self.bias = (params.tensor(name, (channels,)) for name in ("weight", "bias"))
@@ -98,7 +98,7 @@ class Norm(Module):
 class Block(Module):
     """A bottleneck of three convolutions; norms come before them, or after (`bottleneck`).
 
-    `dilation` is that of the middle one, which ignores it where norms come before.
+    `dilation` applies to the middle convolution, and is ignored if norms come before.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ def make_divisible(value: float, divisor: int = 8) -> int:
 
 
 class Stem(Module):
-    """A convolution and a pooling, which make images four times smaller."""
+    """A convolution and a pooling, which shrink each side of an image by four."""
 
     def __init__(self, config: BitConfig, params: Params) -> None:
         channels = (config.num_channels, config.embedding_size)
@@ -182,7 +182,7 @@ class Stem(Module):
 
 
 def _ends(size: int) -> tuple[int, int]:
-    """Return the zeros around an axis with which windows of 3 at a stride of 2 cover it."""
+    """Return the padding of an axis with which windows of 3 at stride 2 cover it."""
     missing = max((-(-size // 2) - 1) * 2 + 3 - size, 0)
     return missing // 2, missing - missing // 2
 
@@ -219,7 +219,7 @@ _Row = tuple[tuple[int, int], int, int, bool]
 
 
 def plan(config: BitConfig) -> list[list[_Row]]:
-    """Return the blocks of each stage; at `output_stride` convolutions dilate instead of stride."""
+    """Return the blocks of each stage; from `output_stride` on, strides become dilations."""
     stages: list[list[_Row]] = []
     inputs, reached, dilation = config.embedding_size, 4, 1
     for number, (depth, size) in enumerate(zip(config.depths, config.hidden_sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""Heads of classes on language models: classes of a text, by its last token, or of each token."""
+"""Classification heads on language models: of a text, by its last token, or of each token."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _logger = logging.getLogger("gptrs")
 
 
 class CausalEncoder(TextEncoderModule):
-    """The states of a language model, whose tokens see those before them alone.
+    """The hidden states of a language model; tokens see only earlier ones.
 
-    So padding behind a text changes nothing, and the mask plays no part.
+    So right padding changes nothing, and the mask is not needed.
     """
 
     def __init__(self, model: CausalLMModule) -> None:
@@ -42,10 +42,10 @@ class CausalEncoder(TextEncoderModule):
 
 
 class TextClassifier(TextClassifierModule, CausalEncoder):
-    """A language model with scores of the classes of a text, by the state of its last token.
+    """A language model with a score for each class of a text, by the state of its last token.
 
-    That is the last one that is not the token of padding, if config.json names one, as in
-    transformers: a text that ends with that token is scored before it.
+    As in transformers, that is the last token other than the padding token, if config.json names
+    one: a text that itself ends with the padding token is scored at the token before.
     """
 
     padding: int | None = None
@@ -57,27 +57,27 @@ class TextClassifier(TextClassifierModule, CausalEncoder):
         kept = mask
         if self.padding is not None:
             kept = F.logical_and(mask, F.not_equal(tokens, self.padding))
-        places = F.where(kept, F.reshape(F.arange(length), (1, length)), 0)
-        last = F.reshape(F.max(places, axis=1), (batch, 1, 1))
+        indices = F.where(kept, F.reshape(F.arange(length), (1, length)), 0)
+        last = F.reshape(F.max(indices, axis=1), (batch, 1, 1))
         rows = F.broadcast_to(last, (batch, 1, states.shape[2]))
         return self.head(F.squeeze(F.gather(states, rows, axis=1), 1))
 
 
 class TokenClassifier(TokenClassifierModule, CausalEncoder):
-    """A language model with scores of the classes of each token."""
+    """A language model with a score for each class of a token."""
 
 
 def head_of(settings: Mapping[str, object]) -> str | None:
-    """Return the end of the name of the architecture, None for a language model or its body.
+    """Return the suffix of the architecture's name; None for a language model or its body.
 
-    A note tells of a head that is not known. ModelError for one that answers questions.
+    Logs a note for an unknown head. Raises ModelError for a head that answers questions.
     """
     name = next(iter(architectures(settings)), "")
     if name.endswith("ForQuestionAnswering"):
         raise ModelError(
             f"a `{settings.get('model_type')}` model with the head of {name:.60} is not supported",
-            hint=f"supported are names that end in {_WITH_WORDS[0]}, {TEXT} and {TOKEN}, and Model,"
-            " which has vectors alone",
+            hint=f"supported are names that end in {_WITH_WORDS[0]}, {TEXT} and {TOKEN}, and "
+            f"Model (vectors only)",
         )
     head = next((end for end in (TEXT, TOKEN) if name.endswith(end)), None)
     if head is None and "For" in name and not name.endswith(_WITH_WORDS):
@@ -86,7 +86,7 @@ def head_of(settings: Mapping[str, object]) -> str | None:
 
 
 def lacks_words(settings: Mapping[str, object], head: str, tied: bool, params: Params) -> bool:
-    """Whether config.json names a body without the `head` of words, and no weights make up one."""
+    """Return whether config.json names a body, and the weights have no word head `head`."""
     named = next(iter(architectures(settings)), _WITH_WORDS[0])
     return not (tied or named.endswith(_WITH_WORDS) or f"{head}.weight" in params)
 
@@ -98,7 +98,7 @@ def with_head(
     width: int,
     make: Callable[[], CausalLMModule],
 ) -> TextClassifier | TokenClassifier:
-    """Return the model that `make` makes, whose states have `width`, with the head `head`."""
+    """Return the model of `make`, with states of `width`, with the head `head`."""
     fields = ConfigFields(settings, str(settings.get("model_type")))
     model = (TextClassifier if head == TEXT else TokenClassifier)(make())
     name = "score" if "score.weight" in params else "classifier"

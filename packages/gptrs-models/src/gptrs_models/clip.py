@@ -1,7 +1,7 @@
 """CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023): images and texts in one space.
 
-SigLIP has no class token, reads texts from both sides and pools images by attention. SigLIP 2
-(Tschannen et al. 2025) reads images of any size, whole patches of them, as `NaFlex`.
+SigLIP has no class token, attends to texts in both directions and pools images by attention. SigLIP
+2 (Tschannen et al. 2025, NaFlex) reads images of any size, cut to whole patches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gptrs_models.vit import (
     resized_positions,
 )
 
-# The config of CLIP, SigLIP and SigLIP 2: a tower for images, and one for texts.
+# The config of CLIP, SigLIP and SigLIP 2: an image tower and a text tower.
 
 
 Settings = Mapping[str, object]
@@ -44,10 +44,10 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True)
 class TowerConfig:
-    """The settings that shape a tower; `sigmoid` is SigLIP, and `resizes` takes images of any size.
+    """The settings that shape a tower; `sigmoid`: SigLIP, `resizes`: takes images of any size.
 
-    Towers of texts have `vocab_size`, `context`, the token that ends a text, and how many
-    `outputs` their head has; those of images have `image_size`, `patch_size` and `channels`.
+    Text towers have `vocab_size`, `context`, the end token, and the `outputs` of their head; image
+    towers have `image_size`, `patch_size` and `channels`.
     """
 
     sigmoid: bool
@@ -70,7 +70,7 @@ class TowerConfig:
 
 @dataclass(frozen=True)
 class ImageTextConfig:
-    """The towers, and the width of the vectors of CLIP; models of images alone have no text."""
+    """The towers, and the width of CLIP's vectors; image-only models have no text tower."""
 
     vision: TowerConfig
     text: TowerConfig | None
@@ -102,7 +102,7 @@ def _refuse_heads(fields: ConfigFields) -> None:
 
 
 def _part(fields: ConfigFields, name: str) -> Settings:
-    """Return the settings of a tower; those in `.._config_dict` of old files replace them."""
+    """Return the settings of a tower; `.._config_dict` of old files takes precedence."""
     found = fields.get(f"{name}_dict") or fields.get(name, {})
     if not isinstance(found, Mapping):
         raise fields.error(name, "must be an object")
@@ -142,7 +142,7 @@ def _text(settings: Settings, kind: str, sigmoid: bool) -> TowerConfig:
 
 
 def _shared(fields: ConfigFields, sigmoid: bool, width: int, inner: int, heads: int) -> TowerConfig:
-    """Read what both towers have, with these defaults."""
+    """Read the settings common to both towers, with these defaults."""
     width = fields.integer("hidden_size", width)
     heads = fields.integer("num_attention_heads", heads)
     if width % heads:
@@ -160,7 +160,7 @@ def _shared(fields: ConfigFields, sigmoid: bool, width: int, inner: int, heads: 
 
 
 class Attention(Module):
-    """Self-attention of all tokens to all, or of each to those before it."""
+    """Self-attention, bidirectional or causal."""
 
     def __init__(self, config: TowerConfig, params: Params) -> None:
         width = config.hidden_size
@@ -191,7 +191,7 @@ class MLP(Module):
 
 
 class Layer(Module):
-    """Attention and MLP, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each after a norm and added to the residual stream."""
 
     def __init__(self, config: TowerConfig, params: Params) -> None:
         width, epsilon = config.hidden_size, config.epsilon
@@ -241,7 +241,7 @@ class Pooling(Module):
 
 
 class VisionTower(Module):
-    """A vision transformer: patches of an image to a vector."""
+    """A vision transformer from the patches of an image to a vector."""
 
     def __init__(self, config: TowerConfig, params: Params) -> None:
         self.config, width, size = config, config.hidden_size, config.patch_size
@@ -267,7 +267,7 @@ class VisionTower(Module):
         width = self.config.hidden_size
         patches = cut_into_patches(images, self.config.patch_size)
         weight = self.patch_weight
-        if self.config.resizes:  # numbers of a patch with the channels last
+        if self.config.resizes:  # pixels of a patch, channels last
             size, channels = self.config.patch_size, self.config.channels
             weight = F.transpose(F.reshape(weight, (width, size, size, channels)), (0, 3, 1, 2))
         weight = F.reshape(weight, (width, patches.shape[2]))
@@ -285,7 +285,7 @@ class VisionTower(Module):
         return [*states, self.post_layernorm(first)]
 
     def _positions(self, images: Tensor) -> Tensor:
-        """Return what is added to the patches of images, for another grid resized."""
+        """Return the position embeddings of patches, resized for other grids."""
         config, own = self.config, self.positions.weight
         size, grid = config.patch_size, config.image_size // config.patch_size
         rows, columns = images.shape[2] // size, images.shape[3] // size
@@ -303,7 +303,7 @@ def _patch_shape(config: TowerConfig) -> tuple[int, ...]:
 
 
 class TextTower(Module):
-    """A transformer of a text: its vector is a state of one token."""
+    """A text transformer; its vector is the state of one token."""
 
     def __init__(self, config: TowerConfig, params: Params) -> None:
         self.config, width, embeddings = config, config.hidden_size, params / "embeddings"
@@ -327,9 +327,9 @@ class TextTower(Module):
         return F.squeeze(F.gather(x, ends, axis=1), 1)
 
     def _ends(self, tokens: Tensor) -> Tensor:
-        """Return the place of the token that ends each text, int [B].
+        """Return the index of the end token of each text, int [B].
 
-        Files of before say that token 2 ends texts, and mean the last of the vocabulary.
+        Older files declare end token 2, but mean the last token of the vocabulary.
         """
         end = self.config.end_token
         return F.argmax(tokens if end == 2 else F.cast(F.equal(tokens, end), tokens.dtype), axis=1)
@@ -394,7 +394,7 @@ class ImageText(ImageEncoder):
         return self._texts(tensor(tokens)).numpy()
 
     def scale_and_bias(self) -> tuple[float, float]:
-        """Return what cosines are multiplied with, and what is added then."""
+        """Return the factor of the cosines, and the bias added afterwards."""
         bias = 0.0 if self.logit_bias is None else float(self.logit_bias.numpy().item())
         return float(np.exp(self.logit_scale.numpy()).item()), bias
 

@@ -19,14 +19,14 @@ from gptrs.nn import (
 from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 _EPSILON = 1e-6
-"""That of all norms but the last, and of response normalization."""
+"""Epsilon of all norms except the last, and of response normalization."""
 
 
 @dataclass(frozen=True)
 class ConvNextConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `scales` says whether what a block adds is multiplied by weights; `responds` are blocks with
+    `scales`: a block's addition is multiplied by weights (layer scale); `responds`: blocks have
     global response normalization (V2).
     """
 
@@ -62,7 +62,7 @@ class ConvNextConfig:
 
 
 class Response(Module):
-    """Global response normalization: channels compete by their size over the whole image."""
+    """Global response normalization: channels compete by their norm over the whole image."""
 
     def __init__(self, params: Params, width: int) -> None:
         self.weight = params.tensor("weight", (1, 1, 1, width))
@@ -76,7 +76,7 @@ class Response(Module):
 
 
 class Block(Module):
-    """A depthwise convolution and two affine layers, added to what came in."""
+    """A depthwise convolution and two affine layers, added to their input."""
 
     def __init__(self, config: ConvNextConfig, params: Params, width: int) -> None:
         self.dwconv = Conv2d(params / "dwconv", width, width, 7, padding=3, groups=width)
@@ -96,7 +96,7 @@ class Block(Module):
 
 
 class Stage(Module):
-    """Blocks of one width, after a convolution that halves the image, but for the first stage."""
+    """Blocks of one width; a convolution halves the image first, except in the first stage."""
 
     def __init__(self, config: ConvNextConfig, params: Params, stage: int) -> None:
         width = config.hidden_sizes[stage]

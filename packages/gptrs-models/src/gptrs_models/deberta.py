@@ -1,4 +1,4 @@
-"""DeBERTa v1 to v3 (He et al. 2021): attention to what a token is, and to how far it is."""
+"""DeBERTa v1 to v3 (He et al. 2021): attention with separate content and distance terms."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from gptrs.nn import (
 from gptrs_models.bert import BertConfig, Intermediate, Names, Norm, Residual, body_of
 from gptrs_models.encoder_heads import Body, Heads, Hidden, with_head
 
-# The config of a DeBERTa: sizes, switches, and the buckets of its distances.
+# The config of a DeBERTa: sizes, switches, and buckets of distances.
 
 
 @dataclass(frozen=True)
 class DebertaConfig:
     """The settings that shape the computation.
 
-    `bert` has those that BERT has, too. `span` is how many distances there are of either sign, 0
-    for a model without them; `buckets` of them tell distances up to `most` apart, 0 all of them.
-    `to_position` and `to_content` are the terms of scores, whose projections are those of the
-    tokens if they are `shared`; `normed` embeddings of distances go through a norm. `positions`:
-    whether embeddings have a term of the position. `joined`: queries, keys and values are of one
-    product, as in the first version. `kernel` is the size of the convolution, 0 for
-    none.
+    `bert` has the settings shared with BERT. `span` is the number of distances of either sign, 0
+    for a model without them; with `buckets`, distances up to `most` share that many rows, 0 gives
+    each its own. `to_position` and `to_content` are the score terms; with `shared`, they use the
+    projections of the tokens. `normed`: distance embeddings go through a norm. `positions`:
+    embeddings have a position term. `joined`: queries, keys and values come from one product, as in
+    v1. `kernel` is the size of the convolution, 0 for none.
     """
 
     bert: BertConfig
@@ -57,7 +56,7 @@ class DebertaConfig:
 
     @property
     def terms(self) -> int:
-        """Return how many terms scores have."""
+        """Return the number of score terms."""
         return 1 + self.to_position + self.to_content
 
 
@@ -81,7 +80,7 @@ def read_config(settings: Mapping[str, object]) -> DebertaConfig:
     kernel = fields.integer("conv_kernel_size", 0, minimum=0)
     if kernel and not kernel % 2:
         raise fields.error("conv_kernel_size", "must be odd")
-    # `terms` divide the scores even of a model that does not compute them.
+    # The number of terms scales the scores even if the model does not compute them.
     return DebertaConfig(
         bert=bert,
         span=(buckets or most) if relative else 0,
@@ -103,21 +102,21 @@ _FIRST = {
     **{"vocab_size": 50265, "hidden_size": 768, "intermediate_size": 3072},
     **{"num_hidden_layers": 12, "num_attention_heads": 12},
 }
-"""Defaults of the first version that are not those of the second one."""
+"""Defaults of v1 that differ from those of v2."""
 _SECOND = (
     *("position_buckets", "share_att_key", "norm_rel_ebd", "conv_kernel_size"),
     "attention_head_size",
 )
-"""Settings that the first version ignores."""
+"""Settings that v1 ignores."""
 
 
 def _above_zero(fields: ConfigFields, name: str) -> int:
-    """Return a setting whose values below 1 stand for none, as 0."""
+    """Return a setting; values below 1 mean none and become 0."""
     return max(fields.integer(name, -1, minimum=-(2**31)), 0)
 
 
 def _terms(fields: ConfigFields) -> tuple[str, ...]:
-    """Return the terms of scores, of a list or of text like `c2p|p2c`."""
+    """Return the score terms, from a list or a text such as `c2p|p2c`."""
     found = fields.get("pos_att_type", [])
     words = found.lower().replace(" ", "").split("|") if isinstance(found, str) else found
     return (
@@ -153,7 +152,7 @@ def _shared(fields: ConfigFields) -> BertConfig:
 
 
 def _heads(fields: ConfigFields) -> Heads:
-    """Return the heads; that of words has another form without `legacy`."""
+    """Return the heads; without `legacy`, the word head has another form."""
     pooler = Hidden("pooler.dense", fields.choice("pooler_hidden_act", ACTIVATIONS, "gelu"))
     if fields.boolean("legacy", True):
         scope, out = "cls.predictions.transform", "cls.predictions.decoder"
@@ -166,10 +165,10 @@ def _heads(fields: ConfigFields) -> Heads:
 
 
 def distance_buckets(config: DebertaConfig) -> np.ndarray:
-    """Return the row of the embeddings of each distance from -T + 1 to T - 1, si32 [2 T - 1].
+    """Return the embedding row of each distance from -T + 1 to T - 1, si32 [2 T - 1].
 
-    T is the context. Half of the buckets of a sign are for one distance each, the rest for ever
-    more (He et al. 2021, with the logarithms of DeBERTa v2).
+    T is the context length. Half of the buckets of a sign have one distance each, the rest
+    logarithmically more (He et al. 2021, as in DeBERTa v2).
     """
     most = config.bert.context_length - 1
     distance = np.arange(-most, most + 1)
@@ -185,17 +184,17 @@ def distance_buckets(config: DebertaConfig) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Relative:
-    """The distances of tokens: their embeddings [2 S, C], and the one of each pair.
+    """Distances of tokens: their embeddings [2 S, C], and the row for each pair.
 
-    `places` [B, H, T, T] has the row of the distance of query and key.
+    `rows` [B, H, T, T] is the row of the distance between query and key.
     """
 
     embeddings: Tensor
-    places: Tensor
+    rows: Tensor
 
 
 class Embeddings(Module):
-    """Embeddings of tokens, and of positions and token types where there are any, normalized."""
+    """Embeddings of tokens and, if present, of positions and token types, normalized."""
 
     def __init__(self, config: DebertaConfig, params: Params) -> None:
         bert = config.bert
@@ -229,12 +228,12 @@ class Embeddings(Module):
 
 
 def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return [B, T, C] with zeros where i1 [B, T] is false."""
+    """Return [B, T, C] with zeros where the mask i1 [B, T] is false."""
     return x if mask is None else F.where(F.reshape(mask, (*mask.shape, 1)), x, 0.0)
 
 
 class Content(Module):
-    """Queries, keys and values by the content of tokens, and what projects distances."""
+    """Queries, keys and values of the tokens, and the projections of distances."""
 
     def __init__(self, config: DebertaConfig, own: Params) -> None:
         width = config.bert.hidden_size
@@ -249,16 +248,16 @@ class Content(Module):
         return [split_heads(layer(x), self.n_heads) for layer in layers]
 
     def key_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
-        """Return the projection of distances that queries look at."""
+        """Return the projection of distances as keys (c2p)."""
         return self.key_proj if shared else Linear(own / "pos_key_proj", width, width)
 
     def query_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
-        """Return the projection of distances that keys look at."""
+        """Return the projection of distances as queries (p2c)."""
         return self.query_proj if shared else Linear(own / "pos_query_proj", width, width)
 
 
 class JoinedContent(Module):
-    """The same by one product, where the three parts of a head lie together (DeBERTa v1)."""
+    """The same from one product that keeps the three parts of a head together (DeBERTa v1)."""
 
     def __init__(self, config: DebertaConfig, own: Params) -> None:
         width = config.bert.hidden_size
@@ -276,18 +275,18 @@ class JoinedContent(Module):
         return [query, key, value]
 
     def key_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
-        """Return the projection of distances that queries look at; none is shared."""
+        """Return the projection of distances as keys (c2p); never shared."""
         return Linear(own / "pos_proj", width, width, bias=False)
 
     def query_of_positions(self, own: Params, width: int, shared: bool) -> Linear:
-        """Return the projection of distances that keys look at; none is shared."""
+        """Return the projection of distances as queries (p2c); never shared."""
         return Linear(own / "pos_q_proj", width, width)
 
 
 class SelfAttention(Module):
     """Attention whose scores have terms of distances (He et al. 2021, section 3.1).
 
-    A query looks at the embedding of how far a key is (`c2p`), a key at how far a query is (`p2c`).
+    `c2p`: query content times key distance; `p2c`: key content times query distance.
     """
 
     def __init__(self, config: DebertaConfig, layer: Params) -> None:
@@ -311,22 +310,22 @@ class SelfAttention(Module):
         return merge_heads(F.swap_axes(mixed, 1, 2))
 
     def _bias(self, query: Tensor, key: Tensor, relative: Relative) -> Tensor:
-        """Return what distances add to the scores, [B, H, T, T]."""
+        """Return the bias of scores from distances, [B, H, T, T]."""
         terms: list[Tensor] = []
         if self.pos_key_proj is not None:
-            terms.append(self._by_distance(query, self.pos_key_proj, relative, relative.places))
+            terms.append(self._by_distance(query, self.pos_key_proj, relative, relative.rows))
         if self.pos_query_proj is not None:
-            turned = F.swap_axes(relative.places, 2, 3)
+            turned = F.swap_axes(relative.rows, 2, 3)
             found = self._by_distance(key, self.pos_query_proj, relative, turned)
             terms.append(F.swap_axes(found, 2, 3))
         return (terms[0] if len(terms) == 1 else terms[0] + terms[1]) * self.scale
 
     def _by_distance(
-        self, x: Tensor, projection: Linear, relative: Relative, places: Tensor
+        self, x: Tensor, projection: Linear, relative: Relative, index: Tensor
     ) -> Tensor:
-        """Return the products of [B, H, T, D] with the embeddings at `places`, [B, H, T, T]."""
+        """Return the products of [B, H, T, D] with the embeddings at rows `index`, [B, H, T, T]."""
         rows = split_heads(projection(relative.embeddings), self.n_heads)  # (2 S, H, D)
-        return F.gather(F.matmul(x, F.transpose(rows, (1, 2, 0))), places, axis=3)
+        return F.gather(F.matmul(x, F.transpose(rows, (1, 2, 0))), index, axis=3)
 
 
 class Layer(Module):
@@ -408,13 +407,13 @@ class Deberta(Body):
         return states
 
     def _relative(self, batch: int, length: int) -> Relative | None:
-        """Return what layers know of the distances in texts of T tokens."""
+        """Return the distances in texts of T tokens."""
         if self.rel_embeddings is None:
             return None
         rows = self.rel_embeddings.weight
         rows = rows if self.LayerNorm is None else self.LayerNorm(rows)
-        places = F.arange(length, dtype=dtypes.si32)
-        distance = F.reshape(places, (length, 1)) - F.reshape(places, (1, length))
+        positions = F.arange(length, dtype=dtypes.si32)
+        distance = F.reshape(positions, (length, 1)) - F.reshape(positions, (1, length))
         most = self.context_length - 1
         found = F.take(tensor(self._table), distance + most)  # (T, T)
         shape = (batch, self.config.bert.num_attention_heads, length, length)
@@ -422,15 +421,15 @@ class Deberta(Body):
 
 
 class TextClassifier(TextClassifierModule, Deberta):
-    """The encoder with scores of the classes of a text."""
+    """The encoder with a score for each class of a text."""
 
 
 class TokenClassifier(TokenClassifierModule, Deberta):
-    """The encoder with scores of the classes of each token."""
+    """The encoder with a score for each class of a token."""
 
 
 class MaskedLM(MaskedLMModule, Deberta):
-    """The encoder with scores of words for masked tokens."""
+    """The encoder with a score for each word at masked tokens."""
 
 
 CLASSES: dict[str | None, type[Deberta]] = {
@@ -443,7 +442,7 @@ CLASSES: dict[str | None, type[Deberta]] = {
 
 
 def load(settings: Mapping[str, object], params: Params) -> Deberta:
-    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+    """Build the model with the head that `architectures` names, from config.json and weights.
 
     ModelError if either is unsupported.
     """

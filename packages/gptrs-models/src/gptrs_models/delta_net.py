@@ -1,7 +1,7 @@
 """Gated delta nets (Yang et al. 2024) instead of attention: Qwen3-Next and Qwen3.5.
 
-The state of a text is a map from keys to values for each head. A token lets it decay, and brings
-what it gives for the key of the token nearer to the value of the token.
+The state of a text is a linear map from keys to values for each head. Each token decays it, then
+moves its output for the token's key toward the token's value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from gptrs.nn import (
 from gptrs_models.short_convolution import CausalConvolution
 
 _EPSILON = 1e-6
-"""Added to the squared length of keys and queries."""
+"""Added to the squared norm of keys and queries."""
 
 
 @dataclass(frozen=True)
 class Delta:
-    """The layers with a delta net, and its sizes: of K heads of keys, each for R of values.
+    """The layers with a delta net, and its sizes: K key heads, each for R value heads.
 
-    What goes in is `joined` in two matrices by heads (Qwen3-Next), or in four (Qwen3.5).
+    The input projections are two matrices ordered by heads if `joined` (Qwen3-Next), else four
+    (Qwen3.5).
     """
 
     layers: tuple[int, ...]
@@ -43,7 +44,7 @@ class Delta:
 
     @classmethod
     def read(cls, fields: ConfigFields, layers: tuple[int, ...], joined: bool) -> Delta | None:
-        """Read the sizes in config.json; None without layers. ModelError for some that misfit."""
+        """Read the sizes in config.json; None without layers. ModelError if they do not fit."""
         keys = fields.integer("linear_num_key_heads", 16)
         values = fields.integer("linear_num_value_heads", 32)
         if values % keys:
@@ -65,17 +66,17 @@ class Delta:
 
     @property
     def keys(self) -> int:
-        """The width of the keys of all heads."""
+        """The total width of all key heads."""
         return self.key_heads * self.key_dim
 
     @property
     def values(self) -> int:
-        """The width of the values of all heads, even."""
+        """The total width of all value heads; even."""
         return self.value_heads * self.value_dim
 
     @property
     def caches(self) -> Sequence[CacheSpec]:
-        """The caches of a layer, of the convolution and of the state, which share their pages."""
+        """The caches of a layer: convolution and state, which share their pages."""
         window = max(2, self.kernel)
         recent = convolution_cache(2 * self.keys + self.values, window)
         return recent, state_cache(self.values * self.key_dim, window)
@@ -86,7 +87,7 @@ class Delta:
 
 
 class DeltaNet(Module):
-    """A convolution, the delta rule with decay, and a norm with a gate behind it."""
+    """A convolution, the delta rule with decay, and a gated norm."""
 
     def __init__(
         self, delta: Delta, params: Params, width: int, activation: str, epsilon: float
@@ -113,7 +114,7 @@ class DeltaNet(Module):
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
     ) -> Tensor:
-        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        """[N, C] -> [N, C]; the order of tokens enters by the state."""
         del positions
         rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
         flat, gate, rate, time = self._projected(x)
@@ -136,7 +137,7 @@ class DeltaNet(Module):
         return self.out_proj(F.reshape(found, (rows, groups * heads * value_dim)))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return keys, queries and values in a row, gates, rates [N, K, R] and times alike."""
+        """Return joined keys, queries and values; gates; rates [N, K, R]; times [N, K, R]."""
         rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
         width, one = heads * value_dim, (rows, groups, heads)
         if not self.joined:
@@ -150,7 +151,7 @@ class DeltaNet(Module):
 
 
 def _unit(x: Tensor, heads: int) -> Tensor:
-    """Return the vectors of heads with the length 1, [N, K * D] -> [N, K, D]."""
+    """L2-normalize the vectors of heads, [N, K * D] -> [N, K, D]."""
     x = F.reshape(x, (x.shape[0], heads, -1))
     return x * F.rsqrt(F.sum(x * x, axis=-1, keepdims=True) + _EPSILON)
 
@@ -158,7 +159,7 @@ def _unit(x: Tensor, heads: int) -> Tensor:
 def _advance(
     state: Tensor, kept: Tensor, rate: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the next state, (K, R, D, V), and what it gives for the query, (K, R, 1, V)."""
+    """Return the next state, (K, R, D, V), and its output for the query, (K, R, 1, V)."""
     state = state * kept
     missing = (value - F.sum(state * key, axis=2, keepdims=True)) * rate
     state = state + key * missing

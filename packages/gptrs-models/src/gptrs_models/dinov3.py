@@ -1,7 +1,7 @@
 """DINOv3 (Simeoni et al. 2025): a vision transformer with register tokens and 2-D rotary positions.
 
-Patches have no learned positions: queries and keys are rotated by the place of their patch in the
-image, from -1 to 1 along each side.
+Patches have no learned positions: queries and keys are rotated by the coordinates of their patch in
+the image, from -1 to 1 along each side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gptrs_models.vit import cut_into_patches, require_a_patch
 
 @dataclass(frozen=True)
 class DINOv3Config:
-    """The settings that shape the computation; `biases` are those of query, key, value, output."""
+    """The settings that shape the computation; `biases`: of query, key, value, output."""
 
     hidden_size: int
     intermediate_size: int
@@ -89,7 +89,7 @@ class Embeddings(Module):
 
 
 class Attention(Module):
-    """Self-attention of all tokens to all, with rotated queries and keys."""
+    """Bidirectional self-attention with rotated queries and keys."""
 
     def __init__(self, config: DINOv3Config, params: Params) -> None:
         width = config.hidden_size
@@ -110,7 +110,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """Two affine layers with the configured activation between them, or with a gate of it."""
+    """Two affine layers with the configured activation between them, or a gated MLP."""
 
     def __init__(self, config: DINOv3Config, params: Params) -> None:
         width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
@@ -128,7 +128,7 @@ class MLP(Module):
 
 
 class Layer(Module):
-    """Attention and MLP, each behind a norm, scaled and added to the residual stream."""
+    """Attention and MLP, each after a norm, scaled and added to the residual stream."""
 
     def __init__(self, config: DINOv3Config, params: Params) -> None:
         width = config.hidden_size
@@ -149,7 +149,7 @@ class Layer(Module):
 
 
 class DINOv3(ImageEncoder):
-    """The encoder: a vector is the last state of the class token. Images have any size."""
+    """The encoder: a vector is the last state of the class token. Takes images of any size."""
 
     def __init__(self, config: DINOv3Config, params: Params) -> None:
         super().__init__(config.channels, "DINOv3ViTImageProcessor", config.image_size)
@@ -189,8 +189,10 @@ def rotary_tables(config: DINOv3Config, grid: tuple[int, int]) -> tuple[np.ndarr
         2 * ((np.arange(count, dtype=np.float32) + np.float32(0.5)) / np.float32(count)) - 1
         for count in grid
     )
-    places = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2, 1)
-    angles = (np.float32(2 * math.pi) * places * frequencies).reshape(len(places), head // 2)
+    coordinates = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2, 1)
+    angles = (np.float32(2 * math.pi) * coordinates * frequencies).reshape(
+        len(coordinates), head // 2
+    )
     angles = np.concatenate([np.zeros((1 + config.registers, head // 2), np.float32), angles])
     return np.cos(angles), np.sin(angles)
 

@@ -49,7 +49,7 @@ class EfficientNetConfig:
         fields = ConfigFields(settings, "efficientnet")
         fields.require("quantization_config", None)
         fields.require("pooling_type", "mean")
-        fields.without_effect("num_hidden_layers")  # made of the repeats of blocks
+        fields.without_effect("num_hidden_layers")  # derived from the repeats of blocks
         return cls(
             num_channels=fields.integer("num_channels", 3),
             stem=_rounded(fields, STEM),
@@ -61,7 +61,7 @@ class EfficientNetConfig:
 
 
 def _rounded(fields: ConfigFields, channels: int) -> int:
-    """Return channels times the width, as a multiple of the divisor that is at most 10 % less."""
+    """Return channels times the width, rounded to the divisor; at most 10 % less."""
     divisor = fields.integer("depth_divisor", 8)
     wide = channels * fields.number("width_coefficient", 2.0)
     nearest = max(divisor, int(wide + divisor / 2) // divisor * divisor)

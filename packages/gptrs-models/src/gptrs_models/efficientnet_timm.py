@@ -1,4 +1,4 @@
-"""EfficientNet, its lite and its second version as timm saves them: blocks by their tensors."""
+"""EfficientNet, EfficientNet-Lite and V2 as timm saves them: the tensors define the blocks."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gptrs_models.image_encoder import StemAndBlocks
 from gptrs_models.regnet import SqueezeExcite
 
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
-"""Of the first block of each stage, in all versions; the second one may end before the last."""
+"""Strides of the first block of each stage in all versions; V2 may lack the last stages."""
 
 
 @dataclass(frozen=True)
 class TimmConfig:
-    """The settings that do not follow from the tensors."""
+    """The settings that cannot be derived from the tensors."""
 
     num_channels: int
     hidden_act: str
     padding: Literal["same"] | None
-    """None pads alike on both sides, by the window."""
+    """None: pad symmetrically by the kernel size."""
     epsilon: float
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> TimmConfig:
-        """Read what the names of timm leave open; ModelError names what is unsupported."""
+        """Read the settings that timm's names leave open; ModelError names what is unsupported."""
         fields = ConfigFields(settings, "efficientnet")
         fields.require("quantization_config", None)
         return cls(
@@ -50,14 +50,13 @@ _LAYERS = (
     ),
     ("conv_dw", (("conv_dw", "bn1", True), ("conv_pw", "bn2", False))),
 )
-"""Tells a block by a tensor that it has; names its convolutions, their norms, which are activated.
-
-The first convolution that is wider than a pixel has the stride.
+"""Types of blocks: a tensor that identifies one; its convolutions, their norms, and which are
+activated. The first convolution wider than a pixel has the stride.
 """
 
 
 class Block(Module):
-    """Convolutions, with squeezed attention before the last one, added to what they are of."""
+    """Convolutions, with squeeze-and-excitation before the last one, added to their input."""
 
     def __init__(self, config: TimmConfig, scope: Params, inputs: int, stride: int) -> None:
         layers = next((found for name, found in _LAYERS if f"{name}.weight" in scope), None)
@@ -120,7 +119,7 @@ class TimmEfficientNet(StemAndBlocks):
 
 
 def _blocks(params: Params) -> Iterator[tuple[Params, int]]:
-    """Give each block and its stride."""
+    """Yield each block and its stride."""
     for stage, stride in enumerate(STRIDES):
         scopes = (params / stage / number for number in count())
         for number, scope in enumerate(takewhile(lambda scope: "bn1.weight" in scope, scopes)):

@@ -1,6 +1,6 @@
-"""Heads of encoders: scores of texts, of tokens, and of words for masked tokens.
+"""Heads of encoders: scores of texts, of tokens, and of words at masked tokens.
 
-`architectures` in config.json says which one a directory has.
+`architectures` in config.json selects the head.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _SUFFIXES = {
     "ForTokenClassification": "token",
     "ForMaskedLM": "word",
 }
-"""The head that the end of an architecture's name tells of."""
+"""The head by the suffix of an architecture's name."""
 _PRETRAINED = frozenset({"BertForPreTraining", "AlbertForPreTraining"})
-"""Architectures with the head of masked words, and another one."""
+"""Architectures that have a second head besides that of masked words."""
 _BODIES = ("Model", "PreTrainedModel")
 _logger = logging.getLogger("gptrs")
 
 Pooling = Literal["first", "mean", "late"]
-"""A head of texts scores the first token, the mean of all, or each one and averages the scores."""
+"""A text head scores the first token, the mean of all tokens, or every token and averages the
+scores."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A layer before scores, by the names of its weights: affine, an activation, perhaps a norm.
+    """The hidden layer of a head by the names of its weights: affine, activation, optional norm.
 
-    `activation` None is that of the layers of the encoder. `in_body`: whether `dense` stands below
-    the body.
+    `activation` None: the activation of the encoder. `in_body`: `dense` lies below the body.
     """
 
     dense: str
@@ -47,10 +47,10 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Heads:
-    """Names of the weights of heads, and what is in them.
+    """Names of the weights of heads, and their parts.
 
-    `word_bias` is where the bias of the scores of words is if not with the weight at `word_out`;
-    None is a head without one.
+    `word_bias` is the scope of the bias of word scores if it is not beside the weight at
+    `word_out`; None: no bias.
     """
 
     text: Hidden
@@ -67,7 +67,7 @@ class Heads:
 class HeadConfig:
     """The part of the config of an encoder that heads read.
 
-    Words are scored by the embeddings of tokens, of width `embedding_size`, where these are tied.
+    With tied embeddings, words are scored by the token embeddings, of width `embedding_size`.
     """
 
     heads: Heads
@@ -79,20 +79,20 @@ class HeadConfig:
 
 
 class Body(TextEncoderModule):
-    """An encoder that may be given a head: it shows where its weights are."""
+    """An encoder that can get a head: it exposes its weights."""
 
     body: Params
 
     @property
     def words(self) -> Embedding:
-        """Return the embeddings of tokens."""
+        """Return the token embeddings."""
         raise NotImplementedError
 
 
 Config = TypeVar("Config")
 Model = TypeVar("Model", bound=Body)
 Norm = Callable[[Params, int], Callable[[Tensor], Tensor]]
-"""Makes the norm of a kind, of the weights in a scope and for a width."""
+"""Makes the norm of a kind from the weights in a scope, for a width."""
 
 
 def with_head(
@@ -103,10 +103,10 @@ def with_head(
     params: Params,
     norm: Norm,
 ) -> Model:
-    """Return the encoder with the head that config.json tells of, if it has one.
+    """Return the encoder with the head that config.json names, if any.
 
-    `classes` has the class for each head by the names of `head_of`. ModelError for settings and
-    CheckpointError for weights that are not supported.
+    `classes` maps the heads of `head_of` to classes. Raises ModelError for unsupported settings,
+    and CheckpointError for unsupported weights.
     """
     head = _stored_head(head_of(settings), sizes.heads, params)
     model = classes[head](config, params)
@@ -123,10 +123,9 @@ def with_head(
 
 
 def head_of(settings: Mapping[str, object]) -> str | None:
-    """Return `text`, `token` or `word` for the head that config.json tells of, None for no head.
+    """Return `text`, `token` or `word` for the head that config.json names; None for no head.
 
-    A head that is none of these is not used, which a note says. ModelError if `architectures` is no
-    list of names.
+    Other heads are left out with a note. Raises ModelError if `architectures` is no list of names.
     """
     found: object = settings.get("architectures") or ()
     names = cast("list[object]", found) if isinstance(found, list) else []
@@ -134,7 +133,7 @@ def head_of(settings: Mapping[str, object]) -> str | None:
         raise ModelError(f"`architectures` must be a list of names, found {found!r:.80}")
     for name in cast("list[str]", names)[:1]:
         if name in _PRETRAINED:
-            _logger.info("the sentence head of %s is not used, that of masked words is", name)
+            _logger.info("of the two heads of %s, only that of masked words is used", name)
             return "word"
         for suffix, head in _SUFFIXES.items():
             if name.endswith(suffix):
@@ -145,7 +144,7 @@ def head_of(settings: Mapping[str, object]) -> str | None:
 
 
 def architectures(settings: Mapping[str, object]) -> list[str]:
-    """Return the names in `architectures`, none if it is no list."""
+    """Return the names in `architectures`; empty if it is no list."""
     found = settings.get("architectures")
     return [str(name) for name in cast("list[object]", found)] if isinstance(found, list) else []
 
@@ -154,28 +153,28 @@ _OTHER_HEADS = ("Classification", "QuestionAnswering", "CausalLM")
 
 
 def require_no_head(settings: Mapping[str, object]) -> None:
-    """Raise ModelError if config.json names a head that an encoder-decoder does not have here."""
+    """Raise ModelError if config.json names a head that encoder-decoders here lack."""
     for name in architectures(settings)[:1]:
         if any(head in name for head in _OTHER_HEADS):
             raise ModelError(
                 f"a `{settings.get('model_type')}` model with the head of {name:.60} is not"
                 " supported",
-                hint="texts are written by ...ForConditionalGeneration; for classes of texts see"
+                hint="...ForConditionalGeneration generates texts; for classes of texts see"
                 " docs/text_heads.md",
             )
 
 
 def _stored_head(head: str | None, heads: Heads, params: Params) -> str | None:
-    """Return `head` if its weights are there, else None, which a note says.
+    """Return `head` if it has weights; otherwise log a note and return None.
 
-    Folders of sentence-transformers often name the head that a model was trained with, without it.
+    Folders of sentence-transformers often name the head of the training, but lack its weights.
     """
     words = heads.word_out if heads.word is None else heads.word.dense
     names = {"text": heads.text_out, "token": heads.token_out, "word": words}
     if head is None or f"{names[head]}.weight" in params:
         return head
     if head == "word" and heads.word is None:
-        return head  # it may be the embeddings
+        return head  # may be tied to the embeddings
     _logger.info("config.json names a head without weights: the encoder alone is used")
     return None
 
@@ -189,11 +188,11 @@ def labels_of(settings: Mapping[str, object]) -> int:
         return count
     if table is None and count is None:
         return 2
-    raise ModelError("`id2label` or `num_labels` of a classifier must tell its classes")
+    raise ModelError("a classifier needs its classes in `id2label` or `num_labels`")
 
 
 class Transform(Module):
-    """An affine layer, an activation and perhaps a norm: what comes before scores."""
+    """An affine layer, an activation and an optional norm before the scores."""
 
     def __init__(
         self,
@@ -216,7 +215,7 @@ class Transform(Module):
 
 
 class TextHead(Module):
-    """The score of each class of a text, of one of its states or of their mean."""
+    """The score of each class of a text, from one of its states or from their mean."""
 
     def __init__(
         self, config: HeadConfig, params: Params, body: Params, norm: Norm, classes: int
@@ -265,7 +264,7 @@ class TokenHead(Module):
 class WordHead(Module):
     """The scores of all tokens of the vocabulary.
 
-    The last weight is that of the token embeddings, unless config.json says otherwise.
+    The last weight is tied to the token embeddings, unless config.json says otherwise.
     """
 
     def __init__(

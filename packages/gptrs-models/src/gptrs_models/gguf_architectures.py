@@ -1,4 +1,4 @@
-"""Describe the architectures of llama.cpp that kinds are in GGUF files; `kinds` names them."""
+"""Describe the llama.cpp architectures of kinds in GGUF files; `kinds` names them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _GPT_OSS = {
     "post_attention_norm": _LLAMA["ffn_norm"],
     "attn_sinks": "self_attn.sinks",
     "ffn_gate_inp": "mlp.router",
-    # Biases of all experts are one tensor; their matrices are apart.
+    # The biases of all experts are one tensor, while their matrices are separate.
     **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
 }
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
@@ -143,7 +143,7 @@ def _without_window(_: ConfigFields, settings: Settings) -> Settings:
 
 
 def _switched_window(fields: ConfigFields, settings: Settings) -> Settings:
-    """Drop a window that is not switched on."""
+    """Drop a window that is switched off."""
     switched = fields.boolean("use_sliding_window", False)
     return settings if switched else {**settings, "sliding_window": None}
 
@@ -159,19 +159,19 @@ def _smollm3(fields: ConfigFields, settings: Settings) -> Settings:
 
 
 def _olmoe(fields: ConfigFields, settings: Settings) -> Settings:
-    """Refuse grouped heads: llama.cpp has the norm of keys as wide as that of queries."""
+    """Refuse grouped heads: llama.cpp has a norm of keys as wide as that of queries."""
     fields.require("num_key_value_heads", fields.integer("num_attention_heads"))
     return settings
 
 
 def _gpt2(fields: ConfigFields, settings: Settings) -> Settings:
-    """Add the sizes of the smallest model, which transformers takes where a config has none."""
+    """Add the sizes of the smallest model, the defaults of transformers."""
     own = zip(_SIZES_OF_GPT2, (768, 12, 12, 1024, None), strict=True)
     return {**settings, **{name: fields.get(theirs, size) for (name, theirs), size in own}}
 
 
 def _many_keys(_: ConfigFields, settings: Settings) -> Settings:
-    """Give keys as many heads as queries."""
+    """Set the number of key/value heads to that of the queries."""
     return {**settings, "num_key_value_heads": settings.get("num_attention_heads")}
 
 
@@ -186,7 +186,7 @@ def _starcoder(_: ConfigFields, settings: Settings) -> Settings:
 
 
 def _falcon(fields: ConfigFields, settings: Settings) -> Settings:
-    """Say it in the words of the newer architecture, which the older one is a case of."""
+    """Translate to the newer architecture; the older one is a special case of it."""
     new = fields.boolean("new_decoder_architecture", False)
     if not new:
         fields.require("parallel_attn", True)
@@ -201,7 +201,7 @@ def _falcon(fields: ConfigFields, settings: Settings) -> Settings:
 
 
 def _gemma3(fields: ConfigFields, settings: Settings) -> Settings:
-    """Keep the rotary embedding of the layers without the window; that of the others is known."""
+    """Keep the rotary embedding of layers without the window; the other one is fixed."""
     own = _table(settings.get("rope_parameters"))
     theta = fields.number("rope_local_base_freq", _SLIDING_THETA)
     if "full_attention" in own or "sliding_attention" in own:
@@ -221,7 +221,7 @@ def _table(value: object) -> Mapping[str, object]:
 LLAMA = GgufArchitecture(
     _LLAMA, rotated=True, biases=_OF_ALL, unused_window=True, prepare=_without_window
 )
-MISTRAL = replace(LLAMA, prepare=_mistral, read=False)  # files say `llama`
+MISTRAL = replace(LLAMA, prepare=_mistral, read=False)  # `general.architecture` is `llama`
 QWEN2 = GgufArchitecture(_LLAMA, unused_window=True, prepare=_switched_window)
 QWEN3 = replace(QWEN2, fixed=(("attention_bias", False, False),), head_dim=128)
 GPT2 = GgufArchitecture(

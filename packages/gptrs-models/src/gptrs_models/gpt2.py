@@ -110,7 +110,7 @@ class MLP(Module):
 
 
 class Block(Module):
-    """Attention and MLP, each behind a layer norm and added to the residual stream."""
+    """Attention and MLP, each after a layer norm and added to the residual stream."""
 
     def __init__(self, config: GPT2Config, params: Params, layer: int) -> None:
         self.ln_1 = LayerNorm(params / "ln_1", config.n_embd, config.layer_norm_epsilon)
@@ -138,7 +138,7 @@ class GPT2(CausalLMModule):
         self.wpe = Embedding(body / "wpe", config.n_positions, config.n_embd)
         self.h = [Block(config, body / "h" / i, i) for i in range(config.n_layer)]
         self.ln_f = LayerNorm(body / "ln_f", config.n_embd, config.layer_norm_epsilon)
-        # A checkpoint may have weights of its own for a layer that the config calls tied.
+        # A checkpoint may have separate weights for a layer that the config calls tied.
         tied = config.tie_word_embeddings and "lm_head.weight" not in params
         self.lm_head = (
             None

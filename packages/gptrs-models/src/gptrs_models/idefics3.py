@@ -1,4 +1,4 @@
-"""Idefics3 (Laurencon et al. 2024) and SmolVLM: a vision transformer, and a Llama that reads it."""
+"""Idefics3 (Laurencon et al. 2024) and SmolVLM: a vision transformer that feeds a Llama."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEARLY_ONE = np.float32(1 - 1e-6)
 
 @dataclass(frozen=True)
 class Idefics3Config:
-    """The settings of both parts; `scale` is the side of squares of patches that become one."""
+    """The settings of both parts; squares of `scale` x `scale` patches become one."""
 
     text: LlamaConfig
     vision: TowerConfig
@@ -118,16 +118,16 @@ class Vision(Module):
 
 
 def position_rows(side: int) -> np.ndarray:
-    """Return the row of the table of positions for each patch, si64 [side * side].
+    """Return the row of the position table for each patch, si64 [side * side].
 
-    It is found by comparing fractions of the side in f32, as transformers does: where these are not
-    exact a patch may get the row before its own.
+    As in transformers, fractions of the side are compared in f32: where these are inexact, a patch
+    may get the row before its own.
     """
     step = np.float32(1) / np.float32(side)
     count = int(np.ceil((1.0 - 1 / side) / (1 / side)))
     bounds = (1 / side + np.arange(count) * (1 / side)).astype(np.float32)
-    places = np.minimum(np.arange(side, dtype=np.float32) * step, _NEARLY_ONE)
-    buckets = np.searchsorted(bounds, places, side="right")
+    fractions = np.minimum(np.arange(side, dtype=np.float32) * step, _NEARLY_ONE)
+    buckets = np.searchsorted(bounds, fractions, side="right")
     return (buckets[:, np.newaxis] * side + buckets).reshape(-1).astype(np.int64)
 
 
@@ -161,8 +161,8 @@ class Idefics3(Llama, MixedCausalLMModule):
         super().__init__(config.text, params)
         if not 0 <= config.image_token < config.text.vocab_size:
             raise ModelError(
-                f"`image_token_id` ({config.image_token}) is no token of the"
-                f" {config.text.vocab_size} that the model has"
+                f"`image_token_id` ({config.image_token}) is outside the model's "
+                f"{config.text.vocab_size} tokens"
             )
         self.image_token, self.picture_size = config.image_token, config.vision.image_size
         side = config.vision.image_size // config.vision.patch_size
@@ -172,11 +172,11 @@ class Idefics3(Llama, MixedCausalLMModule):
         self._see = jit(self._vectors)
 
     def image_vectors(self, pictures: np.ndarray) -> np.ndarray:
-        """Return what stands for pictures in a text, f32 [B, C, S, S] -> f32 [B, T, E]."""
+        """Return the vectors of pictures in a text, f32 [B, C, S, S] -> f32 [B, T, E]."""
         return self._see(tensor(pictures)).numpy()
 
     def image_prompt(self, rows: int, columns: int) -> str:
-        """Return the text in place of an image of so many pictures and one of the whole."""
+        """Return the text for an image of rows x columns tiles and one of the whole."""
         edge, marks = "<fake_token_around_image>", self.image_mark * self.picture_tokens
         whole = f"{edge}<global-img>{marks}{edge}"
         if not rows and not columns:

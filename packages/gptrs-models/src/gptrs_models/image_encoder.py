@@ -1,4 +1,4 @@
-"""The base of encoders of images: a vector of each image, and the states between layers."""
+"""The base of image encoders: a vector of each image, and the hidden states."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from gptrs.nn import Computation, ConvNorm, ImageClassifierModule
 class ImageVectors(Module):
     """Base class with the capabilities `image_embedder` and `hidden_states`.
 
-    A model defines `states`, `vectors` and, where it does not take images of all sizes,
-    `require_size`.
+    A model defines `states`, `vectors` and, unless it takes images of all sizes, `require_size`.
     """
 
     capabilities = frozenset({"image_embedder", "hidden_states"})
@@ -60,20 +59,20 @@ class ImageVectors(Module):
 
 
 class ImageEncoder(ImageVectors):
-    """Base class of encoders whose computation is written to files of other formats, too."""
+    """Base class of encoders that can also be exported to other formats."""
 
     def __init__(self, channels: int, processor: str, image_size: int) -> None:
         super().__init__(channels, processor)
         self._image_size = image_size
 
     def computation(self) -> Computation:
-        """Return what the model computes of images of one size, that of its config by default."""
+        """Return the computation for images of one size (default: that of the config)."""
         shape = ("batch", self.channels, "height", "width")
         size = {"height": self._image_size, "width": self._image_size}
         return Computation(self.outputs, {"pixel_values": (dtypes.f32, shape)}, size)
 
     def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Return what `computation` computes, by name."""
+        """Return the outputs of `computation` by name."""
         return {"image_embeds": self.vectors(pixel_values)}
 
 
@@ -110,14 +109,14 @@ def is_headless(settings: Mapping[str, object]) -> bool:
     return bool(known) and str(known[0]).endswith("Model")
 
 
-# The convolutional image models: a stem, and stages one after another.
+# Convolutional image models: a stem and stages.
 
 
 Part = Callable[[Tensor], Tensor]
 
 
 class StagedClassifier(ImageClassifierModule):
-    """An image model whose states are those behind its stem and each of its stages.
+    """An image model; its hidden states are the outputs of the stem and of each stage.
 
     A model defines `embeddings`, and has `stages`, each a block or a list of blocks.
     """
@@ -125,7 +124,7 @@ class StagedClassifier(ImageClassifierModule):
     stages: Sequence[Part | Sequence[Part]]
 
     def embeddings(self, x: Tensor) -> Tensor:
-        """Return what the first stage reads of images [B, H, W, channels]."""
+        """Return the input of the first stage for images [B, H, W, channels]."""
         raise NotImplementedError
 
     @override
@@ -142,7 +141,7 @@ class StagedClassifier(ImageClassifierModule):
 def read_stages(
     fields: ConfigFields, hidden_sizes: Sequence[int], depths: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Read the widths and depths of stages, with their defaults; ModelError unless as many."""
+    """Read the widths and depths of stages, with defaults; ModelError if their numbers differ."""
     sizes, found = fields.integers("hidden_sizes", hidden_sizes), fields.integers("depths", depths)
     if len(sizes) != len(found):
         raise fields.error("depths", f"must have the {len(sizes)} stages of `hidden_sizes`")
@@ -150,7 +149,7 @@ def read_stages(
 
 
 class StemAndBlocks(StagedClassifier):
-    """An image model of a stem, blocks, and a last layer of positions."""
+    """An image model of a stem, blocks, and a last layer before pooling."""
 
     stem: ConvNorm
     top: ConvNorm

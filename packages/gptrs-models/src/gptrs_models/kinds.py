@@ -1,6 +1,7 @@
-"""The kinds of models in this package: the table that all else follows from.
+"""The table of the kinds of models in this package; everything else is derived from it.
 
-Plugins, the table in README.md and docs/kinds.md are made of it. Importing it imports no model.
+Plugins, the table in README.md and docs/kinds.md are generated from it. Importing it imports no
+model.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _MLX_EXPERTS = dict(gate_proj="w1", up_proj="w3", down_proj="w2")
 
 
 class Family(NamedTuple):
-    """Kinds that `load` of one module builds: `kinds` has what each is, by `model_type`.
+    """The kinds that `load` of one module builds: `kinds` maps `model_type` to a description.
 
-    `heading` is what they are for, `does` what the models can do. `relatives` has `model_type`s
-    that gptrs lacks, by the kind that is nearest in architecture, `summary` a frame for `kinds`.
-    `gguf` has the words for kinds in GGUF files, `timm` wildcards of names there: what they stand
-    for is a constant of `gguf_architectures` or `timm_families`, the kind in capitals. `mlx` has
-    the kinds whose experts have numbered matrices, which MLX names; `turned` is of all.
+    `heading` is their section in the docs, `does` lists capabilities. `relatives` maps a kind to
+    the nearest `model_type`s that gptrs lacks; `summary` is a template for descriptions. `gguf` has
+    the architectures in GGUF files, `timm` has wildcards of names in timm; their definitions are
+    constants of `gguf_architectures` and `timm_families` named like the kind in capitals. `mlx` has
+    the kinds whose numbered expert matrices MLX names; `turned` holds for all kinds of the family.
     """
 
     heading: str
@@ -417,7 +418,7 @@ KINDS: tuple[Family, ...] = (
         summary="the language model of {}, without images and sounds",
     ),
 )  # fmt: skip
-"""The kinds, those that are used most first; a `model_type` stands in one family only."""
+"""The kinds, most used first; a `model_type` is in one family only."""
 
 DEMO = DemoModelPlugin(
     name="demo",

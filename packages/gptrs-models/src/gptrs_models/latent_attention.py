@@ -1,4 +1,4 @@
-"""Latent attention (DeepSeek-V2): the cache holds one short vector a position, for all heads."""
+"""Latent attention (DeepSeek-V2): the KV cache has one short vector per position for all heads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gptrs.nn import Linear, RMSNorm, merge_heads, split_heads
 from gptrs_models.llama_positions import Positions
 
 EPSILON = 1e-6
-"""That of the norms of latent vectors, whatever config.json says of the others."""
+"""Epsilon of the norms of latent vectors, whatever config.json says about other norms."""
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Sizes of latent attention: of the latent vectors of keys and queries, and of parts of heads.
+    """Sizes of latent attention: the latent vectors of keys and queries, and the parts of heads.
 
-    `query_rank` None is a kind whose queries are projected at once. `rotated` components of a head
-    turn with the position, `plain` ones do not; values have `value` components.
+    `query_rank` None: queries are projected directly. `rotated` components of a head are rotated by
+    the position, `plain` ones are not; values have `value` components.
     """
 
     rank: int
@@ -31,12 +31,12 @@ class Latent:
 
     @property
     def width(self) -> int:
-        """Components that the cache has for a position."""
+        """Components per position in the cache."""
         return self.rank + self.rotated
 
 
 class AttendsToOne(Protocol):
-    """Attention of queries [N, H, D] to keys and values [N, 1, D], as a `LayerCache` does it."""
+    """Attention of queries [N, H, D] to keys and values [N, 1, D], as in `LayerCache`."""
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None
@@ -46,10 +46,10 @@ class AttendsToOne(Protocol):
 
 
 class LatentAttention(Module):
-    """Causal self-attention whose keys and values are products of one latent vector a position.
+    """Causal self-attention with keys and values computed from one latent vector per position.
 
-    A score `q . (K c)` is `(K^T q) . c`, and a mix of `V c` is V times a mix of c: so all heads
-    attend to the latent vectors themselves, and to a rotated key that they share.
+    Since `q . (K c) = (K^T q) . c`, and a mix of `V c` is V times a mix of c, all heads attend to
+    the latent vectors themselves, and to a shared rotated key.
     """
 
     def __init__(
@@ -95,6 +95,6 @@ class LatentAttention(Module):
 
 
 def scale_of(head_dim: int, factor: float, all_dims: float) -> float:
-    """Return the factor of scores; with `mscale_all_dim` of YaRN it grows with the context."""
+    """Return the factor of scores; `mscale_all_dim` of YaRN increases it with the context."""
     growth = 0.1 * all_dims * math.log(factor) + 1.0 if all_dims and factor > 1 else 1.0
     return head_dim**-0.5 * growth * growth

@@ -1,6 +1,6 @@
 """Llama and its relatives as transformers saves them: blocks and model; see `llama_config`.
 
-Some seventy kinds of decoders differ in parts, switches and names; `llama_kinds` lists them.
+About seventy kinds of decoders differ in parts, switches and names; `llama_kinds` lists them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from gptrs_models.llama_layers import MLP, make_norm
 from gptrs_models.llama_positions import Alibi, Positions, Rotary
 
 Mixes = Callable[..., Tensor]
-"""Mixes the states of the tokens of a text, `mixer(x, positions, *caches)`: attention, or not."""
+"""Mixes the states of a text's tokens, `mixer(x, positions, *caches)`: attention or a
+recurrence."""
 
 
 def through(norm: RMSNorm | LayerNorm | None, x: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def through(norm: RMSNorm | LayerNorm | None, x: Tensor) -> Tensor:
 class Block(Module):
     """`h = x + mixer(norm(x))`, then `h + mlp(norm(h))`, each half between the kind's norms.
 
-    The mixer, `self_attn`, is attention or what a kind has instead of it in some layers;
+    The mixer `self_attn` is attention, or its substitute in some layers of a kind;
     `input_layernorm` and `post_attention_layernorm` are the norms before the halves, as in Llama.
     """
 
@@ -66,7 +67,7 @@ class Block(Module):
 
     @captured_once
     def __call__(self, x: Tensor, positions: Positions, *caches: Attends) -> Tensor:
-        """[N, C] -> [N, C]; a recurrent mixer has two caches, other ones have one."""
+        """[N, C] -> [N, C]; a recurrent mixer has two caches, others have one."""
         return self.both(x, lambda h: self.self_attn(h, positions, *caches))
 
     def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
@@ -92,7 +93,7 @@ class ParallelBlock(Block):
 
 
 class PostNormBlock(Block):
-    """`h = norm(x + mixer(x))`, then `norm(h + mlp(h))`: norms behind the sums (OPT 350M)."""
+    """`h = norm(x + mixer(x))`, then `norm(h + mlp(h))`: norms after the sums (OPT 350M)."""
 
     @override
     def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
@@ -101,7 +102,7 @@ class PostNormBlock(Block):
 
 
 class NormedStreamBlock(Block):
-    """Each half is added to what it reads, not to what its norm reads (old BLOOM)."""
+    """Each half is added to its normalized input (old BLOOM)."""
 
     @override
     def both(self, x: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
@@ -120,7 +121,7 @@ BLOCKS: Mapping[Order, type[Block]] = {
 
 
 def mixer_of(config: LlamaConfig, layer: Params, number: int) -> Mixes:
-    """Return the mixer of a layer: attention, or what the kind has instead of it there."""
+    """Return the mixer of a layer: attention, or the kind's substitute."""
     other = config.other_mixer(number)
     if other is not None:
         return other.mixer(layer, config.hidden_size, config.hidden_act, config.rms_norm_eps)
@@ -136,7 +137,7 @@ def _latent(config: LlamaConfig, params: Params) -> LatentAttention:
 
 
 def mlp_of(config: LlamaConfig, layer: Params, number: int) -> MLP | Mixture | ClampedMixture:
-    """Return the MLP of a layer: a mixture of experts where it has one."""
+    """Return the MLP of a layer, or its mixture of experts."""
     experts, own = config.experts, config.names.mlp
     if experts is None or number not in experts.layers:
         return MLP(config, layer if own is None else layer / own)
@@ -149,9 +150,9 @@ def mlp_of(config: LlamaConfig, layer: Params, number: int) -> MLP | Mixture | C
 class Llama(CausalLMModule):
     """The language model.
 
-    With dynamic rotary scaling, and beyond `max_position_embeddings`, the logits depend on how a
-    text was cut into steps, as in transformers. Attributes have the names of Llama's weights
-    whatever the checkpoint calls them.
+    With dynamic rotary scaling, beyond `max_position_embeddings`, the logits depend on how a text
+    was cut into steps, as in transformers. Attributes are named after Llama's weights, whatever the
+    checkpoint calls them.
     """
 
     captures_on_disk = True
@@ -183,7 +184,7 @@ class Llama(CausalLMModule):
             if config.final_norm
             else None
         )
-        # A checkpoint may have weights of its own for a layer that the config calls tied.
+        # A checkpoint may have separate weights for a layer that the config calls tied.
         vocabulary = config.vocab_size
         tied = config.tie_word_embeddings and f"{names.head}.weight" not in params
         self.tied_bias = (
@@ -206,7 +207,7 @@ class Llama(CausalLMModule):
     @override
     def cache_specs(self) -> list[CacheSpec]:
         caches = [self.config.caches(layer) for layer in range(len(self.layers))]
-        # The first caches of all layers, then those of states: they share the pages of the first.
+        # The first caches of all layers, then those of states, which share the pages of the first.
         return [first for first, *_ in caches] + [each for _, *rest in caches for each in rest]
 
     @override
@@ -221,7 +222,7 @@ class Llama(CausalLMModule):
             yield x
 
     def embeddings(self, step: RaggedStep[Tensor]) -> Tensor:
-        """Return what the first block reads of the tokens of a step, [N, C]."""
+        """Return the input of the first block for the tokens of a step, [N, C]."""
         x = self.embed_tokens(step.tokens)  # (N, C)
         x = x if self.project_in is None else self.project_in(x)
         if self.config.embedding_scale != 1:
@@ -233,7 +234,7 @@ class Llama(CausalLMModule):
         return x if self.config.names.embed_norm is None else self.embed_norm(x)
 
     def _positions(self, step: RaggedStep[Tensor]) -> Sequence[Positions]:
-        """Return what each layer knows of the positions of a step."""
+        """Return the positions of a step for each layer."""
         config, layers = self.config, range(self.config.num_hidden_layers)
         if config.alibi:
             if config.alibi_rounded:

@@ -13,7 +13,7 @@ from gptrs_models.llama_positions import Positions
 
 
 class Attends(Protocol):
-    """Attention of the new tokens [N, H, D] to what their text has, as a `LayerCache` does it."""
+    """Attention of the new tokens [N, H, D] to their texts, as in `LayerCache`."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
         """Return the mixed values [N, H, D]."""
@@ -25,7 +25,7 @@ class Attends(Protocol):
 
 
 class Attention(Module):
-    """Causal self-attention in which several query heads may share a head of keys and values."""
+    """Causal self-attention; several query heads may share a key/value head (GQA)."""
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
         names, dim, self.head_dim = config.names, config.hidden_size, config.head_dim

@@ -1,4 +1,4 @@
-"""The config of a decoder of the Llama family: sizes, switches, and the names of its weights."""
+"""The config of a decoder of the Llama family: sizes, switches, names of weights."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gptrs_models.short_convolution import Convolution
 from gptrs_models.sines import Sines
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
-"""A norm: RMS, or mean and variance. `_offset` stores its weights less 1 (Gemma, Nemotron),
-`_weight` has no bias (Cohere), `_plain` neither weight nor bias (OLMo)."""
+"""A norm: RMS or LayerNorm. `_offset` stores its weights minus 1 (Gemma, Nemotron), `_weight` has
+no bias (Cohere), `_plain` has neither weight nor bias (OLMo)."""
 
 HeadNorm = Literal["rms", "rms_offset", "layer", "width", "each"]
-"""The norm of queries and keys: over each head, as `Norm`; "width" over all heads together by RMS
-(OLMo 2); "each" over each head, with weights [H, D] of its own for each (Cohere)."""
+"""The norm of queries and keys: a `Norm` over each head; "width": RMS over all heads together (OLMo
+2); "each": over each head, with separate weights [H, D] (Cohere)."""
 
 
 Order = Literal["before", "parallel", "after", "in_stream"]
-"""How a block adds its halves: each behind its norm; both of one state (GPT-J); with norms of the
-sums (OPT 350M); each to what it reads, not to what its norm reads (old BLOOM)."""
+"""How a block adds its halves: pre-norm; in parallel (GPT-J); post-norm (OPT 350M); added to the
+normalized input (old BLOOM)."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of modules in a checkpoint; None is a module that the kind lacks.
+    """Names of modules in a checkpoint; None: the kind lacks the module.
 
-    `body` is the scope of all but the head. `qkv` and `gate_up` hold what others keep apart.
+    `body` is the scope of everything except the head. `qkv` and `gate_up` are fused projections.
     `attention_in` and `mlp_in` are the norms before the two halves of a block, `attention_out` and
-    `mlp_out` those after them.
+    `mlp_out` the norms after them.
     """
 
     body: str = "model"
@@ -68,18 +68,17 @@ class Names:
 class LlamaConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `qkv_bias` and `output_bias` say which projections of attention have a bias, `sliding_layers`
-    which layers have the window, `unrotated_layers` which have no rotary embedding. Layers with the
-    window have `sliding_rope` where there is one. `qkv_groups` says that `Names.qkv` holds the
-    queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
-    queries first; `qkv_shards` is the number of parts of queries, values and keys (CodeGen).
-    `position_offset` is the row of
-    `Names.positions` for position 0; `sines` are positions that are not learned (XGLM). `alibi` has
-    the slope of each head, see `Alibi`; `alibi_rounded` makes it that of Falcon. `latent` makes it
-    latent attention. `sinks` are scores beside those of the keys, one for each head (gpt-oss).
-    `attention_gate` multiplies what attention finds by numbers that stand behind the query of each
-    head (Qwen3-Next). `embedding_width` is that of embeddings of tokens, which matrices turn into
-    `hidden_size` and back where they differ (OPT 350M).
+    `qkv_bias` and `output_bias`: which projections of attention have a bias; `sliding_layers`:
+    which layers have the window; `unrotated_layers`: which have no rotary embedding. Layers with
+    the window use `sliding_rope` if it is set. `qkv_groups`: `Names.qkv` holds queries, key and
+    value of one group of heads after another (GPT-NeoX, Falcon), instead of all queries first;
+    `qkv_shards` is the number of parts of queries, values and keys (CodeGen). `position_offset` is
+    the row of `Names.positions` for position 0; `sines` are positions that are not learned (XGLM).
+    `alibi` has the slope of each head, see `Alibi`; `alibi_rounded` rounds it as Falcon does.
+    `latent` selects latent attention. `sinks`: an additional score per head beside those of the
+    keys (gpt-oss). `attention_gate`: the output of attention is multiplied by gates that follow the
+    query of each head (Qwen3-Next). `embedding_width` is the width of token embeddings; if it
+    differs from `hidden_size`, matrices convert both ways (OPT 350M).
     """
 
     vocab_size: int
@@ -135,7 +134,7 @@ class LlamaConfig:
 
     @property
     def context_length(self) -> int:
-        """Most positions that the rotary embedding is made for."""
+        """The number of positions that the model is made for."""
         return self.rope.context
 
     @property
@@ -151,7 +150,7 @@ class LlamaConfig:
         return own or self.rope
 
     def other_mixer(self, layer: int) -> Convolution | Delta | MambaLayers | None:
-        """Return what a layer has instead of attention; None for a layer with attention."""
+        """Return the mixer of a layer other than attention; None for a layer with attention."""
         found = (self.convolution, self.delta, self.mamba)
         return next((each for each in found if each is not None and layer in each.layers), None)
 
@@ -167,10 +166,10 @@ class LlamaConfig:
         return [CacheSpec(self.num_key_value_heads, width, self.window(layer), exact=exact)]
 
     def window(self, layer: int) -> int | None:
-        """Return how many keys a query of the layer sees; None for all."""
+        """Return the number of keys that a query of the layer sees; None: all."""
         return self.sliding_window if layer in self.sliding_layers else None
 
 
 def with_biases(config: LlamaConfig, attention: bool, mlp: bool) -> LlamaConfig:
-    """Say whether all projections of attention have a bias, and those of the MLP."""
+    """Return the config with or without biases of all projections of attention, and of the MLP."""
     return replace(config, qkv_bias=attention, output_bias=attention, mlp_bias=mlp)

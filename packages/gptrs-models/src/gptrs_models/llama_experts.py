@@ -1,4 +1,4 @@
-"""Mixtures of experts (Shazeer et al. 2017) in place of the MLPs of some layers."""
+"""Mixtures of experts (Shazeer et al. 2017), which replace the MLPs of some layers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from gptrs.api.models import ConfigFields, Module, Params, Tensor
 from gptrs.api.programs import dtypes
 from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
 
-# Routing to experts by groups of them (DeepSeek-V2 and V3), with biases, and SparseMixer.
+# Routing in groups of experts (DeepSeek-V2 and V3), with biases, and SparseMixer.
 
 
 BIAS = "gate.e_score_correction_bias"
-"""Where DeepSeek-V3 and its relatives have the biases of their experts."""
+"""Name of the expert biases of DeepSeek-V3 and its relatives."""
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How experts are chosen: those of the `chosen_groups` best of `groups` groups only.
+    """How experts are chosen: only from the `chosen_groups` best of `groups` groups.
 
-    The score of an expert is a softmax over all, or with `sigmoid` one by itself; then the two best
-    experts count for a group, else the best one. For the choice the tensor `bias` of the mixture is
-    added, if it has one. Normalized weights are divided by their sum and `least`, and multiplied by
-    `scale`. `mixer` is how much worse than the best an expert may be in SparseMixer, which takes
-    two by its own rule.
+    Scores are a softmax over all experts, or a `sigmoid` of each. A group scores by its two best
+    experts with `sigmoid`, else by the best one. The tensor `bias` of the mixture, if any, is added
+    for the choice only. Normalized weights are divided by their sum plus `least`, then multiplied
+    by `scale`. `mixer` is the margin of SparseMixer, which chooses two experts by its own rule.
     """
 
     groups: int = 1
@@ -39,7 +38,7 @@ class Routing:
 
 
 class GroupedRouter(Module):
-    """The experts of each token and their weights."""
+    """Chooses the experts of each token and their weights."""
 
     def __init__(
         self, routing: Routing, params: Params, gate: str, width: int, experts: int
@@ -81,19 +80,19 @@ class GroupedRouter(Module):
 
 
 def _sparse_mixer(scores: Tensor, worse: float) -> tuple[Tensor, Tensor]:
-    """Return the weights of the two best experts [N, 2] (Liu et al. 2024), and which they are.
+    """Return the weights [N, 2] and indices of the two best experts (Liu et al. 2024).
 
-    Each is its share of a softmax over the experts that are at most `2 * worse` below it, as a
-    part of the larger of both scores; the first is not among those of the second.
+    Each weight is a softmax over the experts within `2 * worse` of it, relative to the larger of
+    both scores; the second softmax excludes the first expert.
     """
     best, experts = F.top_k(scores, 2)
     own = F.reshape(F.arange(scores.shape[1]), (1, scores.shape[1]))
     first = F.equal(F.cast(F.slice_axis(experts, 1, 0, 1), own.dtype), own)  # (N, E)
     weights: list[Tensor] = []
-    for place in (0, 1):
-        top = F.slice_axis(best, 1, place, 1)  # (N, 1)
+    for rank in (0, 1):
+        top = F.slice_axis(best, 1, rank, 1)  # (N, 1)
         kept = (top - scores) / F.maximum(F.abs(scores), top) <= 2 * worse
-        if place:
+        if rank:
             kept = F.logical_and(kept, F.logical_not(first))
         shares = F.where(kept, F.exp(scores - top), 0.0)
         weights.append(1.0 / F.sum(shares, axis=1, keepdims=True))
@@ -101,13 +100,14 @@ def _sparse_mixer(scores: Tensor, worse: float) -> tuple[Tensor, Tensor]:
 
 
 _UP = ("embed", "mlp")
-"""Inputs and outputs of the first matrices of an expert: each device has a part of all experts."""
+"""Mesh axes of the inputs and outputs of an expert's first matrices: each device has a part of
+every expert."""
 _DOWN = ("mlp", "embed")
 
 
 @dataclass(frozen=True)
 class Clamp:
-    """The activation of gpt-oss: the largest gate, and the slope of its sigmoid."""
+    """The activation of gpt-oss: limit of the gate, and slope of its sigmoid."""
 
     limit: float
     slope: float
@@ -115,15 +115,14 @@ class Clamp:
 
 @dataclass(frozen=True)
 class Experts:
-    """Settings of the mixtures of a model, and the names of their weights.
+    """Settings of the mixtures of a model, and names of their weights.
 
-    Each token goes to the `chosen` experts with the largest scores, softmax of all; `normalized`
-    makes these add up to 1. The `layers` listed have a mixture. `shared` is the width of an expert
-    that every token goes to, None without one, weighted by a gate of its own where there is one
-    (`shared_gate`), and lies at `shared_scope` of the layer. Its gate and `up` are one matrix where
-    `shared_joined` names that and the last one. Those of the experts are, all together, in files
-    that have `joined`: [E, 2 I, C] and [E, C, I], or perhaps with axes 1 and 2 `turned`. With
-    `clamp` the mixture is a `ClampedMixture`.
+    Each token goes to the `chosen` experts with the largest softmax scores; `normalized` makes
+    these add up to 1. The listed `layers` have a mixture. `shared` is the width of the expert for
+    every token (None: there is none), at `shared_scope` of the layer, with a gate of its own at
+    `shared_gate` if that is set; `shared_joined` names its fused gate and `up`, and its last
+    matrix. With `joined`, files hold the matrices of all experts together: [E, 2 I, C] and [E, C,
+    I], or with axes 1 and 2 `turned`. With `clamp`, the mixture is a `ClampedMixture`.
     """
 
     count: int
@@ -187,7 +186,7 @@ class Mixture(Module):
         return mixed if self.shared is None else mixed + self.shared(x)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights of the chosen experts of each row, and which they are, [N, k]."""
+        """Return the weights and indices of the chosen experts of each row, [N, k]."""
         if isinstance(self.gate, GroupedRouter):
             return self.gate(x, self._chosen, self._normalized)
         scores, experts = F.top_k(F.softmax(self.gate(x), axis=-1), self._chosen)
@@ -197,7 +196,7 @@ class Mixture(Module):
 
 
 class _Shared(Module):
-    """The expert of all tokens, weighted by a number for each token where there is a gate."""
+    """The expert for every token, weighted per token if there is a gate."""
 
     def __init__(self, layer: Params, width: int, experts: Experts, activation: str) -> None:
         usual = "shared_expert" if experts.shared_gate else "shared_experts"
@@ -236,12 +235,12 @@ def _matrices(
 def _joined(
     experts: Experts, params: Params, name: str, inputs: int, outputs: int
 ) -> ExpertMatrices:
-    """Return the matrices that are one weight; `turned` ones are so in some files only."""
+    """Return the matrices from a fused weight; `turned` ones are transposed in some files only."""
     if experts.turned:
         try:
             return ExpertMatrices.joined(params, name, experts.count, inputs, outputs)
         except ModelError:
-            pass  # transformers saves them in its own form
+            pass  # transformers saves them in its own layout
     return ExpertMatrices.whole(params, name, experts.count, inputs, outputs)
 
 
@@ -256,16 +255,16 @@ def read_experts(
     inner: int,
     chosen_name: str = "num_experts_per_tok",
 ) -> Experts:
-    """Read the settings that kinds have in common.
+    """Read the settings that kinds share.
 
-    The number of experts has one of `names` in a file; `count`, `chosen` and `inner` are defaults,
-    `width` is the name of the width of an expert.
+    The number of experts is under one of `names`; `count`, `chosen` and `inner` are defaults;
+    `width` is the name of an expert's width.
     """
     name = next((name for name in names if name in fields.settings), names[0])
     total = fields.integer(name, count)
     wanted = fields.integer(chosen_name, chosen)
     if wanted > total:
-        raise fields.error(chosen_name, f"must be at most {total}, the experts there are")
+        raise fields.error(chosen_name, f"must be at most {total}, the number of experts")
     return Experts(
         total, wanted, fields.integer(width, inner), tuple(range(layers)), normalized=True
     )
@@ -280,14 +279,14 @@ def sparse_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
     return tuple(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 
-# Mixtures of experts of gpt-oss: biases, a limit of the gate, and routing by the chosen scores.
+# Mixtures of experts of gpt-oss: biases, a clamped gate, and softmax over the chosen scores only.
 
 
 class ClampedMixture(Module):
     """The weighted sum of the MLPs of the chosen experts: `(up + 1) * gate * sigmoid(a * gate)`.
 
-    Gate and `up` alternate in one matrix, or have a matrix each, and are cut to the limit, the gate
-    from above only. The weights are the softmax of the scores of the chosen experts.
+    Gate and `up` alternate in one matrix or have a matrix each. Both are clamped to the limit, the
+    gate only from above. Weights are the softmax of the chosen experts' scores.
     """
 
     def __init__(self, experts: Experts, clamp: Clamp, params: Params, width: int) -> None:
@@ -318,7 +317,7 @@ class ClampedMixture(Module):
 
 
 class _Joined(Module):
-    """Experts as folders have them: a matrix [C, 2 * I] in which gate and `up` alternate."""
+    """Experts in folders: a matrix [C, 2 * I] in which gate and `up` alternate."""
 
     def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
         self.gate_up_proj = ExpertMatrices.joined(params, "gate_up_proj", count, width, 2 * inner)
@@ -340,7 +339,7 @@ class _Joined(Module):
 
 
 class _Apart(Module):
-    """Experts as GGUF files have them: matrices of their own for gate and `up`."""
+    """Experts in GGUF files: separate matrices for gate and `up`."""
 
     def __init__(self, params: Params, count: int, width: int, inner: int) -> None:
         self.gate_proj = _clamped_matrices(params, "gate_proj", count, width, inner)

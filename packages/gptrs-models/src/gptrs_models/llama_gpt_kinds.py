@@ -1,4 +1,4 @@
-"""Kinds of decoders that came before Llama, or whose halves are parallel."""
+"""Kinds of decoders from before Llama, or with parallel halves."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ FAIRSEQ_NAMES = Names(
 unrotated = switch(
     **ALL_BIASES, num_key_value_heads=query_heads, norm="layer", unrotated_layers=every_layer
 )
-"""Layer norms, all biases, as many key heads as heads, and no rotary embedding."""
+"""LayerNorm, all biases, as many key/value heads as query heads, no rotary embedding."""
 
 
 def _inner(name: str) -> Reading:
-    """Read the width of an MLP, four times that of the model without the setting."""
+    """Read the width of an MLP; the default is four times that of the model."""
     return lambda fields, config: fields.integer(name, 4 * config.hidden_size)
 
 
@@ -81,7 +81,7 @@ def _root(fields: ConfigFields, config: LlamaConfig) -> float:
 
 
 def _gpt_neo(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
-    """Return the layers called "local", which have the window."""
+    """Return the layers called "local", which have the sliding window."""
     layers, given = config.num_hidden_layers, fields.get("attention_layers")
     words: list[object] = ["local" if layer % 2 else "global" for layer in range(layers)]
     if given is not None:
@@ -92,7 +92,7 @@ def _gpt_neo(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
 
 
 def _mpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch linear biases, and norms and projections without biases."""
+    """Switch on linear biases (ALiBi), and norms and projections without biases."""
     given = fields.get("attn_config")
     if given is not None and not isinstance(given, Mapping):
         raise fields.error("attn_config", "must be a table")
@@ -108,7 +108,7 @@ def _mpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def _opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, learned positions from row 2 on, and perhaps norms behind both halves."""
+    """Switch names, learned positions from row 2 on, and optionally post-norm."""
     before = fields.boolean("do_layer_norm_before", True)
     width = config.hidden_size
     inner = fields.integer("word_embed_proj_dim", width)
@@ -165,7 +165,7 @@ def _gptj(qkv: str | None = None) -> Switch:
 
 
 def _codegen(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch a joined projection in the four parts that CodeGen was trained in."""
+    """Switch on a fused projection in four shards, as CodeGen was trained."""
     fields.require("scale_attn_weights", True)
     if config.hidden_size % 4:
         raise fields.error("n_embd", "must be a multiple of 4")
@@ -173,7 +173,7 @@ def _codegen(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def _falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, joined projections and parallel halves, or linear biases (Falcon RW)."""
+    """Switch names, fused projections and parallel halves, or linear biases (Falcon RW)."""
     fields.require("apply_residual_connection_post_layernorm", False)
     new = fields.boolean("new_decoder_architecture", False)
     fields.without_effect("parallel_attn" if new else "num_kv_heads")
@@ -193,7 +193,7 @@ def _falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         )
     linear = fields.boolean("alibi", False)
     if linear and kv_heads != heads:
-        raise fields.error("alibi", f"must be false where {heads} heads share {kv_heads} of keys")
+        raise fields.error("alibi", f"must be false if {heads} heads share {kv_heads} key heads")
     read = switch(
         **biases("bias", mlp=True), names=names, norm="layer", num_key_value_heads=kv_heads,
         intermediate_size=_inner("ffn_hidden_size"), qkv_groups=True, alibi_rounded=linear,
@@ -203,7 +203,7 @@ def _falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def _refined_web(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Read the settings of Falcon under their names before transformers had it."""
+    """Read the settings of Falcon under their names from before transformers had it."""
     groups = fields.get("n_head_kv")
     own = {"new_decoder_architecture": groups is not None, "num_kv_heads": groups}
     settings = fields.overlaid(own, {"multi_query": False, "parallel_attn": False})
@@ -216,7 +216,7 @@ REFINED_WEB = Kind(
     activation="gelu", tied=True,
     own_names={**FALCON_NAMES, "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
 )  # fmt: skip
-"""Falcon before transformers had it."""
+"""Falcon in files from before transformers had it."""
 
 GPT_KINDS: dict[str, Kind] = {
     "phi": Kind(

@@ -1,6 +1,6 @@
-"""The kinds of the Llama family by `model_type`: what they switch, and their defaults.
+"""The kinds of the Llama family by `model_type`: their switches and defaults.
 
-Those closest to Llama are listed here, others in `llama_gpt_kinds` and `llama_moe_kinds`.
+Kinds close to Llama are listed here, others in `llama_gpt_kinds` and `llama_moe_kinds`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gptrs_models.llama_switches import (
 def read_config(settings: Mapping[str, object]) -> LlamaConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported.
 
-    `pretraining_tp` plays no part: it splits the same sums. Dropouts are for training.
+    `pretraining_tp` is ignored, since it only splits the same sums; so are dropouts.
     """
     name = str(settings.get("model_type"))
     return KINDS[name].read(ConfigFields(settings, name), name)
@@ -64,17 +64,17 @@ _gemma2 = switch(
     softcap=limit("attn_logit_softcapping", 50.0),
     logit_softcap=limit("final_logit_softcapping", 30.0),
 )  # fmt: skip
-"""Norms before and after both halves, and soft limits of scores and logits."""
+"""Norms before and after both halves, and soft caps of scores and logits."""
 _olmo2 = switch(biased, names=NORMS_AFTER, head_norm="width", mlp_bias=False)
 """Norms after both halves, and one over all heads."""
 _glm = switch(
     names=Names(gate_up="gate_up_proj"), interleaved=True, qkv_bias=flag("attention_bias", True)
 )
-"""Interleaved rotary and a joined MLP."""
+"""Interleaved rotary embedding and a fused gate and up projection."""
 
 
 def _gemma_activation(_: ConfigFields, config: LlamaConfig) -> str:
-    # Old files say `gelu` and mean its tanh form.
+    # Old files say `gelu` but mean its tanh approximation.
     return "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act
 
 
@@ -90,7 +90,7 @@ def _smollm3(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
 
 
 def _adjusted_width(fields: ConfigFields, config: LlamaConfig) -> int:
-    """Return the width of the MLPs of LFM2, by llama's rule."""
+    """Return the width of the MLPs of LFM2, by the rule of Llama."""
     inner = fields.integer("block_ff_dim", config.intermediate_size)
     if not fields.boolean("block_auto_adjust_ff_dim", True):
         return inner
@@ -103,14 +103,14 @@ def _adjusted_width(fields: ConfigFields, config: LlamaConfig) -> int:
 
 
 def _cwm(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
-    """Return the layers with the window: all but each fourth, from the first one on."""
+    """Return the layers with the window: all except every fourth, starting with the first."""
     if fields.get("layer_types") is not None:
         return config.sliding_layers
     return tuple(layer for layer in range(config.num_hidden_layers) if layer % 4)
 
 
 def _exaone4(fields: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
-    """Return the layers that are not rotated: with a window those without it."""
+    """Return the layers without rotary embedding: those without the window, if there is one."""
     return () if config.sliding_window is None else full_layers(fields, config)
 
 

@@ -11,9 +11,9 @@ _UP = ("embed", "mlp")
 
 
 class HeadwiseNorm(Module):
-    """Layer normalization of each head with weights of its own, [.., H, D].
+    """Layer normalization of each head with separate weights, [.., H, D].
 
-    Checkpoints have them as one tensor (Cohere), or as one for each head (StableLM 2).
+    Checkpoints store them as one tensor (Cohere), or one per head (StableLM 2).
     """
 
     def __init__(self, params: Params, n_heads: int, head_dim: int, epsilon: float) -> None:
@@ -39,7 +39,7 @@ def make_norm(kind: str, params: Params, width: int, epsilon: float) -> RMSNorm 
 
 
 class XIELU(Module):
-    """An activation whose slopes for x above and below 0 were learned (Huang et al. 2024)."""
+    """An activation with learned slopes for x above and below 0 (Huang et al. 2024)."""
 
     def __init__(self, params: Params) -> None:
         self.alpha_p, self.alpha_n = (params.tensor(name, (1,)) for name in ("alpha_p", "alpha_n"))
@@ -55,7 +55,7 @@ class XIELU(Module):
 class MLP(Module):
     """`down(activation(gate(x)) * up(x))` (Shazeer 2020); without a gate `down(activation(up(x)))`.
 
-    The gate and `up` of some kinds are the halves of one matrix.
+    In some kinds, gate and `up` are the halves of one matrix.
     """
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:

@@ -1,4 +1,4 @@
-"""Kinds of decoders with mixtures of experts, and those with layers that are recurrent."""
+"""Kinds of decoders with mixtures of experts or recurrent layers."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def mixture(
     chosen_name: str = "num_experts_per_tok",
     **values: Value,
 ) -> Callable[[ConfigFields, LlamaConfig], Experts]:
-    """Return a reading of `Experts`; `values` are fields of those, as they are or read.
+    """Return a reader of `Experts`; `values` are further fields, as values or readers.
 
-    The number of experts has one of `names` in a file, `count` and `chosen` are defaults. The width
-    of an expert is `moe_intermediate_size`, by default `inner`, and without `inner` that of an MLP.
+    The number of experts is under one of `names`; `count` and `chosen` are defaults. The width of
+    an expert is `moe_intermediate_size`, by default `inner`, or that of an MLP if `inner` is None.
     """
     width = "intermediate_size" if inner is None else "moe_intermediate_size"
 
@@ -83,7 +83,7 @@ def _shared(default: int) -> Reading:
 
 
 def gated(joined: bool) -> Switch:
-    """Return a switch of delta nets, of `joined` projections or not, and gates of attention."""
+    """Return a switch of delta nets (projections `joined` or not) and of attention gates."""
 
     def delta(fields: ConfigFields, config: LlamaConfig) -> Delta | None:
         layers, own = config.num_hidden_layers, ("linear_attention", "full_attention")
@@ -108,10 +108,10 @@ def routed(
     chosen: int = 8,
     normalized: bool = True,
 ) -> Reading:
-    """Return a reading of experts that a sigmoid and biases choose, in groups or not.
+    """Return a reader of experts chosen by sigmoid and biases, optionally in groups.
 
-    The arguments are defaults: experts, the width of one, layers without any, the factor of their
-    sum, the experts of a token, and whether their weights add up to 1.
+    The arguments are defaults: number of experts, width of one, dense layers, factor of the sum,
+    experts per token, and whether their weights add up to 1.
     """
 
     def read(fields: ConfigFields, config: LlamaConfig) -> Experts:
@@ -130,7 +130,7 @@ def routed(
 
 
 def _deepseek_v3(fields: ConfigFields, config: LlamaConfig) -> Experts:
-    """Read mixtures with a bias that balances experts."""
+    """Read mixtures with a load-balancing bias."""
     groups, chosen = fields.integer("n_group", 8), fields.integer("topk_group", 4)
     scale = fields.number("routed_scaling_factor", 2.5)
     experts = routed_experts(fields, config, count=256, inner=2048, shared=1, dense=3, chosen=8)
@@ -140,7 +140,7 @@ def _deepseek_v3(fields: ConfigFields, config: LlamaConfig) -> Experts:
 
 
 def _deepseek_v2(fields: ConfigFields, config: LlamaConfig) -> Experts:
-    """Read mixtures of a softmax, in groups or not."""
+    """Read mixtures with softmax routing, optionally in groups."""
     method = fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     groups, chosen = 1, 1
     if method != "greedy":
@@ -153,7 +153,7 @@ def _deepseek_v2(fields: ConfigFields, config: LlamaConfig) -> Experts:
 
 
 def _glm4_moe_lite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch latent attention, and mixtures as those of DeepSeek-V3 after the first layer."""
+    """Switch on latent attention, and mixtures as in DeepSeek-V3 after the first layer."""
     own = fields.overlaid({}, {"q_lora_rank": 768, "v_head_dim": 256, "qk_nope_head_dim": 192})
     read = switch(experts=routed(count=64, inner=1536, dense=1, scale=1.8, chosen=4))
     config = latent(ConfigFields(own, "glm4_moe_lite"), read(fields, config))
@@ -165,7 +165,7 @@ def _glm4_moe_lite(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 
 def _ernie4_5_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch the layers with a mixture, and the width of the expert of all tokens."""
+    """Switch the layers with a mixture, and the width of the shared expert."""
     experts, layers = config.experts, config.num_hidden_layers
     assert experts is not None
     first = fields.integer("moe_layer_start_index", 1, minimum=0)
@@ -187,7 +187,7 @@ def _hunyuan_experts(fields: ConfigFields, config: LlamaConfig) -> Experts:
 
 
 def _alike(fields: ConfigFields, name: str) -> object:
-    """Return a number, or the one that stands in a list for every layer."""
+    """Return a number, or the common number of a list with one entry per layer."""
     found = fields.get(name, 1)
     if not isinstance(found, list):
         return found
@@ -204,11 +204,11 @@ granitemoe = switch(
         joined=("input_linear.weight", "output_linear.weight"),
     ),
 )  # fmt: skip
-"""Four factors, and mixtures in all layers."""
+"""Granite's four factors, and mixtures in all layers."""
 
 
 def granitemoeshared(fields: ConfigFields, config: LlamaConfig, width: int = 0) -> LlamaConfig:
-    """Switch an MLP beside the mixtures, too, of `width` where config.json has none."""
+    """Also switch on an MLP beside the mixtures, of `width` if config.json has none."""
     config = granitemoe(fields, config)
     assert config.experts is not None
     experts = replace(
@@ -228,7 +228,7 @@ _MIXER_SETTINGS = (
 
 
 def _granitemoehybrid(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch mixers of Mamba 2 in some layers; there may be no experts, and no rotary."""
+    """Switch on Mamba 2 mixers in some layers; experts and rotary embeddings are optional."""
     layers = config.num_hidden_layers
     state, full = ("mamba", "linear_attention"), ("attention", "full_attention")
     words = fields.choices("layer_types", (*state, *full)) or ("mamba",) * layers
@@ -268,7 +268,7 @@ def _phimoe(fields: ConfigFields, config: LlamaConfig) -> Experts:
 
 
 def _short_factor(fields: ConfigFields, config: LlamaConfig) -> RopeSettings:
-    """Return LongRoPE with the factor of cosines that the file has for short texts, for these."""
+    """Return LongRoPE with the cosine factor that the file has for short texts."""
     rope = config.rope
     given = fields.get("rope_scaling") or fields.get("rope_parameters")
     if not isinstance(rope.scaling, F.LongRopeScaling):

@@ -1,4 +1,4 @@
-"""How layers of the Llama family know positions: not, by rotations, or by linear biases."""
+"""Positions in the Llama family: none, rotary embeddings, or linear biases."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ ADDED = 2
 """Components that linear biases add to each head."""
 
 _HIGH = 256
-"""Positions are split by it: both parts are exact in all float types up to position 65536."""
+"""Positions are split into multiples of it and a rest: both are exact in all float types up to
+position 65536."""
 
 
 @dataclass(frozen=True)
 class Positions:
-    """No positions (NoPE): the causal order of tokens is all that a layer knows."""
+    """No positions (NoPE): a layer only knows the causal order of tokens."""
 
     def apply(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [N, H, D], keys and values [N, K, D] that know their positions."""
+        """Return queries [N, H, D], keys and values [N, K, D] with their positions encoded."""
         return query, key, value
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate parts of heads, [N, H, R] -> [N, H, R], for kinds whose other parts stay."""
+        """Rotate parts of heads, [N, H, R] -> [N, H, R], for kinds that rotate only a part."""
         return x
 
     def own(self, mixed: Tensor, head_dim: int) -> Tensor:
-        """Cut mixed values to the components that the values had, [N, H, ..] -> [N, H, D]."""
+        """Cut mixed values to their original components, [N, H, ..] -> [N, H, D]."""
         del head_dim
         return mixed
 
 
 @dataclass(frozen=True)
 class Rotary(Positions):
-    """Rotary embeddings (Su et al. 2021): angles between queries and keys grow with distance."""
+    """Rotary embeddings (Su et al. 2021): rotates queries and keys by their positions."""
 
     rope: Rope
 
@@ -60,11 +61,11 @@ class Rotary(Positions):
 class Alibi(Positions):
     """Linear biases (ALiBi, Press et al. 2022): adds `slope * key position` to each score.
 
-    A softmax does not change when all its scores are shifted: the distance of a key may be counted
-    from the first position as well as from the query. So the bias is a product, of the position's
-    parts `parts` [N, 1, 2], `256 * high + low`, and of `slopes` [1, H, 2], `256 * s` and `s`.
-    Queries and keys have these two components more, values two zeros; caches and kernels are those
-    of other models. `slopes` are divided by the factor that attention multiplies scores by.
+    A softmax is invariant under a shift of its scores, so the distance of a key may be counted from
+    the first position instead of from the query. The bias thus is a product of two vectors: the
+    position's `parts` [N, 1, 2] (`256 * high + low`) and `slopes` [1, H, 2] (`256 * s` and `s`).
+    They extend keys and queries by two components, and values by two zeros, so caches and kernels
+    are those of other models. `slopes` are divided by the factor of the scores in attention.
     """
 
     parts: Tensor
@@ -72,9 +73,9 @@ class Alibi(Positions):
 
     @classmethod
     def rounded(cls, slopes: Sequence[float], step: RaggedStep[Tensor]) -> Alibi:
-        """Return the biases of Falcon: products of bf16, which are scaled as the scores are.
+        """Return the biases of Falcon: products in bf16, scaled like the scores.
 
-        Here `parts` [N, H, 2] are the products themselves: each head must have keys of its own.
+        Here `parts` [N, H, 2] are the products themselves, so each head needs its own keys.
         """
         count = step.positions.shape[0]
         positions = F.cast(F.reshape(step.positions, (count, 1, 1)), dtypes.bf16)
@@ -84,7 +85,7 @@ class Alibi(Positions):
 
     @classmethod
     def at(cls, slopes: Sequence[float], step: RaggedStep[Tensor], scale: float) -> Alibi:
-        """Return the biases of a step for H heads, whose scores are multiplied by `scale`."""
+        """Return the biases of a step for H heads; `scale` is the factor of the scores."""
         positions = F.reshape(step.positions, (step.positions.shape[0], 1, 1))
         high = positions // _HIGH
         parts = F.cast(F.concat([high, positions - high * _HIGH], axis=2), dtypes.f32)
@@ -103,7 +104,7 @@ class Alibi(Positions):
 
 
 def bloom_slopes(n_heads: int) -> tuple[float, ...]:
-    """Return a slope for each head: `2 ** (-8 i / n)` for n a power of two, others between."""
+    """Return a slope for each head: `2 ** (-8 i / n)` for n a power of two, else interleaved."""
     power = 2 ** math.floor(math.log2(n_heads))
     slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2.0 ** (-4 * i / power) for i in range(1, 2 * (n_heads - power), 2)]
@@ -111,7 +112,7 @@ def bloom_slopes(n_heads: int) -> tuple[float, ...]:
 
 
 def mpt_slopes(n_heads: int, largest: float) -> tuple[float, ...]:
-    """Return a slope for each head, from `2 ** -largest` on; every second one comes first."""
+    """Return a slope for each head, down to `2 ** -largest`; every second one comes first."""
     power = 2 ** math.ceil(math.log2(n_heads))
     slopes = [2.0 ** (-largest * i / power) for i in range(1, power + 1)]
     if power != n_heads:

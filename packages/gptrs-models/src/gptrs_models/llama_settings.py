@@ -1,4 +1,4 @@
-"""The settings that all kinds of the Llama family share, read from config.json."""
+"""Readers of the settings that all kinds of the Llama family share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: what it switches, defaults of transformers for settings that config.json lacks.
+    """A kind: its switches, and transformers' defaults for settings that config.json lacks.
 
-    `key_value_heads` None stands for the number of query heads, `head_dim` None for
-    `hidden_size // heads`. `own_names` has the name of each setting that is not Llama's.
-    `pattern` n makes each n-th layer one without the window; None leaves that to the kind.
-    `rotated` None is a kind that rotates whole heads. With `sliding_theta` the layers with the
-    window have a rotary embedding of their own. Kinds with a `mixture` of experts say how many.
-    One that `reads_types` has other words in `layer_types`, and no window.
+    `key_value_heads` None: as many as query heads. `head_dim` None: `hidden_size // heads`.
+    `own_names` maps settings to names that differ from Llama's. `pattern` n: every n-th layer has
+    no window; None leaves that to the kind. `rotated` None: whole heads are rotated.
+    `sliding_theta`: layers with the window have their own rotary embedding. `mixture` reads the
+    experts of kinds that have some. `reads_types`: `layer_types` has other words, and there is no
+    window.
     """
 
     vocab_size: int
@@ -52,16 +52,16 @@ class Kind:
     own_names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def own(self, name: str) -> str:
-        """Return what the kind calls a setting of Llama."""
+        """Return the kind's name of a setting of Llama."""
         return self.own_names.get(name, name)
 
     def read(self, fields: ConfigFields, name: str) -> LlamaConfig:
-        """Read the config of a model of this kind, called `name`; ModelError as `read_shared`."""
+        """Read the config of a model of this kind; ModelError as in `read_shared`."""
         return self.switch(fields, read_shared(fields, name, self))
 
 
 def read_shared(fields: ConfigFields, kind: str, defaults: Kind) -> LlamaConfig:
-    """Read sizes, window and rotary embedding; there are no biases yet."""
+    """Read sizes, window and rotary embedding; biases are not set yet."""
     own = defaults.own
     fields.require("quantization_config", None)
     if not defaults.mixture:
@@ -97,10 +97,10 @@ def read_shared(fields: ConfigFields, kind: str, defaults: Kind) -> LlamaConfig:
 def _ropes(
     fields: ConfigFields, kind: str, defaults: Kind, max_position: int, head_dim: int
 ) -> tuple[RopeSettings, RopeSettings | None]:
-    """Return the rotary embedding, and that of layers with the window where they have their own.
+    """Return the rotary embedding, and the separate one of layers with the window, if any.
 
     transformers 5 has both in `rope_parameters`; before, layers with the window had the base
-    `rope_local_base_freq`, and no scaling.
+    `rope_local_base_freq` and no scaling.
     """
 
     def read(settings: Mapping[str, object], theta: float) -> RopeSettings:
@@ -185,7 +185,7 @@ def _sliding_layers(
     layers: int,
     window: int | None,
 ) -> tuple[int, ...]:
-    """Return the numbers of the layers that have the window."""
+    """Return the indices of the layers with the window."""
     if defaults.reads_types:
         return ()
     types = _layer_types(fields.settings, kind, layers)
@@ -213,7 +213,7 @@ def _sliding_layers(
 
 
 def _pattern(fields: ConfigFields, kind: str, default: int) -> int:
-    """Return after how many layers one without the window comes; EXAONE writes "LLLG" for 4."""
+    """Return the period of layers without the window; EXAONE writes "LLLG" for 4."""
     found = fields.get("sliding_window_pattern")
     if isinstance(found, str):
         if not found or set(found[:-1]) - {"L"} or found[-1] != "G":
@@ -226,7 +226,7 @@ def _pattern(fields: ConfigFields, kind: str, default: int) -> int:
 
 
 def _window(fields: ConfigFields, kind: str, defaults: Kind) -> int | None:
-    """Return how many keys a query of a sliding layer sees; null in config.json means all."""
+    """Return the number of keys that a query of a sliding layer sees; null in config.json: all."""
     if kind == "llama":
         fields.require("sliding_window", None)
         return None
@@ -242,7 +242,7 @@ def _window(fields: ConfigFields, kind: str, defaults: Kind) -> int | None:
 
 
 def _layer_types(settings: Mapping[str, object], kind: str, layers: int) -> list[str] | None:
-    """Return `layer_types`, one for each layer, None where config.json has none."""
+    """Return `layer_types`, one for each layer; None if config.json has none."""
     given = settings.get("layer_types")
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Switches: what a kind of the Llama family changes in `LlamaConfig`, by its settings."""
+"""Switches: changes of `LlamaConfig` by the settings of a kind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Reading: TypeAlias = Callable[[ConfigFields, LlamaConfig], object]
 Value: TypeAlias = (
     "Reading | Names | Routing | Clamp | str | float | tuple[str | float, ...] | None"
 )
-"""The value of a field: as it is, or how it is read."""
+"""The value of a field, or its reader."""
 
 
 def values_of(
     values: Mapping[str, Value], fields: ConfigFields, config: LlamaConfig
 ) -> dict[str, object]:
-    """Return the values of fields, those read that are to be read."""
+    """Return the values of fields, calling their readers."""
     return {name: each(fields, config) if callable(each) else each for name, each in values.items()}
 
 
@@ -44,7 +44,7 @@ def switch(*before: Switch, **values: Value) -> Switch:
 
 
 def needs(**settings: object) -> Switch:
-    """Return a switch of nothing that raises ModelError for settings of other values than these."""
+    """Return a switch that only raises ModelError for settings with other values than these."""
 
     def check(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         for name, value in settings.items():
@@ -55,7 +55,7 @@ def needs(**settings: object) -> Switch:
 
 
 def ignores(*names: str) -> Switch:
-    """Return a switch of nothing; settings called `names` have no effect in the kind."""
+    """Return a switch that does nothing: the settings `names` have no effect in the kind."""
 
     def ignore(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         fields.without_effect(*names)
@@ -64,7 +64,7 @@ def ignores(*names: str) -> Switch:
     return ignore
 
 
-# Readings of one setting.
+# Readers of one setting.
 
 
 def flag(name: str, default: bool = False) -> Reading:
@@ -78,12 +78,12 @@ def number(name: str, default: float) -> Reading:
 
 
 def optional(name: str) -> Reading:
-    """Read a number >= 0, None where it is missing."""
+    """Read a number >= 0; None if it is missing."""
     return lambda fields, _: None if fields.get(name) is None else fields.number(name)
 
 
 def limit(name: str, default: float | None) -> Reading:
-    """Read the soft limit of scores or logits; null in config.json is none."""
+    """Read the soft cap of scores or logits; null in config.json: none."""
 
     def read(fields: ConfigFields, _: LlamaConfig) -> float | None:
         found = fields.settings.get(name, default)
@@ -98,26 +98,26 @@ def where(name: str, default: bool, yes: Value, no: Value = None) -> Reading:
 
 
 def biases(name: str, default: bool = False, mlp: bool = False) -> Mapping[str, Value]:
-    """Return the fields of biases that one setting switches: of attention, perhaps of the MLP."""
+    """Return the bias fields that one setting switches: of attention, and optionally of the MLP."""
     own = ("qkv_bias", "output_bias", "mlp_bias") if mlp else ("qkv_bias", "output_bias")
     return dict.fromkeys(own, flag(name, default))
 
 
-# Readings that several kinds have.
+# Readers that several kinds share.
 
 
 def query_heads(_: ConfigFields, config: LlamaConfig) -> int:
-    """Return the number of heads: as many as those of keys and values."""
+    """Return the number of query heads, for as many key/value heads."""
     return config.num_attention_heads
 
 
 def every_layer(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
-    """Return the numbers of all layers."""
+    """Return the indices of all layers."""
     return tuple(range(config.num_hidden_layers))
 
 
 def full_layers(_: ConfigFields, config: LlamaConfig) -> tuple[int, ...]:
-    """Return the numbers of the layers without the window."""
+    """Return the indices of the layers without the window."""
     layers = range(config.num_hidden_layers)
     return tuple(layer for layer in layers if layer not in config.sliding_layers)
 
@@ -130,7 +130,7 @@ def root_of_width(_: ConfigFields, config: LlamaConfig) -> float:
 def layers_called(
     fields: ConfigFields, layers: int, name: str, own: str, other: str
 ) -> tuple[int, ...] | None:
-    """Return the layers that the list `name` calls `own` rather than `other`; None without it."""
+    """Return the layers that the list `name` calls `own`, not `other`; None if it is missing."""
     words = fields.choices(name, (own, other))
     if words is None:
         return None
@@ -139,7 +139,7 @@ def layers_called(
     return tuple(layer for layer, word in enumerate(words) if word == own)
 
 
-# Switches that several kinds have.
+# Switches that several kinds share.
 
 plain = needs(no_rope_layers=None)
 """Nothing."""
@@ -158,7 +158,7 @@ granite = switch(
 
 
 def _enlarged(fields: ConfigFields, config: LlamaConfig) -> RopeSettings:
-    """Return the rotary embedding: with an `alpha` a "dynamic" one is that of a larger base."""
+    """Return the rotary embedding; with `alpha`, a "dynamic" one has a larger base."""
     rope, size = config.rope, config.head_dim
     given = fields.get("rope_scaling") or fields.get("rope_parameters")
     own = ConfigFields(cast("Mapping[str, object]", given or {}), "hunyuan")
@@ -175,7 +175,7 @@ hunyuan = switch(
     head_norm_after_rope=True,
     rope=_enlarged,
 )
-"""A norm of heads after the rotary embedding; `alpha` enlarges the base of that."""
+"""A norm of heads after the rotary embedding; `alpha` enlarges the base of the embedding."""
 
 
 def _short_convolution(fields: ConfigFields, config: LlamaConfig) -> Convolution:
@@ -218,7 +218,7 @@ lfm2 = switch(
 
 
 def latent(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch latent attention, with DeepSeek's defaults."""
+    """Switch on latent attention, with DeepSeek's defaults."""
     rank = None if fields.get("q_lora_rank") is None else fields.integer("q_lora_rank")
     if "q_lora_rank" not in fields.settings:
         rank = 1536
@@ -247,7 +247,7 @@ def routed_experts(
     dense: int,
     chosen: int | None,
 ) -> Experts:
-    """Read experts beside those of all tokens, after `dense` layers without any.
+    """Read routed and shared experts; the first `dense` layers have none.
 
     `count`, `inner`, `shared`, `dense` and `chosen` are defaults.
     """
@@ -268,10 +268,10 @@ def routed_experts(
 
 
 def grouped(fields: ConfigFields, routing: Routing, experts: int) -> Routing:
-    """Return what was read; ModelError for groups that are not alike, or too small."""
+    """Return `routing`; ModelError for groups of different sizes, or too small ones."""
     least = 2 if routing.sigmoid else 1
     if experts % routing.groups or experts // routing.groups < least:
         raise fields.error("n_group", f"must divide {experts} experts in groups of {least} or more")
     if routing.chosen_groups > routing.groups:
-        raise fields.error("topk_group", f"must be at most {routing.groups}, the groups there are")
+        raise fields.error("topk_group", f"must be at most {routing.groups}, the number of groups")
     return routing

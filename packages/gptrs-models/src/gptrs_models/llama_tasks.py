@@ -1,4 +1,4 @@
-"""Models of the Llama family with what their config.json tells of: causal or not, and a head."""
+"""Models of the Llama family, causal or not, with the head that config.json names."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def _classifier(
     kind = str(settings.get("model_type"))
     if config.embedding_width not in (None, config.hidden_size):
         fields = ConfigFields(settings, kind)
-        raise fields.error("architectures", "may name no head where embeddings have another width")
+        raise fields.error("architectures", "may name no head if embeddings have another width")
     headless = _headless(config, settings)
     width = config.hidden_size
     return with_head(head, settings, params, width, lambda: Llama(headless, params))
 
 
 def _headless(config: LlamaConfig, settings: Mapping[str, object]) -> LlamaConfig:
-    """Return the config of the body alone, whose texts must not depend on others of a batch."""
+    """Return the config of the body; ModelError if texts would depend on others of a batch."""
     require_alone(config, settings.get("model_type"))
     return replace(config, tie_word_embeddings=True, head_bias=False)

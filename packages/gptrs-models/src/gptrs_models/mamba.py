@@ -1,6 +1,6 @@
 """Mamba (Gu and Dao 2023): selective state spaces, without any attention.
 
-The model around the mixers is that of Mamba 2, too.
+Mamba 2 shares the model around the mixers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from gptrs.nn import (
 from gptrs_models.short_convolution import CausalConvolution
 
 CONTEXT = 2**20
-"""Positions of a text: nothing in a model sets an end to it."""
+"""The context length: nothing in the model limits a text."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes around the mixers, and of what each of these keeps of a text.
+    """Sizes around the mixers, and of their caches.
 
-    That is the last `kernel` vectors of the width `convolved`, an even number, and a state of
-    `state` numbers.
+    A mixer keeps the last `kernel` vectors of width `convolved` (even), and a state of `state`
+    numbers.
     """
 
     vocab_size: int
@@ -53,14 +53,14 @@ class Sizes:
 
     @property
     def caches(self) -> list[CacheSpec]:
-        """The two caches of a layer, which share their pages."""
+        """The two caches of a layer; they share their pages."""
         window = max(2, self.kernel)
         return [convolution_cache(self.convolved, window), state_cache(self.state, window)]
 
 
 @dataclass(frozen=True)
 class MambaConfig:
-    """The settings of a mixer; `inner` is its width, `rank` that of dt."""
+    """The settings of a mixer; `inner` is its width, `rank` the rank of the time step dt."""
 
     sizes: Sizes
     inner: int
@@ -79,7 +79,7 @@ class MambaConfig:
         rank = math.ceil(width / 16)
         if fields.get("time_step_rank", "auto") != "auto":
             rank = fields.integer("time_step_rank")
-        # transformers takes a width that is in the file, too.
+        # transformers also accepts a width in the file.
         inner = fields.integer("intermediate_size", int(fields.number("expand", 2) * width))
         if inner % 2:
             raise fields.error("intermediate_size", f"must be even, and is {inner} by `expand`")
@@ -105,7 +105,7 @@ class MambaConfig:
 
 
 class Mixes(Protocol):
-    """The part of a layer instead of attention, with the two caches of the layer."""
+    """The substitute of attention in a layer, with the two caches of the layer."""
 
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
@@ -115,7 +115,7 @@ class Mixes(Protocol):
 
 
 class Mixer(Module):
-    """A convolution and a linear recurrence whose coefficients depend on the input, with a gate."""
+    """A convolution and a linear recurrence with input-dependent coefficients, and a gate."""
 
     def __init__(self, config: MambaConfig, params: Params) -> None:
         inner, size, rank = config.inner, config.state_size, config.rank
@@ -133,7 +133,7 @@ class Mixer(Module):
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
     ) -> Tensor:
-        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        """[N, C] -> [N, C]; the order of tokens enters by the state."""
         del positions
         before, gate = F.split(self.in_proj(x), 2)
         inner = self.activation(self.conv1d(before, recent))
@@ -154,7 +154,7 @@ class Mixer(Module):
 
 
 class Block(Module):
-    """A mixer behind a norm, added to the residual stream."""
+    """A mixer after a norm, added to the residual stream."""
 
     def __init__(self, sizes: Sizes, mixer: Callable[[Params], Mixes], params: Params) -> None:
         self.norm = RMSNorm(params / "norm", sizes.hidden_size, sizes.epsilon)
@@ -167,9 +167,9 @@ class Block(Module):
 
 
 class Mamba(CausalLMModule):
-    """The language model; each layer has two caches, of the convolution and of the state.
+    """The language model; each layer has two caches, for the convolution and for the state.
 
-    `mixer` makes the mixer of a layer of its weights.
+    `mixer` makes the mixer of a layer from its weights.
     """
 
     def __init__(self, sizes: Sizes, mixer: Callable[[Params], Mixes], params: Params) -> None:

@@ -1,4 +1,4 @@
-"""Mamba 2 (Dao and Gu 2024): state spaces of heads, which decay by one number each."""
+"""Mamba 2 (Dao and Gu 2024): state spaces of heads with one decay rate each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gptrs_models.mamba import Mamba, Sizes
 from gptrs_models.short_convolution import CausalConvolution
 
 _NO_END: dict[str, object] = {"__float__": "Infinity"}
-"""An infinity in config.json."""
+"""The spelling of infinity in config.json."""
 
 
 @dataclass(frozen=True)
 class Mamba2Config:
-    """The settings of a mixer: G groups of heads, each head P components wide, states of S vectors.
+    """The settings of a mixer: G groups of heads of width P, states of S vectors.
 
-    The heads of a group share what goes in and out. `limits` are those of the time step; None is an
-    end that is open.
+    The heads of a group share the input and output vectors (B and C). `limits` bound the time step;
+    None: unbounded.
     """
 
     sizes: Sizes
@@ -38,7 +38,7 @@ class Mamba2Config:
 
     @property
     def inner(self) -> int:
-        """The width of all heads."""
+        """The total width of all heads."""
         return self.heads * self.head_dim
 
     @classmethod
@@ -78,7 +78,7 @@ class Mamba2Config:
 
 
 def time_limits(fields: ConfigFields) -> tuple[float, float | None]:
-    """Read the limits of the time step; None is an end that is open."""
+    """Read the limits of the time step; None: unbounded."""
     found = fields.get("time_step_limit", [0.0, _NO_END])
     ends = cast("list[object]", found) if isinstance(found, list) else []
     if len(ends) != 2:
@@ -103,10 +103,10 @@ class GatedNorm(Module):
 
 
 class Mixer(Module):
-    """A convolution and a linear recurrence for each head, with a gated norm behind them.
+    """A convolution and a linear recurrence for each head, followed by a gated norm.
 
-    The time step is within its limits whether a text is read at once or token by token; the steps
-    of transformers that read one token leave them out.
+    The limits of the time step apply to prefill and decode alike; transformers ignores them in
+    steps of one token.
     """
 
     def __init__(self, config: Mamba2Config, params: Params) -> None:
@@ -132,7 +132,7 @@ class Mixer(Module):
     def __call__(
         self, x: Tensor, positions: object, recent: LayerCache, states: LayerCache
     ) -> Tensor:
-        """[N, C] -> [N, C]; the state knows the order of tokens."""
+        """[N, C] -> [N, C]; the order of tokens enters by the state."""
         del positions
         rows, (groups, heads, width) = x.shape[0], (self.groups, self.group_heads, self.head_dim)
         gate, mixed, time = F.split(self.in_proj(x), self.projected)
@@ -154,7 +154,7 @@ class Mixer(Module):
 
 @dataclass(frozen=True)
 class MambaLayers:
-    """The layers with a mixer of Mamba 2 instead of attention, and its sizes."""
+    """The layers with a Mamba 2 mixer instead of attention, and its sizes."""
 
     layers: tuple[int, ...]
     sizes: Mamba2Config
@@ -169,7 +169,7 @@ class MambaLayers:
         epsilon: float,
         activation: str,
     ) -> MambaLayers:
-        """Read the sizes of mixers in a decoder's config.json; ModelError for some that misfit."""
+        """Read the sizes of mixers in a decoder's config.json; ModelError if they do not fit."""
         heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
         size = fields.integer("mamba_d_state", 256)
         inner = int(fields.number("mamba_expand", 2) * width)
@@ -204,11 +204,11 @@ class MambaLayers:
 
     @property
     def caches(self) -> Sequence[CacheSpec]:
-        """The two caches of a layer, which share their pages."""
+        """The two caches of a layer; they share their pages."""
         return self.sizes.sizes.caches
 
     def mixer(self, layer: Params, width: int, activation: str, epsilon: float) -> Mixer:
-        """Return the mixer of a layer with the weights in its scope; its sizes say the rest."""
+        """Return the mixer of a layer with the weights in its scope."""
         del width, activation, epsilon
         return Mixer(self.sizes, layer / "mamba")
 
@@ -216,7 +216,7 @@ class MambaLayers:
 def _advance(
     state: Tensor, kept: Tensor, added: Tensor, into: Tensor, out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the next state, (G, H / G, S, P), and what comes out, (G, H / G, P)."""
+    """Return the next state, (G, H / G, S, P), and the output, (G, H / G, P)."""
     after = state * kept + into * added
     return after, F.sum(after * out, axis=2)
 

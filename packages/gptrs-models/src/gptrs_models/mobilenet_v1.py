@@ -11,7 +11,7 @@ from gptrs.api.models import ConfigFields, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head
 
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
-"""Of the depthwise convolution of each block; a stride of 2 doubles the channels."""
+"""Stride of the depthwise convolution of each block; stride 2 doubles the channels."""
 STEM = 32
 """Channels of the first convolution, at a width of 1."""
 
@@ -47,7 +47,7 @@ class MobileNetV1Config:
 
 
 class MobileNetV1(ImageClassifierModule):
-    """The image model: a stem, 13 pairs of convolutions, a classifier of the mean of positions."""
+    """The image model: a stem, 13 pairs of convolutions, and a classifier of the mean."""
 
     def __init__(
         self, config: MobileNetV1Config, settings: Mapping[str, object], params: Params

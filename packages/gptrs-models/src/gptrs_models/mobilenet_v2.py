@@ -24,8 +24,8 @@ STEM, HEAD = 32, 1280
 class Widths:
     """Output channels of each layer.
 
-    `stem` and `head` are those of the first and the last convolution, `outputs` those of the stem
-    and each block, `expanded` those inside each block.
+    `stem` and `head` belong to the first and last convolution, `outputs` to the stem and each
+    block, `expanded` to the inside of each block.
     """
 
     stem: int
@@ -66,8 +66,8 @@ class MobileNetV2Config:
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield stride and dilation of each block.
 
-        Once the image is `output_stride` times smaller, later strides multiply the dilation of the
-        blocks that follow instead.
+        Once the image is `output_stride` times smaller, later strides become dilations of the
+        following blocks.
         """
         reached, dilation = 2, 1
         for stride in STRIDES:
@@ -106,7 +106,7 @@ _WIDEST = 1000.0
 
 
 def _divisible(channels: int, divisor: int, least: int) -> int:
-    """Return the nearest multiple of `divisor`, at least `least`, or the next if 10 % too low."""
+    """Return the nearest multiple of `divisor`, at least `least`; never over 10 % lower."""
     nearest = max(least, int(channels + divisor / 2) // divisor * divisor)
     return nearest + divisor if nearest < 0.9 * channels else nearest
 
@@ -122,7 +122,7 @@ class Names:
     classifier: str
     first_block: int = 0
     stem_adds: bool = False
-    """Whether the stem adds its input to its output if their sizes agree, as the blocks do."""
+    """Whether the stem, like the blocks, adds its input to its output if their sizes agree."""
 
 
 def _pair(scope: str) -> tuple[str, str]:
@@ -278,8 +278,8 @@ def _numbered(names: Mapping[str, tuple[str, str]], block: int) -> dict[str, tup
 def load(settings: Mapping[str, object], params: Params) -> MobileNetV2:
     """Build the model from config.json and its weights; ModelError if either is unsupported.
 
-    The names of the tensors tell whether torchvision saved them; if so, the structure follows from
-    the tensors, whatever config.json says.
+    The names of the tensors show whether torchvision saved them; if so, the tensors define the
+    structure, whatever config.json says.
     """
     if "features.0.0.weight" not in params:
         config = MobileNetV2Config.from_settings(settings)

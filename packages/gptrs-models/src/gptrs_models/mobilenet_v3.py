@@ -17,18 +17,18 @@ STRIDES = {
     11: (2, 2, 1, 2, 1, 1, 1, 1, 2, 1, 1),
     15: (1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1),
 }
-"""Of each block, for the small and the large form by their number of blocks."""
+"""Strides of the blocks, by the number of blocks (small or large model)."""
 PLAIN = {11: 3, 15: 6}
-"""How many blocks have ReLU; the others have hard-swish."""
+"""The number of blocks with ReLU; the others have hard-swish."""
 
 
 @dataclass(frozen=True)
 class MobileNetV3Config:
-    """The settings that do not follow from the tensors."""
+    """The settings that cannot be derived from the tensors."""
 
     num_channels: int
     padding: Literal["same"] | None
-    """None pads alike on both sides, by the window."""
+    """None: pad symmetrically by the kernel size."""
     layer_norm_eps: float
 
     @classmethod
@@ -45,7 +45,7 @@ class MobileNetV3Config:
 
 @dataclass(frozen=True)
 class Scopes:
-    """Where the weights of a block are: a convolution and its norm, and two of the attention."""
+    """Scopes of a block's weights: convolutions, norms, and both of the squeeze-and-excitation."""
 
     depthwise: tuple[Params, Params]
     project: tuple[Params, Params]
@@ -55,7 +55,7 @@ class Scopes:
 
 @dataclass(frozen=True)
 class Names:
-    """Where the weights of a model are."""
+    """The scopes of a model's weights."""
 
     stem: tuple[Params, Params]
     blocks: tuple[Scopes, ...]
@@ -65,7 +65,7 @@ class Names:
 
 
 def of_torchvision(params: Params) -> Names:
-    """Return torchvision's names: what a block lacks shifts the numbers of its parts."""
+    """Return torchvision's names: a missing part shifts the numbers of the following ones."""
     features = params / "features"
 
     def layer(scope: Params) -> tuple[Params, Params]:
@@ -116,7 +116,7 @@ def of_timm(params: Params) -> Names:
 
 
 class SqueezeExcite(Module):
-    """Scales channels by what their means say, between 0 and 1."""
+    """Squeeze-and-excitation: scales channels by factors in [0, 1] computed from their means."""
 
     def __init__(self, scopes: tuple[Params, Params], channels: int) -> None:
         reduced = output_channels(scopes[0])
@@ -166,7 +166,7 @@ def kernel_of(params: Params) -> tuple[int, int]:
 
 
 class Head(Module):
-    """A hidden layer, whose weight may be that of a convolution, and the classes."""
+    """A hidden layer, which may be stored as a convolution, and the classes."""
 
     def __init__(self, settings: Mapping[str, object], names: Names, inputs: int) -> None:
         shape = names.hidden.tensor("weight").shape
@@ -211,9 +211,9 @@ class MobileNetV3(StemAndBlocks):
 
 
 def load(settings: Mapping[str, object], params: Params) -> MobileNetV3:
-    """Build the model from its weights, whose names tell whose they are; ModelError if unsupported.
+    """Build the model from its weights, named by torchvision or timm; ModelError if unsupported.
 
-    The structure follows from the tensors.
+    The tensors define the structure.
     """
     names = of_timm(params) if "conv_stem.weight" in params else of_torchvision(params)
     return MobileNetV3(MobileNetV3Config.from_settings(settings), settings, names)

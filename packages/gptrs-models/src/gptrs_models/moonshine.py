@@ -1,4 +1,4 @@
-"""Moonshine (Jeffries et al. 2024): speech to text, from sounds of any length as they are."""
+"""Moonshine (Jeffries et al. 2024): speech to text, from raw sound of any length."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CONVOLUTIONS = ((127, 64), (7, 3), (3, 2))
 
 @dataclass(frozen=True)
 class MoonshineConfig:
-    """The settings that shape the computation; encoder and decoder have as many heads."""
+    """The settings that shape the computation; encoder and decoder have equally many heads."""
 
     vocab_size: int
     hidden_size: int
@@ -58,7 +58,7 @@ class MoonshineConfig:
 def read_config(settings: Mapping[str, object]) -> MoonshineConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported.
 
-    `pad_head_dim_to_multiple_of` plays no part: zeros change no product.
+    `pad_head_dim_to_multiple_of` is ignored: zeros change no product.
     """
     fields = ConfigFields(settings, "moonshine")
     fields.require("quantization_config", None)
@@ -108,7 +108,7 @@ class Angles:
 
     @classmethod
     def at(cls, config: MoonshineConfig, positions: Tensor) -> Angles:
-        """Return those of positions [T]."""
+        """Return the angles of positions [T]."""
         rope = config.rope
         return cls(*F.rotary_tables(positions, config.rotary_dim, rope.theta, rope.scaling))
 
@@ -118,7 +118,7 @@ class Angles:
 
 
 class Attention(ProjectedAttention):
-    """The attention of these models; its output has no bias."""
+    """The attention of these models; the output projection has no bias."""
 
     def __init__(self, config: MoonshineConfig, params: Params) -> None:
         width, heads = config.hidden_size, Axis("heads", config.heads)
@@ -141,7 +141,7 @@ def norm_of(config: MoonshineConfig, params: Params) -> LayerNorm:
 
 
 class FeedForward(Module):
-    """Two affine layers; of the inner vectors of a decoder one half is the gate of the other."""
+    """Two affine layers; in a decoder, one half of the inner vectors gates the other."""
 
     def __init__(self, config: MoonshineConfig, params: Params, *, gated: bool) -> None:
         width, inner = config.hidden_size, config.intermediate_size
@@ -220,7 +220,7 @@ class Encoder(Module):
         self._config = config
 
     def __call__(self, samples: Tensor, counts: Sequence[Tensor]) -> Tensor:
-        """[B, N, 1] -> [B, T, C]; `counts`, si64 [B], are the frames behind each convolution."""
+        """[B, N, 1] -> [B, T, C]; `counts`, si64 [B], are the frames after each convolution."""
         (_, first), (_, second), (_, third) = _CONVOLUTIONS
         x = F.tanh(convolved(samples, self.weights[0], None, first))
         x = self._normalized(x, counts[0])
@@ -234,7 +234,7 @@ class Encoder(Module):
         return self.layer_norm(x)
 
     def _normalized(self, x: Tensor, counts: Tensor) -> Tensor:
-        """Normalize each x [B, T, C] over all of its first `counts` frames."""
+        """Normalize each row of x [B, T, C] over its first `counts` frames."""
         batch, _, width = x.shape
         sound = F.cast(is_sound(x, counts), x.dtype)
         total = F.reshape(F.cast(counts, x.dtype), (batch, 1, 1)) * width
@@ -247,7 +247,7 @@ class Encoder(Module):
 
 
 class Decoder(Module):
-    """Embeddings and layers that write what was heard."""
+    """Embeddings and layers that generate the text."""
 
     def __init__(self, config: MoonshineConfig, params: Params) -> None:
         self.embed_tokens = Embedding(
@@ -286,11 +286,11 @@ class Moonshine(DecoderModule):
         self._hear = jit(self._heard)
 
     def frame_count(self, samples: int) -> int:
-        """Return how many frames so many samples have, 0 of a sound that is too short."""
+        """Return the number of frames of so many samples; 0 if the sound is too short."""
         return frame_counts(samples)[-1]
 
     def hear_sounds(self, samples: np.ndarray, lengths: Sequence[int]) -> DecoderState:
-        """Read sounds f32 [B, N], of `lengths` samples; return texts without tokens.
+        """Encode sounds f32 [B, N] of `lengths` samples; return texts without tokens.
 
         ModelError for a sound without a frame.
         """
@@ -315,7 +315,7 @@ class Moonshine(DecoderModule):
 
 
 def frame_counts(samples: int) -> list[int]:
-    """Return the number of frames behind each convolution."""
+    """Return the number of frames after each convolution."""
 
     def behind(count: int, layer: tuple[int, int]) -> int:
         kernel, stride = layer

@@ -13,7 +13,7 @@ from gptrs.nn import ACTIVATIONS, Conv2d, ConvNorm, class_head
 from gptrs_models.image_encoder import StagedClassifier, read_stages
 
 REDUCTION = 4
-"""Ratio of the input channels of a block to those of its squeezed attention."""
+"""Ratio of the input channels of a block to those of its squeeze-and-excitation."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RegNetConfig:
 
 
 class SqueezeExcite(Module):
-    """Scales channels by what their means say: two convolutions of one pixel."""
+    """Squeeze-and-excitation: two 1x1 convolutions of channel means give factors of channels."""
 
     def __init__(
         self, scopes: tuple[Params, Params], channels: int, reduced: int, act: str

@@ -98,7 +98,7 @@ class Block(Module):
         config: ResNetConfig,
         params: Params,
         names: Names,
-        place: tuple[int, int],
+        index: tuple[int, int],
         channels: tuple[int, int],
         stride: int,
     ) -> None:
@@ -107,17 +107,17 @@ class Block(Module):
         rows = plan(config, channels, stride)
         self.layer = [
             ConvNorm(
-                names.scopes(params, names.convolution, *place, conv),
+                names.scopes(params, names.convolution, *index, conv),
                 widths,
                 kernel,
-                # As in transformers, inner layers keep relu whatever `hidden_act` says.
+                # As in transformers, inner layers use relu whatever `hidden_act` says.
                 F.relu if conv + 1 < len(rows) else None,
                 stride=step,
             )
             for conv, (widths, kernel, step) in enumerate(rows)
         ]
         self.shortcut = (
-            ConvNorm(names.scopes(params, names.shortcut, *place), channels, 1, stride=stride)
+            ConvNorm(names.scopes(params, names.shortcut, *index), channels, 1, stride=stride)
             if channels[0] != channels[1] or stride != 1
             else None
         )
@@ -172,7 +172,7 @@ class ResNet(StagedClassifier):
 
 
 class _Stage(Module):
-    """Blocks of equal width; the first may halve height and width."""
+    """Blocks of one width; the first may halve height and width."""
 
     def __init__(self, config: ResNetConfig, params: Params, names: Names, stage: int) -> None:
         widths = (config.embedding_size, *config.hidden_sizes)
@@ -195,8 +195,8 @@ class _Stage(Module):
 def load(settings: Mapping[str, object], params: Params) -> ResNet:
     """Build the model from config.json and its weights; ModelError if either is unsupported.
 
-    The names of the tensors tell whether torchvision saved them; if so, the structure follows from
-    the tensors, whatever config.json says.
+    The names of the tensors show whether torchvision saved them; if so, the tensors define the
+    structure, whatever config.json says.
     """
     if "conv1.weight" not in params:
         return ResNet(ResNetConfig.from_settings(settings), settings, params, TRANSFORMERS)

@@ -1,6 +1,6 @@
 """Encoders of text with rotary positions: ModernBERT, NomicBERT, GTE, EuroBERT, EmbeddingGemma.
 
-Their layers are those of `llama`, in which each token attends to all of its text.
+Their layers are those of `llama` with bidirectional attention.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gptrs_models.rotary_encoder_kinds import RotaryConfig, read_config
 
 @dataclass(frozen=True)
 class Sight:
-    """Attention of all tokens of each text, flat [B * T, H, D], to those that `mask` shows.
+    """Bidirectional attention of texts, flat [B * T, H, D], under `mask`.
 
     The mask is i1 [B, 1, T, T], or [B, 1, 1, T] for all queries alike.
     """
@@ -59,12 +59,12 @@ class Sight:
         return F.reshape(F.swap_axes(mixed, 1, 2), query.shape)
 
     def recent(self, x: Tensor, count: int) -> Tensor:
-        """Raise ModelError: what an encoder sees of both sides has no order for it."""
-        raise ModelError("a kind with convolutions over its texts has no head of an encoder here")
+        """Raise ModelError: bidirectional encoders have no causal order."""
+        raise ModelError("kinds with causal convolutions cannot be encoders here")
 
 
 class RotaryEncoder(Body):
-    """The encoder, a `TextEmbedder`; attributes have the names of Llama's weights."""
+    """The encoder, a `TextEmbedder`; attributes are named after Llama's weights."""
 
     def __init__(self, config: RotaryConfig, params: Params) -> None:
         llama, names = config.layers, config.layers.names
@@ -127,21 +127,21 @@ class RotaryEncoder(Body):
         return x if self.embed_norm is None else self.embed_norm(x)
 
     def _sights(self, batch: int, length: int, mask: Tensor | None) -> tuple[Sight, Sight]:
-        """Return what layers with the window see, and what the others do."""
+        """Return the masks of layers with the window, and of the others."""
         shape = (batch, 1, 1, length)
         seen = F.full(shape, True, dtypes.i1) if mask is None else F.reshape(mask, shape)
         reach = self.config.reach
         if reach is None:
             return Sight(seen), Sight(seen)
-        places = F.arange(length)
-        distance = F.abs(F.reshape(places, (1, length)) - F.reshape(places, (length, 1)))
-        # A token of padding sees itself: one that saw nothing would be NaN.
+        positions = F.arange(length)
+        distance = F.abs(F.reshape(positions, (1, length)) - F.reshape(positions, (length, 1)))
+        # A padding token sees itself; otherwise its softmax would be NaN.
         itself = F.reshape(F.equal(distance, 0), (1, 1, length, length))
         near = F.reshape(F.less_equal(distance, reach), (1, 1, length, length))
         return Sight(F.logical_and(near, F.logical_or(seen, itself))), Sight(seen)
 
     def _ropes(self, batch: int, length: int) -> dict[RopeSettings, Rotary]:
-        """Return the rotation of the rows of a batch by the settings of each kind of layer."""
+        """Return the rotation of the rows of a batch for each kind of layer."""
         llama = self.config.layers
         found: dict[RopeSettings, Rotary] = {}
         for rope in dict.fromkeys(filter(None, (llama.rope, llama.sliding_rope))):
@@ -156,7 +156,7 @@ class RotaryEncoder(Body):
 def _kept(tokens: Tensor, mask: Tensor | None, masked: int) -> Tensor:
     """Return the factor of the embedding of each token, [B, T, 1]: 0 for the token `masked`.
 
-    That of others makes up for it, from the share of 12 % that was masked in training on.
+    The others are scaled up to compensate, relative to the 12 % that were masked in training.
     """
     is_masked = F.equal(tokens, masked)
     seen = F.logical_not(is_masked) if mask is None else mask
@@ -168,15 +168,15 @@ def _kept(tokens: Tensor, mask: Tensor | None, masked: int) -> Tensor:
 
 
 class TextClassifier(TextClassifierModule, RotaryEncoder):
-    """The encoder with scores of the classes of a text."""
+    """The encoder with a score for each class of a text."""
 
 
 class TokenClassifier(TokenClassifierModule, RotaryEncoder):
-    """The encoder with scores of the classes of each token."""
+    """The encoder with a score for each class of a token."""
 
 
 class MaskedLM(MaskedLMModule, RotaryEncoder):
-    """The encoder with scores of words for masked tokens."""
+    """The encoder with a score for each word at masked tokens."""
 
 
 CLASSES: dict[str | None, type[RotaryEncoder]] = {
@@ -189,7 +189,7 @@ CLASSES: dict[str | None, type[RotaryEncoder]] = {
 
 
 def load(settings: Mapping[str, object], params: Params) -> RotaryEncoder:
-    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+    """Build the model with the head that `architectures` names, from config.json and weights.
 
     ModelError if either is unsupported.
     """
@@ -200,6 +200,9 @@ def load(settings: Mapping[str, object], params: Params) -> RotaryEncoder:
         return make_norm(llama.norm, scope, width, llama.rms_norm_eps)
 
     model = with_head(CLASSES, config, config.sizes, settings, params, norm)
-    for scope in ("contact_head", "esm.contact_head"):  # of attention maps, which nobody asks for
+    for scope in (
+        "contact_head",
+        "esm.contact_head",
+    ):  # of attention maps
         (params / scope).leave_out()
     return model

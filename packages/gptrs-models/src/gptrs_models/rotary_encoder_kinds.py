@@ -1,4 +1,4 @@
-"""The kinds of encoders with rotary positions by `model_type`, and how their settings are read."""
+"""The kinds of encoders with rotary positions by `model_type`, and readers of their settings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Settings = Mapping[str, object]
 class RotaryConfig:
     """The settings that shape the computation.
 
-    `layers` is read as of a decoder of the Llama family, but for its window: in its
-    `sliding_layers` a token sees those at a distance of at most `reach`. `token_types` is the scope
-    of embeddings of `type_vocab_size` token types, 0 for none. Where `masked` is a token, it has no
-    embedding, and those of the others grow with the share of it (ESM).
+    `layers` is read as for a decoder of the Llama family, except for the window: in
+    `sliding_layers`, a token sees tokens at a distance of at most `reach`. `token_types` is the
+    scope of the embeddings of `type_vocab_size` token types, 0 for none. The token `masked`, if
+    any, has no embedding, and the embeddings of the others grow with its share (ESM).
     """
 
     layers: LlamaConfig
@@ -40,7 +40,7 @@ class RotaryConfig:
 
     @property
     def sizes(self) -> HeadConfig:
-        """Return what heads read."""
+        """Return the config of the heads."""
         layers = self.layers
         return HeadConfig(
             heads=self.heads,
@@ -60,7 +60,7 @@ def read_config(settings: Settings) -> RotaryConfig:
 
 
 def require_alone(config: LlamaConfig, kind: object) -> None:
-    """Raise ModelError for positions that would depend on the other texts of a batch."""
+    """Raise ModelError if positions would depend on other texts of the batch."""
     for rope in filter(None, (config.rope, config.sliding_rope)):
         if isinstance(rope.scaling, F.DynamicScaling | F.LongRopeScaling):
             raise ModelError(
@@ -107,7 +107,7 @@ def _modernbert_windows(fields: ConfigFields, layers: int) -> tuple[int, ...]:
 
 
 def _modernbert_ropes(fields: ConfigFields) -> list[RopeSettings]:
-    """Return the rotary embeddings of layers without and with the window."""
+    """Return the rotary embeddings of layers without the window, and with it."""
     both = fields.get("rope_parameters", {})
     if not isinstance(both, Mapping):
         raise fields.error("rope_parameters", "must be an object")
@@ -170,7 +170,7 @@ NOMIC_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_emb_base": "rope_theta",
 }
-"""The names of settings in files of before transformers had the kind."""
+"""The names of settings in files from before transformers had the kind."""
 
 
 def _nomic_bert(settings: Settings) -> RotaryConfig:
@@ -201,7 +201,7 @@ def _nomic_bert(settings: Settings) -> RotaryConfig:
 
 
 def _old_nomic_bert(settings: Settings) -> Settings:
-    """Return settings under the names of transformers; ModelError for what it has no name for."""
+    """Return settings under the names of transformers; ModelError for others."""
     fields = ConfigFields(settings, "nomic_bert")
     fields.require("activation_function", "swiglu")
     fields.require("rotary_emb_fraction", 1)
@@ -244,10 +244,10 @@ def _gte(settings: Settings) -> RotaryConfig:
 
 
 def _unpacked_gte(fields: ConfigFields) -> Settings:
-    """Return settings as transformers has them, whose files of before are of the kind `new`.
+    """Translate the settings of older files, which have the kind `new`, to those of transformers.
 
-    Their scaling `ntk` grows the base by its factor f and divides angles by f^(2 / D), whatever the
-    length is (Su 2023, https://kexue.fm/archives/9706).
+    Their scaling `ntk` multiplies the base by its factor f and divides angles by f^(2 / D),
+    whatever the length (Su 2023, https://kexue.fm/archives/9706).
     """
     settings = fields.settings
     if fields.get("model_type") == "new":
@@ -276,7 +276,7 @@ def _unpacked_gte(fields: ConfigFields) -> Settings:
 
 
 def _gemma3(settings: Settings) -> RotaryConfig:
-    """Read a Gemma 3 without causality: EmbeddingGemma."""
+    """Read a bidirectional Gemma 3: EmbeddingGemma."""
     own = ConfigFields(settings, "gemma3_text").overlaid({"use_bidirectional_attention": None})
     layers = llama_kinds.read_config(own)
     window = layers.sliding_window

@@ -12,7 +12,7 @@ from gptrs.nn import CacheSpec, Linear, convolution_cache
 
 
 class Remembers(Protocol):
-    """The last states of each text, as a `LayerCache` keeps them."""
+    """Access to the last states of each text, as in `LayerCache`."""
 
     def recent(self, x: Tensor, count: int) -> Tensor:
         """Return the last `count` states up to each token, [N, C] -> [N, count, C]."""
@@ -20,7 +20,7 @@ class Remembers(Protocol):
 
 
 class CausalConvolution(Module):
-    """A convolution over the last `size` positions of a text, for each component by itself."""
+    """A causal depthwise convolution over the last `size` positions of a text."""
 
     def __init__(self, params: Params, width: int, size: int, bias: bool) -> None:
         self.weight = params.tensor("weight", (width, 1, size))
@@ -36,7 +36,7 @@ class CausalConvolution(Module):
 
 
 class ShortConvolution(Module):
-    """`out(c * conv(b * x))` of three projections of the state."""
+    """`out(c * conv(b * x))`, where b, c and x are projections of the state."""
 
     def __init__(self, params: Params, width: int, size: int, bias: bool) -> None:
         self.in_proj = Linear(params / "in_proj", width, 3 * width, bias)
@@ -44,7 +44,7 @@ class ShortConvolution(Module):
         self.out_proj = Linear(params / "out_proj", width, width, bias)
 
     def __call__(self, x: Tensor, positions: object, cache: Remembers) -> Tensor:
-        """[N, C] -> [N, C]; positions play no part but by their order."""
+        """[N, C] -> [N, C]; only the order of positions matters."""
         del positions
         before, after, inner = F.split(self.in_proj(x), 3)
         return self.out_proj(after * self.conv(before * inner, cache))
@@ -52,7 +52,7 @@ class ShortConvolution(Module):
 
 @dataclass(frozen=True)
 class Convolution:
-    """The layers with a short convolution instead of attention, of states of `width`."""
+    """The layers with a short convolution instead of attention, for states of `width`."""
 
     layers: tuple[int, ...]
     width: int

@@ -1,4 +1,4 @@
-"""Positions as fairseq counts them, and its sines and cosines where they are not learned."""
+"""Positions as fairseq counts them, and its sinusoidal embeddings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gptrs.api.programs import dtypes
 def counted_positions(tokens: Tensor, padding: int, before: Tensor | int = 0) -> Tensor:
     """Return the position of each token: int [B, T] -> si64 [B, T].
 
-    Tokens are counted from 1 on, and after `before` earlier ones; the token `padding`, which is
-    not counted wherever it stands, has the position 0.
+    Tokens are counted from 1 on, after `before` earlier ones; the token `padding` is not counted,
+    and has position 0.
     """
     counted = F.cast(F.not_equal(tokens, padding), dtypes.si64)
     return (F.cumsum(counted, 1) + before) * counted
@@ -24,9 +24,9 @@ def counted_positions(tokens: Tensor, padding: int, before: Tensor | int = 0) ->
 
 @dataclass(frozen=True)
 class Sines:
-    """`count` positions of a text; `first` is the number of its first one.
+    """Sinusoidal embeddings of `count` positions, starting at position `first`.
 
-    The position `silent` has a vector of zeros, as padding has.
+    The position `silent` (padding) has a zero vector.
     """
 
     count: int
@@ -36,9 +36,9 @@ class Sines:
     def table(self, width: int) -> np.ndarray:
         """Return the vectors f32 [count, C]; `width` C is at least 4."""
         half = width // 2
-        places = np.arange(self.count, dtype=np.float32) + np.float32(self.first)
+        positions = np.arange(self.count, dtype=np.float32) + np.float32(self.first)
         steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(1e4) / (half - 1)))
-        angles = places[:, None] * steps
+        angles = positions[:, None] * steps
         zeros = np.zeros((self.count, width - 2 * half), np.float32)
         found = np.concatenate([np.sin(angles), np.cos(angles), zeros], axis=1)
         if self.silent is not None and 0 <= self.silent - self.first < self.count:

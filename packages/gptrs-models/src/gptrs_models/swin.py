@@ -1,4 +1,4 @@
-"""Swin transformers (Liu et al. 2021): attention in windows, which every other layer shifts."""
+"""Swin transformers (Liu et al. 2021): attention in windows, shifted in every other layer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headl
 from gptrs_models.vit import cut_into_patches, require_image_size
 
 _HIDDEN = -100.0
-"""Addend of the scores of tokens that only the shift has made neighbours."""
+"""Bias of the scores of tokens that are neighbours only because of the shift."""
 _EPSILON = 1e-5
-"""Of the norms that the config does not set: of the embeddings, and of merged patches."""
+"""Epsilon of norms that the config does not set: of the embeddings, and of merged patches."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_config(settings: Mapping[str, object]) -> SwinConfig:
 
 
 class Embeddings(Module):
-    """Projected patches behind a norm; positions are added where the config says so."""
+    """Projected patches, normalized; positions are added if the config says so."""
 
     def __init__(self, config: SwinConfig, params: Params) -> None:
         width, size = config.embed_dim, config.patch_size
@@ -94,7 +94,7 @@ class Embeddings(Module):
         )
 
     def __call__(self, images: Tensor) -> Tensor:
-        """[B, channels, H, W] -> [B, rows, columns, C]; images are filled up to whole patches."""
+        """[B, channels, H, W] -> [B, rows, columns, C]; images are padded to whole patches."""
         size, width = self.weight.shape[2], self.bias.shape[0]
         images = filled_up(images, (2, 3), size)
         patches = cut_into_patches(images, size)
@@ -106,13 +106,13 @@ class Embeddings(Module):
 
 
 def filled_up(x: Tensor, axes: tuple[int, int], multiple: int) -> Tensor:
-    """Return x with zeros at the end of two axes, so that `multiple` divides them."""
+    """Return x with zeros at the end of two axes, to multiples of `multiple`."""
     ends = [-dim % multiple if axis in axes else 0 for axis, dim in enumerate(x.shape)]
     return F.pad(x, [(0, end) for end in ends]) if any(ends) else x
 
 
 def rolled(x: Tensor, shift: int) -> Tensor:
-    """Return x [B, H, W, C] moved up and left by `shift` in circles."""
+    """Return x [B, H, W, C] rolled up and left by `shift`."""
     for axis in (1, 2) if shift else ():
         start, size = shift % x.shape[axis], x.shape[axis]
         parts = (F.slice_axis(x, axis, start, size - start), F.slice_axis(x, axis, 0, start))
@@ -121,7 +121,7 @@ def rolled(x: Tensor, shift: int) -> Tensor:
 
 
 class Attention(Module):
-    """Self-attention of the tokens of a window, with a bias by their places to each other."""
+    """Self-attention of the tokens of a window, with a relative position bias."""
 
     def __init__(self, config: SwinConfig, params: Params, width: int, heads: int) -> None:
         own, span = params / "self", 2 * config.window_size - 1
@@ -134,23 +134,23 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[N, T, C] of N windows, an f32 mask [N, 1, T, T] -> [N, T, C]."""
-        bias = F.take(self.table, tensor(relative_places(self._window, self._window)))  # (T, T, H)
+        bias = F.take(self.table, tensor(relative_index(self._window, self._window)))  # (T, T, H)
         bias = F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
         added = bias if mask is None else bias + mask
         projections = (self.query, self.key, self.value)
         return self.dense(self_attention(x, projections, self.n_heads, mask=added))
 
 
-def relative_places(height: int, width: int) -> np.ndarray:
-    """Return the row of the table of biases for each pair of tokens of a grid, si64 [T, T]."""
-    rows, columns = (places.ravel() for places in np.indices((height, width)))
+def relative_index(height: int, width: int) -> np.ndarray:
+    """Return the row of the bias table for each pair of tokens of a grid, si64 [T, T]."""
+    rows, columns = (axis.ravel() for axis in np.indices((height, width)))
     down = rows[:, np.newaxis] - rows + height - 1
     right = columns[:, np.newaxis] - columns + width - 1
     return (down * (2 * width - 1) + right).astype(np.int64)
 
 
 def shift_mask(height: int, width: int, window: int, shift: int) -> np.ndarray:
-    """Return which tokens of a window do not see each other after the shift, f32 [N, 1, T, T]."""
+    """Return the mask of tokens that must not see each other after the shift, f32 [N, 1, T, T]."""
     regions = [
         (np.arange(size) >= size - window).astype(int) + (np.arange(size) >= size - shift)
         for size in (height, width)
@@ -163,7 +163,7 @@ def shift_mask(height: int, width: int, window: int, shift: int) -> np.ndarray:
 
 
 class Layer(Module):
-    """Attention in windows and an MLP, each behind a norm and added to the residual stream."""
+    """Attention in windows and an MLP, each after a norm and added to the residual stream."""
 
     def __init__(
         self, config: SwinConfig, params: Params, width: int, heads: int, shift: int
@@ -206,7 +206,7 @@ class Layer(Module):
 
 
 class Merging(Module):
-    """Four neighbours become one of twice the width."""
+    """Merges four neighbours into one token of twice the width."""
 
     def __init__(self, params: Params, width: int) -> None:
         self.norm = LayerNorm(params / "norm", 4 * width, _EPSILON)
@@ -217,14 +217,14 @@ class Merging(Module):
         x = filled_up(x, (1, 2), 2)
         batch, height, width, channels = x.shape
         parts = F.reshape(x, (batch, height // 2, 2, width // 2, 2, channels))
-        parts = F.transpose(parts, (0, 1, 3, 4, 2, 5))  # a column of two, then the other one
+        parts = F.transpose(parts, (0, 1, 3, 4, 2, 5))  # column by column
         return self.reduction(
             self.norm(F.reshape(parts, (batch, height // 2, width // 2, 4 * channels)))
         )
 
 
 class Stage(Module):
-    """Layers of one width, and the merging of all stages but the last."""
+    """Layers of one width, followed by a merging, except in the last stage."""
 
     def __init__(self, config: SwinConfig, params: Params, number: int) -> None:
         width, heads = config.embed_dim * 2**number, config.num_heads[number]
@@ -243,7 +243,7 @@ class Stage(Module):
 
 
 class Swin(ImageEncoder):
-    """The encoder: a vector is the mean of the last states. States are those of stages."""
+    """The encoder: a vector is the mean of the last states; hidden states are per stage."""
 
     def __init__(self, config: SwinConfig, params: Params) -> None:
         super().__init__(config.num_channels, "ViTImageProcessor", config.image_size)
@@ -290,7 +290,7 @@ def tokens_of(x: Tensor) -> Tensor:
 
 
 class ClassifierSwin(Swin, EncoderClassifier):
-    """The image classifier: an affine layer of the vector."""
+    """The image classifier: an affine layer on the vector."""
 
     def __init__(self, config: SwinConfig, settings: Mapping[str, object], params: Params) -> None:
         super().__init__(config, params)

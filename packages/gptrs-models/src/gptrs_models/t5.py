@@ -25,14 +25,14 @@ from gptrs_models.bart_blocks import ProjectedAttention
 from gptrs_models.encoder_heads import architectures, require_no_head
 
 _ANY_LENGTH = 2**20
-"""Distances are known of any length, so nothing but memory limits a text."""
+"""The context length: distances of any size have a bucket, so only memory limits a text."""
 
 
 @dataclass(frozen=True)
 class T5Config:
     """The settings that shape the computation, under their names in config.json.
 
-    `every_layer` has its own bias of distances in UMT5, elsewhere the first layer has it for all.
+    `every_layer` has its own distance bias in UMT5; otherwise the first layer's serves all.
     """
 
     vocab_size: int
@@ -93,8 +93,9 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
 class RelativeBias(Module):
     """A bias of scores for each head by the bucket of the distance between query and key.
 
-    Half of the buckets have one distance each, the others ever more, up to `max_distance`;
-    `both_ways` has as many for keys after the query, otherwise these count as distance 0.
+    Half of the buckets have one distance each, the others logarithmically more, up to
+    `max_distance`. With `both_ways`, half are for keys after the query; otherwise those count as
+    distance 0.
     """
 
     def __init__(self, config: T5Config, params: Params, *, both_ways: bool) -> None:
@@ -127,7 +128,7 @@ def _buckets(config: T5Config, *, both_ways: bool) -> np.ndarray:
 
 
 class Attention(ProjectedAttention):
-    """The attention of these models, whose scores are not scaled."""
+    """The attention of these models, with unscaled scores."""
 
     def __init__(self, config: T5Config, params: Params) -> None:
         width, inner = config.d_model, config.num_heads * config.d_kv
@@ -145,7 +146,7 @@ class Attention(ProjectedAttention):
 
 
 class FeedForward(Module):
-    """An activation between two matrices, with a gate or without."""
+    """Two matrices with an activation between them, optionally gated."""
 
     def __init__(self, config: T5Config, params: Params) -> None:
         names = ("wi_0", "wi_1") if config.gated else ("wi",)
@@ -163,7 +164,7 @@ class FeedForward(Module):
 
 
 class Block(Module):
-    """A block of the encoder, or of the decoder if it has `cross`; norms come first."""
+    """A pre-norm block of the encoder, or of the decoder if it has `cross`."""
 
     def __init__(self, config: T5Config, params: Params, *, cross: bool) -> None:
         parts, width = params / "layer", config.d_model
@@ -242,7 +243,7 @@ class T5(Seq2SeqModule):
         self.lm_head = _embedding(config, params / "lm_head") if own else self.shared
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
-        """Return what each block of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""
+        """Return keys and values of sources for each block: int, i1 [B, S] -> [B, H, S, D]."""
         states = self.encoder.read(self.shared(tokens), mask)
         return [block.cross.keys_values(states) for block in self.decoder.block if block.cross]
 
@@ -258,7 +259,7 @@ class T5(Seq2SeqModule):
 
 
 class T5Encoder(Module):
-    """The encoder alone, a `TextEmbedder`: that of sentence-t5, for example."""
+    """The encoder alone, a `TextEmbedder`, such as sentence-t5."""
 
     capabilities = frozenset({"text_embedder"})
     context_length = _ANY_LENGTH
@@ -282,12 +283,12 @@ def _embedding(config: T5Config, params: Params) -> Embedding:
 
 
 def _shared(params: Params) -> Params:
-    """Return the scope of the embeddings, which older files have under another name."""
+    """Return the scope of the embeddings, which has another name in older files."""
     return params / ("shared" if "shared.weight" in params else "encoder.embed_tokens")
 
 
 def load(settings: Mapping[str, object], params: Params) -> T5 | T5Encoder:
-    """Build the model that `architectures` tells of from config.json and its weights.
+    """Build the model that `architectures` names, from config.json and its weights.
 
     ModelError if either is unsupported.
     """

@@ -1,4 +1,4 @@
-"""The language models within models that also see or hear, for texts alone."""
+"""The language models inside multimodal models, for texts only."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ TEXT_KINDS = {
     "qwen3_vl_moe": "qwen3_moe",
     "voxtral": "llama",
 }
-"""The kind of the language model where config.json names none."""
+"""The kind of the language model if config.json names none."""
 SAME_TEXTS = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
-"""Language models that are another kind as long as all tokens are those of a text."""
+"""Language models that equal another kind as long as all tokens are text."""
 BODIES = (
     *("model.language_model", "language_model.model", "model.text_model"),
     *("language_model", "text_model", "model", ""),
 )
-"""Where the language model may lie in a checkpoint, by the versions that saved it."""
+"""Possible scopes of the language model in a checkpoint; they depend on the version that saved
+it."""
 HEADS = ("lm_head", "language_model.lm_head")
 
 
 def read_text(settings: Settings, params: Params) -> LlamaConfig:
-    """Read the config of the language model; ModelError if its kind is not one of Llama's family.
+    """Read the config of the language model; ModelError if its kind is not of the Llama family.
 
-    Older files have its settings beside those of the other parts. The head is the embedding's
-    unless there are weights of one.
+    Older files have its settings beside those of the other parts. The head is tied to the
+    embeddings unless it has weights.
     """
     fields = ConfigFields(settings, str(settings.get("model_type")))
     fields.require("quantization_config", None)
@@ -82,7 +83,7 @@ def read_text(settings: Settings, params: Params) -> LlamaConfig:
     experts = config.experts
     if experts is not None and settings["model_type"] == "qwen3_vl_moe":
         experts = replace(experts, turned=True)
-    # transformers leaves Cohere's factor of the logits to the language model that stands alone.
+    # transformers applies Cohere's factor of the logits only in the standalone language model.
     scale = 1.0 if kind.startswith("cohere") else config.logit_scale
     return replace(config, names=names, logit_scale=scale, experts=experts)
 
@@ -91,7 +92,7 @@ _ROPES = ("rope_parameters", "rope_scaling")
 
 
 def _one_axis(found: object) -> object:
-    """Return rotary settings without sections for time, height and width: one number in a text."""
+    """Return rotary settings without sections for time, height and width: equal in a text."""
     if not isinstance(found, Mapping):
         return found
     given = cast("Settings", found)
@@ -100,7 +101,7 @@ def _one_axis(found: object) -> object:
 
 
 def load(settings: Settings, params: Params) -> Llama:
-    """Build the language model; a note tells that it reads texts alone."""
+    """Build the language model; a note says that it reads only texts."""
     kind, found = settings.get("model_type"), settings.get("architectures")
     names = cast("list[object]", found) if isinstance(found, list) else []
     if any(str(name).endswith("Classification") for name in names):
@@ -108,5 +109,5 @@ def load(settings: Settings, params: Params) -> Llama:
     config = read_text(settings, params)
     model = Llama(config, params)
     params.leave_out(params / config.names.body if config.names.body else None)
-    _logger.info("of the `%s` model the language model alone is loaded: it reads texts only", kind)
+    _logger.info("only the language model of the `%s` model is loaded: it reads texts only", kind)
     return model

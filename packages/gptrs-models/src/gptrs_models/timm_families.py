@@ -1,4 +1,4 @@
-"""Describe the architectures of timm that kinds are: names of tensors, settings; see `kinds`."""
+"""Describe timm architectures of kinds: names of tensors, settings; see `kinds`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _of_convnext(body: str) -> Rules:
 
 
 def _shaped_convnext(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape in the kind: affine layers are matrices, also those that timm convolves."""
+    """Return the shape in the kind: affine layers are matrices, not 1x1 convolutions."""
     if ".mlp.grn." in name:
         return (1, 1, 1, *shape)
     if ".mlp.fc" in name and shape[2:] == (1, 1):
@@ -88,7 +88,7 @@ def _of_regnet() -> Rules:
 
 
 def _counted_regnet(name: str, shapes: Shapes) -> str:
-    """Count stages, blocks and layers from 0; squeezed attention is a layer."""
+    """Count stages, blocks and layers from 0; squeeze-and-excitation is a layer."""
     attends = "s1.b1.se.fc1.weight" in shapes
     name = re.sub(r"\b([sb])(\d+)\.", lambda found: f"{found[1]}{int(found[2]) - 1}.", name)
     name = name.replace(".se.fc1.", ".se.fc0.")
@@ -118,7 +118,7 @@ def _of_swin() -> Rules:
 
 
 def _counted_swin(name: str, shapes: Shapes) -> str:
-    """Count a merging with the stage before it, as older files do; drop masks and places."""
+    """Count a merging with the stage before it, as older files do; drop masks and index tables."""
     if name.endswith((".attn_mask", ".relative_position_index")):
         return ""
     if "layers.0.downsample.norm.weight" in shapes:
@@ -158,7 +158,7 @@ def _resnet_settings(_: re.Match[str], shapes: Shapes) -> dict[str, object]:
 
 
 def _mobilenet_v3_settings(found: re.Match[str], shapes: Shapes) -> dict[str, object]:
-    # As for `resnet`; what TensorFlow trained pads and normalizes as it does.
+    # As for `resnet`; models trained in TensorFlow pad and normalize as it does.
     return {
         "architectures": ["MobileNetV3ForImageClassification"],
         "num_channels": shapes["conv_stem.weight"][1],
@@ -232,7 +232,7 @@ def _efficientnet_settings(found: re.Match[str], shapes: Shapes) -> dict[str, ob
 
 
 def _count(shapes: Shapes, pattern: str, first: int = 0) -> int:
-    """Return how many layers there are, by the numbers in names, which start with `first`."""
+    """Return the number of layers, by the numbers in names, which start at `first`."""
     found = (re.fullmatch(pattern, name) for name in shapes)
     numbers = (int(match[1]) for match in found if match is not None)
     return max(numbers, default=first - 1) - first + 1

@@ -1,6 +1,6 @@
-"""Vision transformers (Dosovitskiy et al. 2021), with a head or not: ViT, DeiT, DINOv2.
+"""Vision transformers (Dosovitskiy et al. 2021) with or without a head: ViT, DeiT, DINOv2.
 
-DINOv2 has a form with registers (Darcet et al. 2023).
+DINOv2 exists with registers, too (Darcet et al. 2023).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gptrs.nn import (
 )
 from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 
-# Embeddings of a grid of positions, resized to another grid by interpolation.
+# Position embeddings of a grid, interpolated to another grid.
 
 
 _SHARPNESS = -0.75
 """The parameter of the cubic that torch uses (Keys 1981)."""
 _SHARPNESS_OF_MEANS = -0.5
-"""The one that it uses with `antialias`, as Pillow does."""
+"""The parameter with `antialias`, as in Pillow."""
 
 
 Weights = Callable[[int, int], np.ndarray]
-"""Of a number of places and another one: the weights of `cubic_weights`."""
+"""Interpolation weights by the lengths before and after, as `cubic_weights`."""
 
 
 def resized_positions(
@@ -43,7 +43,7 @@ def resized_positions(
 ) -> Tensor:
     """[1, grid * grid, C] -> [1, rows * columns, C], as `torch.nn.functional.interpolate` does.
 
-    `weights` are those of the interpolation, bicubic without them.
+    `weights` computes the interpolation weights (default: bicubic).
     """
     weights = cubic_weights if weights is None else weights
     rows, columns = size
@@ -57,32 +57,32 @@ def resized_positions(
 
 
 def cubic_weights(before: int, after: int) -> np.ndarray:
-    """Return the weights f32 [after, before] of a line of numbers in its resized form.
+    """Return the weights f32 [after, before] that resize a line by cubic interpolation.
 
-    Pixels have area, so that the middle of the first one is at 0.5; beyond the ends the outermost
-    numbers go on.
+    Pixels have area, so the center of the first one is at 0.5; edge values are repeated beyond the
+    ends.
     """
     weights = np.zeros((after, before))
     for index in range(after):
-        place = (index + 0.5) * before / after - 0.5
-        first = int(np.floor(place))
+        center = (index + 0.5) * before / after - 0.5
+        first = int(np.floor(center))
         for tap in range(-1, 3):
             number = min(max(first + tap, 0), before - 1)
-            weights[index, number] += _cubic(abs(place - (first + tap)))
+            weights[index, number] += _cubic(abs(center - (first + tap)))
     return weights.astype(np.float32)
 
 
 def near_weights(before: int, after: int) -> np.ndarray:
-    """Return the weights f32 [after, before] of a linear interpolation of two neighbours."""
-    places = (np.arange(after)[:, np.newaxis] + 0.5) * before / after - 0.5
-    distances = np.abs(np.arange(before) - np.clip(places, 0, before - 1))
+    """Return the weights f32 [after, before] of linear interpolation between two neighbours."""
+    centers = (np.arange(after)[:, np.newaxis] + 0.5) * before / after - 0.5
+    distances = np.abs(np.arange(before) - np.clip(centers, 0, before - 1))
     return np.maximum(0.0, 1 - distances).astype(np.float32)
 
 
 def linear_weights(before: int, after: int) -> np.ndarray:
-    """Return the weights f32 [after, before] of a linear interpolation with `antialias`.
+    """Return the weights f32 [after, before] of linear interpolation with `antialias`.
 
-    Where numbers become fewer, each is the mean of all that it stands for.
+    When shrinking, each output averages all inputs that it covers.
     """
     scale = before / after
     reach = max(scale, 1.0)
@@ -93,7 +93,7 @@ def linear_weights(before: int, after: int) -> np.ndarray:
 
 
 def mean_cubic_weights(before: int, after: int) -> np.ndarray:
-    """Return the weights f32 [after, before] of a cubic interpolation with `antialias`."""
+    """Return the weights f32 [after, before] of cubic interpolation with `antialias`."""
     scale = before / after
     centers = scale * (np.arange(after)[:, np.newaxis] + 0.5)
     distances = np.abs(np.arange(before) + 0.5 - centers) / max(scale, 1.0)
@@ -112,10 +112,10 @@ def _cubic(distance: float, sharpness: float = _SHARPNESS) -> float:
 class ViTConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
-    `special` tokens precede the patches, `registers` without positions stand between. With `scales`
-    the halves of a block are multiplied by weights before they are added (DINOv2), and `swiglu`
-    gives its MLP a gate. `lambdas` are such weights by BEiT's names, which need not be `absolute`:
-    patches without embeddings of positions. `resizes` are models that take images of any size.
+    `special` tokens precede the patches; `registers`, without positions, come between. `scales`:
+    the halves of a block are multiplied by weights before they are added (DINOv2). `swiglu`: the
+    MLP is gated. `lambdas`: such weights by BEiT's names. `absolute`: patches have position
+    embeddings. `resizes`: the model takes images of any size.
     """
 
     kind: str
@@ -195,7 +195,7 @@ class Embeddings(Module):
         )
 
     def __call__(self, images: Tensor) -> Tensor:
-        """[B, channels, H, W] -> [B, T, C], for whole patches; others are cut off."""
+        """[B, channels, H, W] -> [B, T, C]; incomplete patches are cut off."""
         size, dim = self._size, self.bias.shape[0]
         rows, columns = images.shape[2] // size, images.shape[3] // size
         patches = cut_into_patches(images, size)
@@ -223,7 +223,7 @@ class Embeddings(Module):
 
 
 def cut_into_patches(images: Tensor, size: int) -> Tensor:
-    """[B, C, H, W] -> the numbers of each whole patch, [B, patches, C * size * size]."""
+    """[B, C, H, W] -> the pixels of each complete patch, [B, patches, C * size * size]."""
     batch, channels, height, width = images.shape
     rows, columns = height // size, width // size
     whole = F.slice_axis(images, 2, 0, rows * size)
@@ -244,14 +244,14 @@ def require_image_size(kind: str, size: int, images: np.ndarray) -> None:
 
 
 def require_a_patch(patch: int, images: np.ndarray) -> None:
-    """Raise ModelError unless images [B, C, H, W] have a patch at least."""
+    """Raise ModelError unless images [B, C, H, W] have at least one patch."""
     height, width = images.shape[2:]
     if min(height, width) < patch:
-        raise ModelError(f"an image of {width} x {height} is less than a patch of {patch}")
+        raise ModelError(f"an image of {width} x {height} is smaller than a patch of {patch}")
 
 
 class Attention(Module):
-    """Self-attention of all tokens to all."""
+    """Bidirectional self-attention."""
 
     def __init__(self, config: ViTConfig, params: Params) -> None:
         width, own = config.hidden_size, params / "attention"
@@ -270,7 +270,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """Two affine layers with the configured activation between them, or with a gate of SiLU."""
+    """Two affine layers with the configured activation between them, or a SwiGLU."""
 
     def __init__(self, config: ViTConfig, layer: Params) -> None:
         width, inner = config.hidden_size, config.inner
@@ -296,7 +296,7 @@ class MLP(Module):
 
 
 class Layer(Module):
-    """Attention and MLP, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each after a norm and added to the residual stream."""
 
     def __init__(self, config: ViTConfig, params: Params) -> None:
         width = config.hidden_size
@@ -325,7 +325,7 @@ PROCESSORS = {
     "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor",
 }
-"""The processors of transformers for images of each kind."""
+"""The image processor of transformers for each kind."""
 
 
 class ViT(ImageEncoder):
@@ -358,7 +358,7 @@ class ViT(ImageEncoder):
             yield x
 
     def last(self, images: Tensor) -> Tensor:
-        """Return the state of all tokens behind the last norm, [B, T, C]."""
+        """Return the state of all tokens after the last norm, [B, T, C]."""
         *_, last = self.states(images)
         return self.layernorm(last)
 

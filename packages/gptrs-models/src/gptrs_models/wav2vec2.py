@@ -15,7 +15,7 @@ from gptrs.api.models import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import ACTIVATIONS, BatchNorm2d, LayerNorm, Linear, captured_once
 from gptrs_models.bart_blocks import Attention, BlockConfig
 
-# The settings of wav2vec 2.0, HuBERT and UniSpeech, as config.json has them.
+# The settings of wav2vec 2.0, HuBERT and UniSpeech in config.json.
 
 
 _STRIDES = (5, 2, 2, 2, 2, 2, 2)
@@ -26,8 +26,8 @@ _KERNELS = (10, 3, 3, 3, 3, 2, 2)
 class Wav2Vec2Config:
     """The settings that shape the computation, most under their names in config.json.
 
-    `conv_layers` are the channels, the kernel and the stride of each convolution; `group_norm` says
-    that the first one is normalized over time, otherwise each of them over its channels.
+    `conv_layers` has channels, kernel and stride of each convolution. `group_norm`: the first one
+    is normalized over time; otherwise each is normalized over channels.
     """
 
     vocab_size: int
@@ -98,19 +98,19 @@ def _conv_layers(fields: ConfigFields) -> tuple[tuple[int, int, int], ...]:
 
 
 def _require_ctc(settings: Mapping[str, object], kind: str) -> None:
-    """Raise ModelError for a head other than that of CTC, which would be dropped."""
+    """Raise ModelError for heads other than CTC, which would be dropped."""
     found = settings.get("architectures")
     names = cast("list[object]", found) if isinstance(found, list) else []
     if names and not str(names[0]).endswith("ForCTC"):
         raise ModelError(
             f"a `{kind}` model is supported with the head of CTC only, `architectures` has"
             f" {str(names[0])!r:.80}",
-            hint="take a model that was trained to write down speech, such as one for ASR",
+            hint="take a model that was fine-tuned for speech recognition (ASR)",
         )
 
 
 _EPSILON = 1e-5
-"""Of the norms of convolutions and adapters, which the config does not set."""
+"""Epsilon of the norms of convolutions and adapters, which the config does not set."""
 
 
 def convolved(
@@ -122,8 +122,8 @@ def convolved(
 ) -> Tensor:
     """[B, T, inputs] and a weight [outputs, inputs, K] -> [B, T', outputs].
 
-    It is a convolution of an image of one row: backends have kernels for those that need no memory
-    for the windows, 0.6 GB for half a minute.
+    Computed as a 2-D convolution of one row: backends have kernels for it that do not materialize
+    the windows, which take 0.6 GB for half a minute.
     """
     outputs, inputs, kernel = weight.shape
     image = F.conv2d(
@@ -137,7 +137,7 @@ def convolved(
 
 
 class FrameConvolution(Module):
-    """A convolution, a norm if it has one, and the activation."""
+    """A convolution, an optional norm, and the activation."""
 
     def __init__(self, config: Wav2Vec2Config, params: Params, number: int) -> None:
         inputs = config.conv_layers[number - 1][0] if number else 1
@@ -163,7 +163,7 @@ class FrameConvolution(Module):
 
 
 def is_sound(x: Tensor, counts: Tensor) -> Tensor:
-    """Return which frames of x [B, T, C] are no padding, i1 [B, T, 1]."""
+    """Return which frames of x [B, T, C] are sound and not padding, i1 [B, T, 1]."""
     batch, length = x.shape[:2]
     return F.reshape(F.arange(length), (1, length, 1)) < F.reshape(counts, (batch, 1, 1))
 
@@ -171,7 +171,7 @@ def is_sound(x: Tensor, counts: Tensor) -> Tensor:
 def normalized_over_time(x: Tensor, counts: Tensor) -> Tensor:
     """Normalize each channel of x [B, T, C] by its first `counts`, si64 [B], frames.
 
-    It is torch's `GroupNorm` with a group for each channel, of a sound without its padding.
+    Equals torch's `GroupNorm` with a group per channel on the sound without padding.
     """
     sound = F.cast(is_sound(x, counts), x.dtype)
     total = F.reshape(F.cast(counts, x.dtype), (x.shape[0], 1, 1))
@@ -182,7 +182,7 @@ def normalized_over_time(x: Tensor, counts: Tensor) -> Tensor:
 
 
 class Positions(Module):
-    """A convolution in groups over many frames, which tells where a frame stands."""
+    """A grouped convolution over many frames that encodes the position of a frame."""
 
     def __init__(self, config: Wav2Vec2Config, params: Params) -> None:
         width, kernel = config.hidden_size, config.position_kernel
@@ -218,9 +218,9 @@ class Positions(Module):
 
 
 class NormedWeight(Module):
-    """A weight [O, I, K] that is stored as a length for each K, and a direction.
+    """A weight [O, I, K] that is stored as a norm per K and a direction.
 
-    The names are those of torch's `parametrizations`, or of the `weight_norm` before it.
+    Names follow torch's `parametrizations` or the older `weight_norm`.
     """
 
     def __init__(self, params: Params, shape: tuple[int, int, int]) -> None:
@@ -237,7 +237,7 @@ class NormedWeight(Module):
 
 
 class AttentionAdapter(Module):
-    """A small MLP behind a layer, with weights of one language."""
+    """A small MLP after a layer, with weights for one language."""
 
     def __init__(self, params: Params, width: int, inner: int) -> None:
         self.norm = LayerNorm(params / "norm", width, _EPSILON)
@@ -250,7 +250,7 @@ class AttentionAdapter(Module):
 
 
 class Layer(Module):
-    """Self-attention and affine layers, with norms before them or behind their sums."""
+    """Self-attention and affine layers, pre-norm or post-norm."""
 
     def __init__(self, config: Wav2Vec2Config, params: Params) -> None:
         width, inner = config.hidden_size, config.intermediate_size
@@ -314,7 +314,7 @@ class Encoder(Module):
 
 
 class Wav2Vec2(Module):
-    """Frames of raw sound and scores of tokens for each, a `CTCModel`."""
+    """Token scores for each frame of raw sound, a `CTCModel`."""
 
     capabilities = frozenset({"ctc"})
 
@@ -338,7 +338,7 @@ class Wav2Vec2(Module):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, and size of the last axis of logits."""
+        """The number of token ids, which is the last axis of the logits."""
         return self.config.vocab_size
 
     @property
@@ -347,14 +347,14 @@ class Wav2Vec2(Module):
         return int(np.prod([stride for _, _, stride in self.config.conv_layers]))
 
     def frame_count(self, samples: int) -> int:
-        """Return how many frames so many samples have, 0 of a sound that is too short."""
+        """Return the number of frames of so many samples; 0 if the sound is too short."""
         return self._counts(samples)[-1]
 
     def score_frames(self, samples: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """Return the logits f32 [B, T, V] of the frames of sounds f32 [B, N].
 
-        Row b has `lengths[b]` samples, padding follows them; its first `frame_count(lengths[b])`
-        frames do not depend on that. ModelError for a sound without a frame.
+        Row b has `lengths[b]` samples, followed by padding, which does not affect its first
+        `frame_count(lengths[b])` frames. ModelError for a sound without a frame.
         """
         if min(map(self.frame_count, lengths)) < 1:
             raise ModelError(f"{min(lengths)} samples are too few for one frame")
@@ -364,7 +364,7 @@ class Wav2Vec2(Module):
         ).numpy()
 
     def _counts(self, samples: int) -> list[int]:
-        """Return the number of frames behind each convolution."""
+        """Return the number of frames after each convolution."""
         layers = self.config.conv_layers
 
         def behind(count: int, layer: tuple[int, int, int]) -> int:

@@ -45,7 +45,7 @@ class WhisperConfig:
 def read_config(settings: Mapping[str, object]) -> WhisperConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported.
 
-    `scale_embedding` plays no part, as in transformers.
+    `scale_embedding` is ignored, as in transformers.
     """
     fields = ConfigFields(settings, "whisper")
     fields.without_effect("scale_embedding")
@@ -91,7 +91,7 @@ class Convolution(Module):
 
 
 class Encoder(Module):
-    """Convolutions and layers that hear a window."""
+    """Convolutions and layers that encode a window."""
 
     def __init__(self, config: WhisperConfig, params: Params) -> None:
         width = config.encoder.width
@@ -115,7 +115,7 @@ class Encoder(Module):
 
 
 class Decoder(Module):
-    """Embeddings and layers that write what was heard."""
+    """Embeddings and layers that generate the text."""
 
     def __init__(self, config: WhisperConfig, params: Params) -> None:
         width = config.decoder.width
@@ -162,11 +162,11 @@ class Whisper(DecoderModule):
 
     @property
     def frames(self) -> int:
-        """Frames of a window."""
+        """The number of frames of a window."""
         return 2 * self.config.max_source_positions
 
     def hear(self, features: np.ndarray) -> DecoderState:
-        """Read a window f32 [B, mels, frames]; return texts without tokens."""
+        """Encode a window f32 [B, mels, frames]; return texts without tokens."""
         shape = (self.mel_bins, self.frames)
         if features.shape[1:] != shape:
             raise ModelError(f"a window has {shape}, got {features.shape[1:]}")

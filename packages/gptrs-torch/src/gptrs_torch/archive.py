@@ -1,7 +1,7 @@
-"""The `.pt2` archive of torch.export, read without torch: JSON within bounds, weights mapped.
+"""The reader of `.pt2` archives of torch.export, without torch: bounded JSON, mapped weights.
 
-torch's own reader unpickles sample inputs and weights that say so, resolves any name inside `torch`
-and evaluates sizes as Python. Here nothing is unpickled, and what a file may name is listed.
+torch's own reader unpickles sample inputs and some weights, resolves any name inside `torch`, and
+evaluates sizes as Python. Here nothing is unpickled, and names are checked against lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gptrs.api import ModelError, UnsupportedError
 from gptrs.api.programs import DType, dtypes
 from gptrs_torch.program_check import checked_program, require_path, shown_name
 
-# Tensors of torch as NumPy arrays and back, over the same memory.
+# Tensors of torch as NumPy arrays, and back, sharing memory.
 
 
 _BFLOAT16 = dtypes.bf16.numpy
@@ -31,9 +31,9 @@ _from_numpy = cast("Callable[[np.ndarray], torch.Tensor]", cast("Any", torch).fr
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """Return the elements in the memory of `tensor`, copied only if it is not in row-major order.
+    """Return `tensor` as an array; the memory is shared if it is in row-major order, else copied.
 
-    NumPy has no bfloat16 of its own: its bits are viewed as those of ml_dtypes.
+    NumPy has no bfloat16: the bits are viewed as the type of ml_dtypes.
     """
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype is torch.bfloat16:
@@ -44,13 +44,13 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor over the memory of `array`, which may be written to."""
+    """Return a tensor that shares the memory of `array`, which must be writable."""
     if array.dtype == _BFLOAT16:
         return _from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return _from_numpy(array)
 
 
-# Element types of torch and those of PTIR that mean the same.
+# Element types of torch and their counterparts in PTIR.
 
 
 DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
@@ -70,11 +70,11 @@ DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
         torch.float64: dtypes.f64,
     }
 )
-"""The element types that are converted; complex numbers are left to torch."""
+"""The converted element types; complex numbers are left to torch."""
 
 
 def dtype_of(torch_type: torch.dtype, what: str) -> DType:
-    """Return the PTIR type of one of torch; UnsupportedError that names `what` if there is none."""
+    """Return the PTIR type for one of torch; UnsupportedError, naming `what`, if there is none."""
     found = DTYPES.get(torch_type)
     if found is None:
         name = str(torch_type).removeprefix("torch.")
@@ -85,7 +85,7 @@ def dtype_of(torch_type: torch.dtype, what: str) -> DType:
 MAX_JSON: Final = 256 * 2**20
 """Most bytes of a description in a file."""
 MAX_VALUES: Final = 4_000_000
-"""Most lists, objects and commas in a description, which bounds the memory of what is parsed."""
+"""Most lists, objects and commas in a description: bounds the memory of the parsed values."""
 MAX_ENTRIES: Final = 200_000
 _EXPORT: Final = "torch.export.save(torch.export.export(model, inputs), FILE) writes what is read"
 
@@ -100,10 +100,10 @@ class Archive:
 
 
 def read_archive(path: str | os.PathLike[str]) -> Archive:
-    """Return what is in a `.pt2` file; its tensors are views of the mapped file.
+    """Return the contents of a `.pt2` file; its tensors are views of the mapped file.
 
-    ModelError for a file that is no such archive or is damaged, UnsupportedError for pickled
-    tensors and objects, several programs, and names that are not on the lists.
+    Raises ModelError for files that are damaged or no such archive; UnsupportedError for pickled
+    tensors and objects, for several programs, and for names that are not listed.
     """
     shown = ascii(os.path.basename(path))[1:-1]
     if not Path(path).is_file():
@@ -152,7 +152,7 @@ def _read(path: Path, archive: zipfile.ZipFile, shown: str) -> Archive:
 
 
 def _without_program(entries: Iterable[str], shown: str) -> ModelError:
-    """Return what to say of an archive without a program, by what else torch writes."""
+    """Return the error of an archive without a program, by the other formats that torch writes."""
     if "data.pkl" not in entries:
         return ModelError(f"`{shown}` holds no program of torch.export", hint=_EXPORT)
     scripted = any(name.startswith("code/") for name in entries)
@@ -167,7 +167,7 @@ def _json(
     if info is None:
         raise ModelError(
             f"the archive lacks `{shown_name(name)}`",
-            hint="it may be of an older torch: save it again",
+            hint="it may be from an older torch: save it again",
         )
     if info.file_size > MAX_JSON:
         raise ModelError(
@@ -195,7 +195,7 @@ class _Payloads:
         self._mapped: dict[str, torch.Tensor] = {}
 
     def read(self, config: Mapping[str, Any], folder: str) -> dict[str, torch.Tensor]:
-        """Return the tensors that a table of an archive lists, by name."""
+        """Return the tensors listed in a table of the archive, by name."""
         return {
             require_path(str(name)): self._tensor(str(name), payload, folder)
             for name, payload in config["config"].items()
@@ -203,11 +203,11 @@ class _Payloads:
 
     def _tensor(self, name: str, payload: Mapping[str, Any], folder: str) -> torch.Tensor:
         shown = shown_name(name)
-        place = str(payload["path_name"])
-        if payload["use_pickle"] or not place.startswith(("weight_", "tensor_")):
+        entry = str(payload["path_name"])
+        if payload["use_pickle"] or not entry.startswith(("weight_", "tensor_")):
             raise UnsupportedError(
                 f"`{shown}` is pickled, which can run any code; nothing is unpickled",
-                hint="it is an object or a tensor of a class of its own: export without it",
+                hint="it is an object, or a tensor of a custom class: export without it",
             )
         meta = payload["tensor_meta"]
         dtype = _dtype(int(meta["dtype"]), shown)
@@ -216,7 +216,7 @@ class _Payloads:
         offset = int(meta["storage_offset"]["as_int"])
         if min((*sizes, *strides, offset), default=0) < 0 or len(sizes) != len(strides):
             raise ValueError(f"the layout of {shown} is negative or incomplete")
-        flat = self._flat(folder + place, dtype, shown)
+        flat = self._flat(folder + entry, dtype, shown)
         last = offset + sum(
             (size - 1) * stride for size, stride in zip(sizes, strides, strict=True)
         )
@@ -225,8 +225,8 @@ class _Payloads:
         found = torch.as_strided(flat, sizes, strides, offset if flat.numel() else 0)
         return torch.nn.Parameter(found, requires_grad=False) if payload["is_param"] else found
 
-    def _flat(self, place: str, dtype: torch.dtype, shown: str) -> torch.Tensor:
-        info = self._entries.get(place)
+    def _flat(self, entry: str, dtype: torch.dtype, shown: str) -> torch.Tensor:
+        info = self._entries.get(entry)
         if info is None or info.compress_type != zipfile.ZIP_STORED:
             raise ModelError(f"the file lacks the elements of `{shown}`, or has them compressed")
         size, rest = divmod(info.file_size, dtype.itemsize)
@@ -234,11 +234,11 @@ class _Payloads:
             raise ModelError(f"`{shown}` has {info.file_size} bytes, no whole elements")
         if not size:
             return torch.empty(0, dtype=dtype)
-        if place not in self._mapped:
-            with self._archive.open(info) as file:  # checks the header that stands before it
+        if entry not in self._mapped:
+            with self._archive.open(info) as file:  # checks the local header
                 file.read(1)
-            self._mapped[place] = self._map(info)
-        return self._mapped[place][: size * dtype.itemsize].view(dtype)
+            self._mapped[entry] = self._map(info)
+        return self._mapped[entry][: size * dtype.itemsize].view(dtype)
 
     def _map(self, info: zipfile.ZipInfo) -> torch.Tensor:
         with open(self._path, "rb") as file:
@@ -248,7 +248,7 @@ class _Payloads:
             start = info.header_offset + 30 + lengths
             if start + info.file_size > os.fstat(file.fileno()).st_size:
                 raise ModelError(f"the file is cut: `{shown_name(info.filename)}` is not whole")
-        # Copy-on-write, so that what torch does in place never reaches the file.
+        # Copy-on-write: in-place operations of torch must never reach the file.
         mapped = np.memmap(self._path, np.uint8, "c", start, (info.file_size,))
         return tensor_of(mapped)
 
@@ -269,7 +269,7 @@ _SCALAR_TYPES: Final = (
     torch.bool,
     torch.bfloat16,
 )
-"""By the numbers of `torch._export.serde.schema.ScalarType`."""
+"""Element types by the numbers of `torch._export.serde.schema.ScalarType`."""
 _MORE_TYPES: Final = {28: torch.uint16, 29: torch.float8_e4m3fn, 30: torch.float8_e5m2}
 
 
@@ -280,14 +280,13 @@ def _dtype(number: int, shown: str) -> torch.dtype:
     return found
 
 
-# The order in which the elements of a tensor of torch lie in memory: what its strides say.
+# The memory order of a torch tensor, from its strides.
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the axes of a dense tensor from the farthest apart in memory to the nearest.
+    """Return the axes of a dense tensor by decreasing stride.
 
-    Free sizes count as those of the example that torch has traced. None where elements share
-    memory or leave gaps.
+    Free sizes count as the sizes of torch's example. None if elements overlap or leave gaps.
     """
     sizes, strides = _numbers(tensor.shape), _numbers(tensor.stride())
     if sizes is None or strides is None:
@@ -303,16 +302,16 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def result_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the order of a result as torch computes it, None for row-major order."""
+    """Return the memory order of a result in torch; None for row-major order."""
     order = memory_order(tensor)
     return None if order == tuple(range(tensor.ndim)) else order
 
 
 def laid_out(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """Return a row-major tensor with its elements in memory in the order of `order`."""
+    """Return a tensor with the elements of a row-major one, in the memory order `order`."""
     if order is None:
         return tensor
-    back = sorted(range(len(order)), key=lambda place: order[place])
+    back = sorted(range(len(order)), key=lambda axis: order[axis])
     return tensor.permute(*order).contiguous().permute(*back)
 
 

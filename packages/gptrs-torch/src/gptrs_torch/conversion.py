@@ -1,4 +1,4 @@
-"""A graph of ATen operators becomes calls of functionals, node by node."""
+"""The conversion of graphs of ATen operators to calls of functionals, node by node."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from gptrs_torch.archive import dtype_of
 from gptrs_torch.program_check import evaluated, expression_of
 
 converts = Converters("gptrs-torch", "gptrs_torch.supported_operators()")
-"""By the name of an overload of ATen, `add.Tensor`, or of all that are not named, `add`."""
+"""Converters by the name of an ATen overload (`add.Tensor`), or of all its other overloads
+(`add`)."""
 
 
 def converter_of(target: object) -> Converter | None:
-    """Return what converts an operator, None for one that nobody converts."""
+    """Return the converter of an operator; None if there is none."""
     if not isinstance(target, OpOverload):
         return None
-    # `gptrs` has the layers of torch that are kept whole, `aten` all else.
+    # `gptrs` has the torch layers that are kept whole, `aten` everything else.
     namespace, _, name = str(cast("object", target)).partition(".")
     if namespace not in ("aten", "gptrs"):
         return None
     return converts.get(name) or converts.get(name.rpartition(".")[0])
 
 
-# A node of a graph of torch as its converter sees it.
+# A node of a torch graph, as converters see it.
 
 
 class NotConvertedError(UnsupportedError):
-    """A node that is left to torch, and why."""
+    """A node is left to torch, with the reason."""
 
     def __init__(self, node: fx.Node, why: str) -> None:
         super().__init__(
@@ -58,12 +59,12 @@ def operator_name(node: fx.Node) -> str:
 
 
 WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
-"""The errors that converters raise for arguments that they did not expect."""
+"""Errors that converters may raise for unexpected arguments."""
 
 
 @dataclass(frozen=True)
 class Node(importers.Node):
-    """One node, with what torch found of the types of its result and arguments."""
+    """A node with the types of its result and arguments that torch inferred."""
 
     source: fx.Node
     damage = WRONG
@@ -79,7 +80,7 @@ class Node(importers.Node):
 
     @property
     def result(self) -> torch.Tensor:
-        """The only result, a tensor without elements; the first one where there are several."""
+        """The result, or the first of several, as a tensor without elements."""
         found = cast("object", self.source.meta["val"])
         several = cast("list[object]", found) if isinstance(found, (tuple, list)) else [found]
         return cast("torch.Tensor", several[0])
@@ -90,28 +91,28 @@ class Node(importers.Node):
         return self.dtype_at(self.result.dtype)
 
     def dtype_at(self, torch_type: torch.dtype) -> DType:
-        """Return the PTIR type of one that the node names; refuses one that PTIR lacks."""
+        """Return the PTIR type of a torch type; refuses the node if PTIR lacks it."""
         return dtype_of(torch_type, str(self))
 
     def argument(self, position: int) -> object:
-        """Return what torch knows of an argument: a tensor without elements, or a number."""
+        """Return an argument as torch traced it: a tensor without elements, or a number."""
         found = self.source.args[position]
         return found.meta["val"] if isinstance(found, fx.Node) else found
 
     def common_dtype(self, *positions: int) -> DType:
-        """Return the type in which torch compares or computes these arguments."""
+        """Return the type to which torch promotes these arguments."""
         promote = cast("Callable[..., torch.dtype]", torch.result_type)
         return self.dtype_at(promote(*(self.argument(position) for position in positions)))
 
     @override
     def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
-        """Raise NotConvertedError: the node is left to torch."""
+        """Raise NotConvertedError, which leaves the node to torch."""
         del hint
         raise NotConvertedError(self.source, reason)
 
     @override
     def failure(self, error: Exception) -> Exception:
-        """Return a refusal, or an error of free sizes, which other steps than torch can help."""
+        """Return a refusal; errors of free sizes pass, since other sizes can help there."""
         if isinstance(error, NotConvertedError):
             return error
         if not isinstance(error, GptrsError):
@@ -143,16 +144,16 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
         math.ceil: math.ceil,
     },
 )
-"""Functions of Python on sizes."""
+"""Python functions on sizes."""
 RANDOM: Final = frozenset(
     {
         *("rand", "rand_like", "randn", "randn_like", "randint", "randperm", "bernoulli"),
         *("native_dropout", "uniform", "normal", "multinomial", "exponential"),
     }
 )
-"""Operators of ATen that give random numbers, which stay those of torch."""
+"""ATen operators that generate random numbers, which are left to torch."""
 Weight = Callable[[str], Tensor]
-"""Returns a constant of the graph module by name."""
+"""Returns a constant of the graph module by its name."""
 
 
 class Conversion:
@@ -166,7 +167,7 @@ class Conversion:
         self._values: dict[fx.Node, object] = {}
 
     def bind(self, node: fx.Node, value: object) -> None:
-        """Give the value of a placeholder, and by it those of the symbols in its shape."""
+        """Set the value of a placeholder, and of the symbols in its shape."""
         self._values[node] = value
         held = node.meta.get("val")
         if not isinstance(value, Tensor) or not isinstance(held, torch.Tensor):
@@ -179,17 +180,17 @@ class Conversion:
     def run(self) -> list[object]:
         """Convert all nodes; return what the graph returns.
 
-        NotConvertedError for an operator that is left to torch; another GptrsError where a size is
-        needed as a number.
+        Raises NotConvertedError for an operator that is left to torch; another GptrsError if a size
+        is needed as a number.
         """
         for node in self._module.graph.nodes:
             if node.op == "output":
                 several = isinstance(node.args[0], (tuple, list))
                 return self._mapped(node.args[0] if several else node.args)
-            is_used = node.op != "placeholder" or node.users  # a view brings its offset, say
+            is_used = node.op != "placeholder" or node.users  # such as the offset of a view
             if is_used and node not in self._values:
                 self._values[node] = self._value(node)
-        raise AssertionError("a graph has an output")
+        raise AssertionError("the graph has no output")
 
     def _value(self, node: fx.Node) -> object:
         held = node.meta.get("val")
@@ -210,7 +211,7 @@ class Conversion:
         return self._weight(name)
 
     def _size(self, held: torch.SymInt | int) -> int | None:
-        """Return a size from the dims of inputs, None where these do not give it."""
+        """Return a size computed from the dims of inputs; None if they do not determine it."""
         expression = expression_of(held)
         if expression is None:
             return int(held)
@@ -237,13 +238,13 @@ class Conversion:
 
 
 def asks_for_sizes(error: GptrsError) -> bool:
-    """Return whether a graph asks of free sizes what only numbers answer."""
+    """Return whether the error asks for numbers in place of free sizes."""
     asked = ("the number behind", "for all values of its symbols")
     return any(words in error.message for words in asked)
 
 
 def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
-    """Return the tensors that a graph module brings along, by name."""
+    """Return the constant tensors of a graph module by name."""
     found: dict[str, torch.Tensor] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -254,7 +255,7 @@ def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 
 def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
-    """Yield the nodes that no converter takes, and why."""
+    """Yield the nodes that no converter takes, with the reason."""
     for node in module.graph.nodes:
         known = node.op != "call_function" or node.target in NUMERIC
         if not known and converter_of(node.target) is None:
@@ -264,5 +265,5 @@ def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
 
 def _why_unsupported(name: str) -> str:
     if name.partition(".")[0] in RANDOM:
-        return "gives random numbers, which are torch's (of dropout? `model.eval()` leaves it out)"
+        return "generates random numbers, which is left to torch (for dropout, call `model.eval()`)"
     return "is not converted"

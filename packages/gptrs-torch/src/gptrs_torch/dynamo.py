@@ -1,4 +1,4 @@
-"""The compile backend of torch: `torch.compile(model, backend="gptrs")`."""
+"""The compile backend for torch: `torch.compile(model, backend="gptrs")`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gptrs_torch.conversion import converter_of
 from gptrs_torch.partition import PartitionedGraph, keep_layers, rules
 from gptrs_torch.weights import Watch, WeightWatch
 
-# Which operators of ATen are taken apart by torch before they are converted.
+# Which ATen operators torch decomposes before they are converted.
 
 
 assert ops  # its modules register the converters
@@ -53,15 +53,15 @@ _MORE = (
     _ATEN.native_dropout,
     _ATEN.split_with_sizes_copy,
 )
-"""Operators of the core set that no converter takes."""
+"""Operators of the core set without a converter."""
 
 
 @cache
 def table() -> Rules:
-    """Return decompositions to what is converted: those of core ATen, and of some of that.
+    """Return decompositions into converted operators: to core ATen, and of a part of it.
 
-    An operator that is converted as it is stays whole, so that a backend knows it: `silu`, `linear`
-    and attention. So do recurrent layers, under names of their own.
+    Operators with a converter stay whole, so that backends recognize them: `silu`, `linear`,
+    attention. So do recurrent layers, under names of their own.
     """
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
@@ -69,7 +69,7 @@ def table() -> Rules:
     return {**taken_apart, **rules()}
 
 
-# The options of the compile backend: which backend of gptrs runs, and how.
+# The options of the compile backend.
 
 
 _WEIGHTS: Final = ("checked", "frozen")
@@ -82,10 +82,10 @@ atexit.register(_dumps.close)
 class Settings:
     """Options of `torch.compile(..., options={...})`.
 
-    `backend` is the name of a backend of gptrs, None for the default one; `threads` and `precision`
-    are its own (`GPTRS_NUM_THREADS` and f32 unless given); into the directory `dump` go all
-    programs, see `gptrs.dumping`. `weights`: `checked` (None, too) or `frozen`, which promises that
-    nobody changes them in ways that torch does not count, such as `.data`.
+    `backend` names a backend of gptrs (None: the default one); `threads` and `precision` are passed
+    to it (defaults: `GPTRS_NUM_THREADS` and f32). All programs are dumped to the directory `dump`,
+    see `gptrs.dumping`. `weights`: `checked` (the default), or `frozen`, which promises that no
+    weight changes in a way that torch does not count, such as by `.data`.
     """
 
     backend: str | None = None
@@ -96,7 +96,7 @@ class Settings:
 
     @staticmethod
     def of(options: Mapping[str, object] | None) -> Settings:
-        """Return checked options; UsageError for one that is unknown or of another type."""
+        """Check options; UsageError for unknown ones and for wrong types."""
         known = {field.name: field for field in fields(Settings)}
         kinds = {"threads": int}
         for name, value in (options or {}).items():
@@ -115,7 +115,7 @@ class Settings:
         return Settings(**cast("dict[str, str]", dict(options or {})))  # pyright: ignore[reportArgumentType]
 
     def engine(self) -> Backend:
-        """Return the backend; starts the dump, if one is asked for, which ends with the process."""
+        """Return the backend; starts the dump, if there is one, which ends with the process."""
         if self.dump is not None and Path(self.dump).absolute() not in _dumped:
             _dumped.add(Path(self.dump).absolute())
             _dumps.enter_context(dumping(self.dump))
@@ -132,11 +132,11 @@ def gptrs_backend(
     options: Mapping[str, object] | None = None,
     mode: str | None = None,
 ) -> Compiled:
-    """Return what runs a graph of torch on a backend of gptrs: its entry point calls this.
+    """Compile a graph of torch for a backend of gptrs; torch calls this by its entry point.
 
-    `options` are those of `Settings`. Inference on the CPU only: with gradients wanted, or tensors
-    elsewhere, torch runs the graph, and one warning says so. UsageError for options and modes that
-    there are not.
+    `options` are the fields of `Settings`. Supports inference on the CPU only: if gradients are
+    needed, or tensors are elsewhere, torch runs the graph, with one warning. Raises UsageError for
+    unknown options and modes.
     """
     settings = Settings.of(options)
     if mode not in (None, "default"):
@@ -159,7 +159,7 @@ def gptrs_backend(
 
 
 def _why_not(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return why torch runs a graph of these inputs, and what to do; None if nothing is against."""
+    """Return why torch has to run a graph of these inputs, and what to do; None if it need not."""
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return (
             "does not train: torch runs this graph; for inference call the model under"
@@ -182,7 +182,8 @@ def _compiled(
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     static: list[int] = []
-    if metadata is not None:  # what the graph itself changes would be read anew in each call
+    if metadata is not None:
+        # Weights that the graph itself writes to would be read again in each call.
         changed = [each.mutates_data for each in metadata.input_info]
         static = [i for i in metadata.static_input_indices if i < len(changed) and not changed[i]]
     return PartitionedGraph(module, backend, static, watch=watch).boxed()

@@ -1,4 +1,4 @@
-"""A graph of torch as a compiled function on tensors of torch, one program for all sizes."""
+"""A torch graph as a compiled function on torch tensors, one program for all sizes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from gptrs_torch.conversion import (
 from gptrs_torch.program_check import expression_of
 from gptrs_torch.weights import TensorSource, Watch, WeightWatch
 
-# Outputs of a graph that are views of inputs, or of other outputs: torch makes them itself.
+# Outputs that are views of inputs or of other outputs: torch makes them itself.
 
 
 def view_outputs(outputs: Sequence[object]) -> dict[fx.Node, list[fx.Node]]:
-    """Return the outputs that are views, each with the nodes that make it, in order.
+    """Return the outputs that are views, each with the nodes that compute it, in order.
 
-    What these read in turn are inputs, and outputs that are no views.
+    These nodes read inputs, and outputs that are no views.
     """
     bases = {node for node in outputs if isinstance(node, fx.Node) and not _is_view(node)}
     found: dict[fx.Node, list[fx.Node]] = {}
@@ -48,7 +48,7 @@ def view_outputs(outputs: Sequence[object]) -> dict[fx.Node, list[fx.Node]]:
 
 
 def evaluated_node(node: fx.Node, known: Mapping[object, object]) -> object:
-    """Return what torch computes for a node whose arguments are `known`."""
+    """Let torch compute a node, from the values `known`."""
 
     def value(argument: fx.Node) -> Any:
         return known[argument]
@@ -59,7 +59,7 @@ def evaluated_node(node: fx.Node, known: Mapping[object, object]) -> object:
 
 
 def _gather(node: fx.Node, bases: set[fx.Node], nodes: dict[fx.Node, None]) -> bool:
-    """Add to `nodes` what makes a node, in order; False if that takes more than views."""
+    """Append the nodes that a node depends on to `nodes`; False if one of them is no view."""
     if node.op == "placeholder" or node in bases or node in nodes:
         return True
     if not (_is_view(node) or _is_number(node)):
@@ -71,7 +71,7 @@ def _gather(node: fx.Node, bases: set[fx.Node], nodes: dict[fx.Node, None]) -> b
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Return whether a node gives a view of what its first argument is, or several."""
+    """Return whether a node returns one or several views of its first argument."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -92,20 +92,20 @@ def _is_number(node: fx.Node) -> bool:
 
 Sizes: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], ...]
 _UNTRACKED: Final = (
-    "the weights were made under `torch.inference_mode()`, where torch does not tell that they have"
-    " changed: each call reads them anew, which takes longer; make or load the model outside of it"
+    "the weights were made under `torch.inference_mode()`, where torch does not count changes: "
+    "each call reads them again, which takes longer; make or load the model outside of it"
 )
 MAX_STEPS: Final = 16
-"""Ways in which free sizes were equal that are kept."""
+"""Number of patterns of equal free sizes that are kept."""
 MAX_PINNED: Final = 64
-"""Calls, by sizes and numbers, that are repeated without being looked up."""
+"""Number of calls, by sizes and numbers, that are repeated without a lookup."""
 
 
 Pinned: TypeAlias = Callable[[Sequence[np.ndarray]], "list[np.ndarray] | None"]
 
 
 class JittedGraph(Protocol):
-    """The conversion of a graph, jitted."""
+    """The jitted conversion of a graph."""
 
     def __call__(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Return the outputs that are tensors."""
@@ -116,17 +116,17 @@ class JittedGraph(Protocol):
         ...
 
     def pin(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> Pinned | None:
-        """Return the step of these sizes as a function of arrays."""
+        """Return the step for these sizes as a function of arrays."""
         ...
 
 
 class GraphFunction:
     """A graph module, called with the values of its placeholders; returns its outputs.
 
-    Placeholders at the positions in `static` are weights: the same tensors in each call, used where
-    they are. Where one was changed or replaced since, as `watch` tells, they are read anew. With
-    `aliases`, outputs that are views of inputs or of other outputs share memory with these, as
-    AOTAutograd expects: it makes its own views by their strides and offsets.
+    Placeholders at the positions in `static` are weights: the same tensors in each call, used
+    without a copy. If `watch` reports a change, they are read again. With `aliases`, outputs that
+    are views of inputs or of other outputs share memory with them, as AOTAutograd expects: it makes
+    its own views by their strides and offsets.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class GraphFunction:
     def __call__(self, *values: object) -> list[object]:
         """Return the outputs for inputs in order.
 
-        NotConvertedError, before anything runs, for an operator that is left to torch.
+        Raises NotConvertedError, before anything runs, for an operator that is left to torch.
         """
         made = (self._repeated(values) or self._computed(values)) if self._is_computed else []
         if self._is_plain:
@@ -188,7 +188,7 @@ class GraphFunction:
         return self._with_views(found, values) if self._views else found
 
     def _with_views(self, found: list[object], values: Sequence[object]) -> list[object]:
-        """Put the views among the outputs where they stand, made by torch of what they view."""
+        """Insert the views, which torch makes from their bases, among the outputs."""
         known: dict[object, object] = dict(zip(self._inputs, values, strict=True))
         known.update((k, v) for k, v in zip(self._outputs, found, strict=True) if v is not None)
         for nodes in self._views.values():
@@ -201,7 +201,7 @@ class GraphFunction:
         ]
 
     def _repeated(self, values: Sequence[object]) -> list[np.ndarray] | None:
-        """Return the outputs of a call like an earlier one; None if there was none."""
+        """Return the outputs of a call like an earlier one; None if it is new."""
         if not self._pinned:
             return None
         arrays = [array_of(cast("torch.Tensor", values[i])) for i in self._tensors]
@@ -214,8 +214,8 @@ class GraphFunction:
         return *shapes, *[values[i] for i in self._numbers]
 
     def _computed(self, values: Sequence[object]) -> list[np.ndarray]:
-        """Return the outputs by a step that is found, or made; it is pinned for calls like this."""
-        with use_backend(self.backend):  # a graph without weights has no other
+        """Return the outputs by a cached or new step, which is pinned for calls like this."""
+        with use_backend(self.backend):  # the only step of a graph without weights
             step, tensors, numbers = self._prepared(values)
             try:
                 made = step(tensors, numbers)
@@ -230,9 +230,9 @@ class GraphFunction:
             return list(map(take_array, made))
 
     def _otherwise(self, error: GptrsError, values: Sequence[object]) -> tuple[Tensor, ...]:
-        """Return the outputs by a program for these sizes alone, or for all that are as equal.
+        """Return the outputs by a program for these sizes only, or for sizes that are equal alike.
 
-        Raises `error` where neither is what the graph needs.
+        Raises `error` if neither can help.
         """
         if self._is_static:
             raise error
@@ -252,7 +252,7 @@ class GraphFunction:
             raise
 
     def program(self, *values: object) -> Program:
-        """Return the program, before it is optimized, for inputs like these."""
+        """Return the program for inputs like these, before optimization."""
         with use_backend(self.backend):
             step, tensors, numbers = self._prepared(values)
             return step.lower(tensors, numbers)
@@ -265,7 +265,7 @@ class GraphFunction:
         if not self._steps or self._changed(weights):
             self._steps.clear()
             weights = self._tracked(weights)
-            # Before they are read: what is written meanwhile is seen by the next call.
+            # Before the weights are read: a write in between is noticed by the next call.
             self._watch = self._watch_of(weights)
         step = self._steps.get(equal)
         if step is None:
@@ -281,9 +281,9 @@ class GraphFunction:
         return self._watch is None or self._watch.differ(weights)
 
     def _tracked(self, weights: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the weights whose changes torch counts.
+        """Return the weights with changes that torch counts.
 
-        Others, which were made under `torch.inference_mode()`, are inputs from here on.
+        The others, made under `torch.inference_mode()`, become inputs.
         """
         pairs = list(zip(self._static, weights, strict=True))
         untracked = [i for i, weight in pairs if weight.is_inference()]
@@ -294,20 +294,20 @@ class GraphFunction:
         return [weight for i, weight in pairs if i not in untracked]
 
     def _equal(self, values: Sequence[object]) -> Sizes:
-        """Return the free sizes that are the size of an earlier one in this call, with that one."""
+        """Return the free sizes that equal an earlier one in this call, with that one."""
         first: dict[int, sympy.Expr] = {}
         found: list[tuple[sympy.Expr, sympy.Expr]] = []
-        for symbol, (place, axis) in self._sizes.items():
-            size = cast("torch.Tensor", values[place]).shape[axis]
+        for symbol, (position, axis) in self._sizes.items():
+            size = cast("torch.Tensor", values[position]).shape[axis]
             earlier = first.setdefault(size, symbol)
             if earlier is not symbol:
                 found.append((symbol, earlier))
         return tuple(found)
 
     def _bound(self, weights: list[torch.Tensor], equal: Sizes) -> JittedGraph:
-        """Return the step that computes with these weights as they are now.
+        """Return the step that computes with the present contents of these weights.
 
-        Sizes that are `equal` are one: torch has a symbol for each, and no reason to compare them.
+        `equal` sizes become one: torch has a symbol for each, since nothing compares them.
         """
         self._pinned.clear()
         named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
@@ -333,7 +333,7 @@ class GraphFunction:
         return cast("JittedGraph", jit(torch_graph, dynamic={"tensors": axes}))
 
     def _tensor_outputs(self, values: Sequence[object]) -> tuple[Tensor, ...]:
-        """Return the outputs that are tensors, in the types that torch gives them."""
+        """Return the outputs that are tensors, in the types of torch."""
         found: list[Tensor] = []
         for node, value in zip(self._outputs, values, strict=True):
             if node in self._views:
@@ -361,12 +361,12 @@ class GraphFunction:
         return held if expression is None else self._number(expression, values)
 
     def _number(self, expression: sympy.Expr, values: Sequence[object]) -> int:
-        """Return a size among the outputs, from those of the inputs."""
+        """Return a size among the outputs, computed from those of the inputs."""
         known: dict[sympy.Expr, int] = {}
-        for symbol, (place, axis) in self._sizes.items():
-            known[symbol] = cast("torch.Tensor", values[place]).shape[axis]
-        for place in self._numbers:
-            known[_size_of(self._inputs[place])] = cast("int", values[place])
+        for symbol, (position, axis) in self._sizes.items():
+            known[symbol] = cast("torch.Tensor", values[position]).shape[axis]
+        for position in self._numbers:
+            known[_size_of(self._inputs[position])] = cast("int", values[position])
         return int(cast("Any", expression).subs(known))
 
 
@@ -375,24 +375,24 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def _size_of(node: fx.Node) -> sympy.Expr:
-    """Return the expression of an input that is a number; one of its own if it is no free size."""
+    """Return the expression of an input that is a number; a new symbol if it is no free size."""
     return expression_of(node.meta.get("val")) or sympy.Symbol(node.name)
 
 
 def _size_sources(inputs: Sequence[fx.Node]) -> dict[sympy.Expr, tuple[int, int]]:
-    """Return for each size that is free an input, by position, and its axis of that size."""
+    """Return for each free size the position of an input, and its axis of that size."""
     found: dict[sympy.Expr, tuple[int, int]] = {}
-    for place, node in enumerate(inputs):
+    for position, node in enumerate(inputs):
         if _is_tensor(node):
             for axis, size in enumerate(cast("torch.Tensor", node.meta["val"]).shape):
                 expression = expression_of(size)
                 if expression is not None:
-                    found.setdefault(expression, (place, axis))
+                    found.setdefault(expression, (position, axis))
     return found
 
 
 def _axis_name(size: sympy.Expr) -> str:
-    """Return the name of a size as `jit` takes it: letters and digits, one for an expression."""
+    """Return the name of a size for `jit` (letters and digits), also for an expression."""
     text = str(size)
     return text if text.isidentifier() else "size_" + text.encode().hex()
 

@@ -1,4 +1,4 @@
-"""A program of torch.export that runs: on arrays by name, or as a module of torch."""
+"""Programs of torch.export, run on arrays by name or as a torch module."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _STATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 class TorchModel(ImportedGraph[torch.Tensor]):
-    """An exported program on a backend: called with arrays by name, gives arrays by name.
+    """An exported program on a backend, called with arrays by name; returns arrays by name.
 
     One program serves all sizes that the export left free. Buffers that the program changes keep
-    their values from call to call; an input that it changes is written to. `module` takes and
-    gives tensors of torch, nested as they were exported. `shared`: others have the weights, too,
-    so that each call looks whether they have changed.
+    their values between calls; inputs that it changes are written to. `module` takes and returns
+    torch tensors, nested as in the export. `shared`: others hold the weights, too, so each call
+    checks whether they have changed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         outputs = _output_names(self._user_outputs(), self.module.nesting)
         super().__init__(origin, backend, inputs, outputs)
         self._sizes = ExportedSizes(whole)
-        self._lock = threading.RLock()  # held by a run that changes the state of the program
+        self._lock = threading.RLock()  # held during runs that change the state of the program
         watch = partial(WeightWatch, contents=shared, layouts=shared)
         self._function = GraphFunction(
             whole.graph_module, self.backend, static, watch=watch, aliases=False
@@ -86,7 +86,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         return self._function.program(*self._values([given[name] for name in self.inputs]))
 
     def run(self, tensors: Sequence[object]) -> list[object]:
-        """Return the outputs for the inputs of `inputs` in order; state is changed."""
+        """Return the outputs for inputs in the order of `inputs`; updates the state."""
         with self._lock if self._has_state() else nullcontext():
             values = self._values(tensors)
             results = self._function(*values)
@@ -96,16 +96,16 @@ class TorchModel(ImportedGraph[torch.Tensor]):
         return any(spec.kind is not OutputKind.USER_OUTPUT for spec in self._signature.output_specs)
 
     def _settled(self, results: Sequence[object], tensors: Sequence[object]) -> list[object]:
-        """Write back what the program changed; return the outputs that users asked for."""
+        """Write back changed state and inputs; return the user outputs."""
         found: list[object] = []
-        places = list(self.inputs)
+        names = list(self.inputs)
         for spec, value in zip(self._signature.output_specs, results, strict=True):
             if spec.kind is OutputKind.USER_OUTPUT:
                 found.append(value)
             elif spec.kind in _STATES:
                 self._state[str(spec.target)] = cast("torch.Tensor", value)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                target = cast("torch.Tensor", tensors[places.index(str(spec.target))])
+                target = cast("torch.Tensor", tensors[names.index(str(spec.target))])
                 with torch.no_grad():
                     target.copy_(cast("torch.Tensor", value))
             else:
@@ -156,7 +156,7 @@ class TorchModel(ImportedGraph[torch.Tensor]):
 def _inputs_of(
     specs: Sequence[Any], nodes: Sequence[torch.fx.Node]
 ) -> tuple[dict[str, ModelInput], dict[str, object]]:
-    """Return what users give by name, and what the export fixed."""
+    """Return the inputs that users pass, by name, and the values that the export fixed."""
     inputs: dict[str, ModelInput] = {}
     constants: dict[str, object] = {}
     for spec, node in zip(specs, nodes, strict=True):
@@ -176,9 +176,9 @@ def _inputs_of(
 
 
 def _decomposed(exported: ExportedProgram) -> ExportedProgram:
-    """Return the program in the operators that are converted, without mutations inside."""
+    """Return the program decomposed to converted operators, without mutations inside."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch warns of its own trees
+        warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own trees
         return cast("Any", exported).run_decompositions(table())
 
 
@@ -194,14 +194,14 @@ def _size_name(size: object) -> int | str:
 
 
 def _output_names(specs: Sequence[Any], nesting: pytree.TreeSpec) -> tuple[str, ...]:
-    """Return the name of each output: its keys in dicts, joined by dots, else that of its node."""
+    """Return the name of each output: its keys in dicts, joined by dots, or its node's name."""
     nodes = [
         f"output_{number}" if spec.arg.name is None else str(spec.arg.name)
         for number, spec in enumerate(specs)
     ]
     try:
         paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(nodes, nesting))[0]
-    except ValueError:  # a class that does not tell the keys of its fields
+    except ValueError:  # a class without keys for its fields
         return tuple(nodes)
     names = [
         ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
@@ -228,7 +228,7 @@ def _ordered(spec: pytree.TreeSpec, kwargs: Mapping[str, object]) -> list[str]:
 
 
 class TorchModule(torch.nn.Module):
-    """An exported program as a module: tensors of torch in and out, nested as exported."""
+    """An exported program as a torch module; tensors are nested as in the export."""
 
     def __init__(self, model: TorchModel, exported: ExportedProgram) -> None:
         super().__init__()
@@ -242,13 +242,13 @@ class TorchModule(torch.nn.Module):
         return self._call.out_spec
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Return the outputs; UsageError for arguments that are nested in another way."""
+        """Return the outputs; UsageError for arguments with another nesting."""
         signature = self._call
         assert signature is not None
         given = (args, {name: kwargs[name] for name in _ordered(signature.in_spec, kwargs)})
         leaves, spec = pytree.tree_flatten(given)
         if spec != signature.in_spec:
-            raise UsageError("the arguments are nested otherwise than those of the export")
+            raise UsageError("the arguments are not nested as in the export")
         nodes = self._model._user_nodes()  # pyright: ignore[reportPrivateUsage]
         tensors = [
             self._model.argument(name, leaf)
@@ -258,7 +258,7 @@ class TorchModule(torch.nn.Module):
         return pytree.tree_unflatten(self._model.run(tensors), signature.out_spec)
 
 
-# Programs of torch.export, out of files and out of memory, and which operators are converted.
+# Loading of programs of torch.export from files and memory, and the list of converted operators.
 
 
 _torch_logger = logging.getLogger("torch._subclasses.fake_tensor")
@@ -268,11 +268,11 @@ assert ops  # its modules register the converters
 def load(
     program: ExportedProgram | str | os.PathLike[str], backend: str | Backend | None = None
 ) -> TorchModel:
-    """Return an exported program, or the one in a `.pt2` file, ready to be called.
+    """Load an exported program, or the one in a `.pt2` file.
 
     `backend` is a name, a backend, or None for the default. Nothing in a file is unpickled or
-    evaluated. ModelError for a file that is damaged or no such program, UnsupportedError for
-    what is not converted.
+    evaluated. Raises ModelError for files that are damaged or no such program; UnsupportedError for
+    operators and types that are not converted.
     """
     if isinstance(program, ExportedProgram):
         return TorchModel(program, backend, "the exported program", shared=True)
@@ -281,9 +281,9 @@ def load(
 
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
-    """Return the program in a `.pt2` file as torch sees it, before it is converted.
+    """Read the program in a `.pt2` file as torch has it, without conversion.
 
-    Errors are those of `load`.
+    Raises the errors of `load`.
     """
     with _one_line(path):
         return _deserialized(path)
@@ -291,8 +291,8 @@ def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
 
 @contextmanager
 def _one_line(path: str | os.PathLike[str]) -> Generator[None]:
-    """Turn what torch raises, about a file that says what it cannot mean, into a ModelError."""
-    _torch_logger.addFilter(_nothing)  # it logs a traceback of what it raises
+    """Turn errors of torch about an inconsistent file into a ModelError."""
+    _torch_logger.addFilter(_nothing)  # torch logs a traceback of every error it raises
     try:
         yield
     except (GptrsError, KeyboardInterrupt, MemoryError):
@@ -318,8 +318,8 @@ def _deserialized(path: str | os.PathLike[str]) -> ExportedProgram:
 
 
 def supported_operators() -> list[str]:
-    """Return the operators of ATen that are converted by themselves, in order.
+    """Return the ATen operators with a converter, in order.
 
-    Those that torch takes apart into these are converted, too.
+    Operators that torch decomposes into these are converted, too.
     """
     return sorted(converts)

@@ -1,4 +1,4 @@
-"""A graph in parts: what is converted runs on a backend, the rest stays with torch."""
+"""Partition of graphs: converted parts run on a backend, the rest is left to torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gptrs_torch.weights import Watch, WeightWatch
 _logger = logging.getLogger("gptrs")
 _said: set[str] = set()
 MAX_PARTS: Final = 100
-"""Operators of one graph that are found, one at a time, to be left to torch."""
+"""Most operators of a graph that are refused, one at a time, and left to torch."""
 
 
 class PartitionedGraph:
     """A graph module that falls back to torch operator by operator.
 
-    The whole graph is one program if every operator is converted. What a converter refuses shows
-    when the first call converts the graph; then it is cut anew.
+    The whole graph is one program if every operator is converted. Refusals of converters show when
+    the first call converts the graph; then it is partitioned again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PartitionedGraph:
         self._refused = {node.name: why for node, why in unsupported_nodes(module)}
         self._runs: Any = None
         self._whole: GraphFunction | None = None
-        """The whole module, where it is one program."""
+        """The whole module, if it is one program."""
         self._lock = threading.RLock()
 
     def __call__(self, *values: object) -> Sequence[object]:
@@ -58,7 +58,7 @@ class PartitionedGraph:
         return runs(*values)
 
     def boxed(self) -> Callable[[list[object]], Sequence[object]]:
-        """Return it as a function of one list, as AOTAutograd calls what was compiled."""
+        """Return the graph as a function of one list, the calling convention of AOTAutograd."""
 
         def call(values: list[object]) -> Sequence[object]:
             whole = self._whole
@@ -105,7 +105,7 @@ class PartitionedGraph:
     def _replace(
         self, fused: fx.GraphModule, node: fx.Node, inner: fx.GraphModule, weights: set[str]
     ) -> None:
-        """Put a function of the backend in the place of a part of the graph."""
+        """Replace a part of the graph by a function of the backend."""
         static = [i for i, each in enumerate(node.args) if cast("fx.Node", each).name in weights]
         given = zip(node.args, _placeholders(inner), strict=True)
         for outer, placeholder in given:
@@ -117,7 +117,7 @@ class PartitionedGraph:
 
 
 class _Part(torch.nn.Module):
-    """A part of a graph as a module of it."""
+    """A part of a graph as a submodule."""
 
     def __init__(self, function: GraphFunction, *, single: bool) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Part(torch.nn.Module):
         self._single = single
 
     def forward(self, *values: object) -> object:
-        """Return the outputs of the part, the only one by itself."""
+        """Return the outputs of the part; a single one is not nested."""
         found = self._function(*values)
         return found[0] if self._single else tuple(found)
 
@@ -137,7 +137,7 @@ class _Convertible(OperatorSupportBase):
         self._refused = refused
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        """Return whether a node is an operator on tensors that nothing has refused."""
+        """Return whether a node is an operator on tensors that was not refused."""
         del submodules
         if node.op != "call_function" or node.name in self._refused or node.target in NUMERIC:
             return (
@@ -159,7 +159,7 @@ def _gives_tensors(node: fx.Node) -> bool:
 
 
 def _is_convertible(module: fx.GraphModule) -> bool:
-    """Return whether anything is computed: a graph without operators is torch's."""
+    """Return whether anything is computed: a graph without operators is left to torch."""
     return any(node.op == "call_function" for node in module.graph.nodes)
 
 
@@ -191,15 +191,15 @@ def _result_of(module: fx.GraphModule) -> object:
     return output.args[0]
 
 
-# Layers as operators of their own, so that torch does not take them apart before conversion.
+# Layers as separate operators, so that torch does not decompose them before conversion.
 #
-# `gptrs::lstm` is `aten::lstm.input` under a name that torch neither unrolls step by step nor, as
-# it does with `linear`, flattens. Where no converter takes one, it runs as torch's own.
+# `gptrs::lstm` is `aten::lstm.input` under a name that torch neither unrolls step by step nor
+# flattens, as it does with `linear`. Without a converter, torch's own operator runs.
 
 
 _RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _WEIGHTS: Final = 2
-"""The position of a recurrent layer's weights; for packed sequences, that of the state."""
+"""The position of a recurrent layer's weights, or of the state for packed sequences."""
 _LINEAR: Final = "linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"
 _SCHEMA: Final = (
     "{}(Tensor input, {} hx, Tensor[] params, bool has_biases, int num_layers, float dropout,"
@@ -210,14 +210,14 @@ _library: Any = torch.library.Library("gptrs", "DEF")
 
 
 def rules() -> dict[Any, Callable[..., Any]]:
-    """Return decompositions of recurrent layers into the operators that stand for them."""
+    """Return decompositions of recurrent layers into these operators."""
     return {getattr(torch.ops.aten, kind).input: partial(_kept, kind) for kind in _RECURRENT}
 
 
 def keep_layers(module: fx.GraphModule) -> None:
-    """Replace layers in a graph of Dynamo by the operators that stand for them.
+    """Replace layers in a Dynamo graph by these operators.
 
-    Layers on packed sequences stay, and all where autocast picks the types of layers by name.
+    Keeps layers on packed sequences, and all layers under autocast, which picks types by name.
     """
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     if torch.is_autocast_enabled("cpu") or any(node.target is _AUTOCAST for node in nodes):

@@ -1,8 +1,8 @@
-"""Holds the description of a program in a `.pt2` file to what is harmless, before torch reads it.
+"""Checks that the description of a program in a `.pt2` file is harmless, before torch reads it.
 
-Torch makes Python source of a program and runs it: the names of inputs, nodes, weights and
-arguments stand in it as they are. It also evaluates sizes, and imports what nestings of arguments
-name. Here sizes are sums and products, nestings are of plain types, and a name is a name only.
+torch generates Python source from a program and runs it, with the names of inputs, nodes, weights
+and arguments pasted in. It also evaluates sizes, and imports the types of nested arguments. Here
+sizes must be sums and products, nestings plain types, and names identifiers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TARGET: Final = re.compile(
     r"|math\.(floor|ceil|trunc)|torch\.sym_(max|min|not|float|int|ite|sqrt)"
 )
 _OF_FILES: Final = frozenset({"from_file"})
-"""Operators of ATen that open files."""
+"""ATen operators that open files."""
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_]\w*)|'(?P<symbol>[A-Za-z]\w{0,30})'|-?\d{1,18}(?!\w)|[(),=]|[-+*/](?!\*))"
 )
@@ -46,21 +46,21 @@ _PLAIN_TREES: Final = frozenset(
 )
 _CHECKED_APART: Final = frozenset({"expr_str", "target", "in_spec", "out_spec", "torch_version"})
 _QUOTED: Final = frozenset({"as_string", "as_strings"})
-"""Texts that operators take: torch quotes them."""
+"""String arguments of operators, which torch quotes."""
 _LEAST: Final = "-Infinity"
-"""How a float is written that JSON lacks."""
+"""Spellings of floats that JSON lacks."""
 _RANDOM: Final = "from"
-"""The one keyword of Python that an argument of ATen has for a name."""
+"""The only Python keyword among the names of ATen's arguments."""
 _PATHS: Final = frozenset(
     {"fqn", "parameter_name", "buffer_name", "tensor_constant_name", "custom_obj_name"}
 )
-"""Names of modules and tensors in them. What is no identifier torch puts between quotes."""
+"""Names of modules and of tensors in them. torch quotes parts that are no identifiers."""
 
 
 def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description without what only tells where a program came from, and its Python code.
+    """Return a description without its Python code and its provenance.
 
-    UnsupportedError, ModelError, KeyError or TypeError for what may not be in it.
+    Raises UnsupportedError, ModelError, KeyError or TypeError for forbidden contents.
     """
     module: dict[str, Any] = {
         **program["graph_module"],
@@ -75,7 +75,7 @@ def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
         if signature := call.get("signature"):
             _require_distinct(signature.get("forward_arg_names") or [])
             _make_plain(signature)
-    # torch fails on ranges of expressions such as `2*s0`, which follow from those of symbols.
+    # torch fails on ranges of expressions such as `2*s0`; they follow from those of symbols.
     ranges: dict[str, object] = program["range_constraints"]
     kept = {size: ranges[size] for size in ranges if _SYMBOL.fullmatch(size)}
     guards: list[str] = []
@@ -87,19 +87,19 @@ def checked_program(program: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_name(name: object) -> str:
-    """Return a name out of a file as a message shows it: escaped and cut."""
+    """Return a name from a file, escaped and shortened for messages."""
     return ascii(str(name))[1:-1][:60]
 
 
 def require_path(name: str) -> str:
-    """Return the name of a tensor in modules; ModelError where quotes around it would not hold."""
+    """Return the name of a tensor in modules; ModelError if it could break out of quotes."""
     if not name.isprintable() or set(name) & set("\"'\\"):
         raise ModelError(f"`{shown_name(name)}` is no name of a tensor or module")
     return name
 
 
 def _check_pair(key: str, value: object) -> None:
-    """Refuse a pair of an object that may not be in a program."""
+    """Refuse a key and value that may not be in a program."""
     _require_name(key)
     if key == "expr_str":
         _require_expression(str(value))
@@ -112,40 +112,40 @@ def _check_pair(key: str, value: object) -> None:
 
 
 def _require_name(name: str) -> None:
-    """ModelError for what is more than a name in the source of Python; none at all is no harm."""
+    """Raise ModelError unless the text is empty or an identifier in Python."""
     is_one = name.isidentifier() and (name == _RANDOM or not keyword.iskeyword(name))
     if name and not is_one and name != _LEAST:
         raise ModelError(f"`{shown_name(name)}` is no name of an input, a node or an argument")
 
 
 def _input_names(module: Mapping[str, Any]) -> list[object]:
-    """Return the names of the inputs of a program, those that are constants among them."""
+    """Return the names of the inputs of a program, including constants."""
     specs: list[dict[str, Any]] = module["signature"]["input_specs"]
     names: list[object] = []
-    for place, slot in enumerate(module["graph"]["inputs"]):
+    for position, slot in enumerate(module["graph"]["inputs"]):
         for value in slot.values():
-            if isinstance(value, dict):  # in a signature a tensor has its name one level down
+            if isinstance(value, dict):  # in a signature, the name of a tensor is one level down
                 named = cast("dict[str, object]", value)
                 names.append(named.get("name", named.get("as_name")))
             else:
-                constant: dict[str, object] = specs[place].get("constant_input") or {}
-                names.append(constant.get("name") or f"arg{place}")  # as torch calls it
+                constant: dict[str, object] = specs[position].get("constant_input") or {}
+                names.append(constant.get("name") or f"arg{position}")  # torch's name for it
     return names
 
 
 def _require_distinct(names: list[object]) -> None:
-    """Refuse parameters that no function could have."""
+    """Refuse duplicate names of parameters."""
     texts = [name for name in names if isinstance(name, str)]
     if len(set(texts)) < len(texts) or "self" in texts:
-        raise ModelError(f"the inputs have one name twice: {shown_name(', '.join(texts))}")
+        raise ModelError(f"two inputs have the same name: {shown_name(', '.join(texts))}")
 
 
 def _require_operator(target: str) -> None:
-    """Refuse what is no operator of ATen and no arithmetic of sizes: torch calls it."""
+    """Refuse targets other than ATen operators and arithmetic of sizes, since torch calls them."""
     found = _TARGET.fullmatch(target)
     if found is None or (found["name"] and not _is_in_aten(found["name"], found["overload"])):
         raise UnsupportedError(
-            f"the operator `{shown_name(target)}` is none of ATen, and is not converted"
+            f"the operator `{shown_name(target)}` is not from ATen, and is not converted"
         )
 
 
@@ -157,7 +157,7 @@ def _is_in_aten(name: str, overload: str) -> bool:
 
 
 def _make_plain(signature: dict[str, Any]) -> None:
-    """Make how arguments and results nest plain; refuse what torch would import or write down."""
+    """Make the nesting of arguments and results plain; refuse types that torch would import."""
     for key in ("in_spec", "out_spec"):
         if isinstance(signature.get(key), str):
             tree = json.loads(signature[key])
@@ -171,15 +171,15 @@ def _make_plain(signature: dict[str, Any]) -> None:
 
 
 def _require_argument_names(tree: Any) -> None:
-    """Refuse keyword arguments that torch could not write into the head of a function."""
-    children = tree[1]["children_spec"]  # of the version and the root: args and kwargs
+    """Refuse keyword arguments that cannot be parameters of a function."""
+    children = tree[1]["children_spec"]  # the root, args and kwargs
     if len(children) == 2 and children[1]["context"] is not None:
         for name in json.loads(children[1]["context"]) or ():
             _require_name(str(name))
 
 
 def _tree_nodes(tree: object) -> Iterator[dict[str, Any]]:
-    """Yield all objects of a nesting, without recursion: files are hostile."""
+    """Yield all objects of a nesting, without recursion, since files are untrusted."""
     pending = [tree]
     while pending:
         each = pending.pop()
@@ -192,7 +192,7 @@ def _tree_nodes(tree: object) -> Iterator[dict[str, Any]]:
 
 
 def _make_fields_dicts(tree: object) -> None:
-    """Put dicts in the place of classes that have named fields, as models of transformers give."""
+    """Replace classes with named fields, such as the outputs of transformers, by dicts."""
     for node in _tree_nodes(tree):
         children = node.get("children_spec")
         if node.get("type") not in _PLAIN_TREES and _are_fields(node.get("context"), children):
@@ -200,7 +200,7 @@ def _make_fields_dicts(tree: object) -> None:
 
 
 def _are_fields(context: object, children: object) -> bool:
-    """Whether `context` is the JSON list of the names of `children`."""
+    """Return whether `context` is the JSON list of the names of `children`."""
     if not isinstance(context, str) or not isinstance(children, list):
         return False
     names = json.loads(context)
@@ -211,12 +211,12 @@ def _are_fields(context: object, children: object) -> bool:
 
 
 def _make_node_plain(node: dict[str, Any]) -> None:
-    """Refuse a node of a nesting whose type torch would import; make its context plain keys."""
+    """Refuse a nested node of a type that torch would import; make its context plain keys."""
     kind = node.get("type")
     if kind not in _PLAIN_TREES:
         raise UnsupportedError(
-            f"the program takes or gives a `{shown_name(kind)}`, only tuples, lists and dicts"
-            " are read",
+            f"the program takes or returns a `{shown_name(kind)}`; only tuples, lists and dicts "
+            f"are read",
             hint="export a module that returns a tuple or dict",
         )
     if node.get("context") is None:
@@ -224,7 +224,9 @@ def _make_node_plain(node: dict[str, Any]) -> None:
     found: object = json.loads(node["context"])
     keys = [] if found is None else cast("list[object]", found)
     if not isinstance(found, list | None) or any(isinstance(key, list | dict) for key in keys):
-        raise UnsupportedError("the program takes or gives a dict whose keys are no plain values")
+        raise UnsupportedError(
+            "the program takes or returns a dict with keys that are no plain values"
+        )
     node["context"] = json.dumps(found)
 
 
@@ -247,15 +249,15 @@ def _pairs(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _require_expression(text: str) -> None:
-    """Refuse what is more than sums, products and quotients of symbols: torch evaluates it."""
-    place = 0
-    while place < len(text) <= MAX_TEXT:
-        found = _TOKEN.match(text, place)
+    """Refuse all but sums, products and quotients of symbols, since torch evaluates the text."""
+    start = 0
+    while start < len(text) <= MAX_TEXT:
+        found = _TOKEN.match(text, start)
         if found is None or not _is_known(found):
             break
-        place = found.end()
-    if place != len(text):
-        raise UnsupportedError(f"the size `{shown_name(text)}` is no expression that is read")
+        start = found.end()
+    if start != len(text):
+        raise UnsupportedError(f"the size `{shown_name(text)}` is no supported expression")
 
 
 def _is_known(token: re.Match[str]) -> bool:
@@ -265,11 +267,11 @@ def _is_known(token: re.Match[str]) -> bool:
     return name is None or name in _FUNCTIONS or _SYMBOL.fullmatch(name) is not None
 
 
-# Sizes that torch left free, as expressions over its symbols.
+# Free sizes, as expressions over torch's symbols.
 
 
 def expression_of(size: object) -> sympy.Expr | None:
-    """Return the expression of a size that is free, None for a number and anything else."""
+    """Return the expression of a free size; None for numbers and anything else."""
     if not isinstance(size, torch.SymInt):
         return None
     found = cast("sympy.Expr", cast("Any", size).node.expr)
@@ -277,9 +279,9 @@ def expression_of(size: object) -> sympy.Expr | None:
 
 
 def evaluated(expression: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | None:
-    """Return an expression of sizes, None for an operation that PTIR's sizes do not have.
+    """Return the value of an expression; None for an operation that PTIR's sizes lack.
 
-    `sizes` may hold symbols of a program: integers to a type checker, not when it runs.
+    `sizes` may hold symbols of a program, which only the type checker takes for integers.
     """
     if expression in sizes:
         return sizes[expression]
@@ -301,18 +303,18 @@ def evaluated(expression: sympy.Expr, sizes: Mapping[sympy.Expr, int]) -> int | 
     return known[0] % known[1] if name in ("Mod", "PythonMod") else None
 
 
-# The sizes that an export left free: their ranges, and how they depend on one another.
+# The free sizes of an export: ranges, and dependencies among them.
 
 
 MOST: Final = 2**60
-"""A range whose end is above this is unbounded."""
+"""A range with an end above this is unbounded."""
 
 
 class ExportedSizes:
-    """Sizes of the inputs of an exported program, as far as it limits them.
+    """Constraints on the input sizes of an exported program.
 
-    Sizes that are one symbol are read off the inputs; each expression of symbols must then have the
-    value, and lie in the range, that torch found when it exported the program.
+    Sizes of a single symbol are read from the inputs; each expression of symbols must then have the
+    value, and lie in the range, that torch found during the export.
     """
 
     def __init__(self, exported: ExportedProgram) -> None:
@@ -327,7 +329,7 @@ class ExportedSizes:
         self._ranges = {size: (each.lower, each.upper) for size, each in ranges.items()}
 
     def check(self, inputs: Mapping[str, ModelInput], given: Mapping[str, torch.Tensor]) -> None:
-        """Refuse sizes that the export does not allow: UsageError names the first one."""
+        """Check input sizes; UsageError names the first one that the export does not allow."""
         known: dict[sympy.Expr, tuple[int, str]] = {}
         for name, axis, size in self._axes:
             if name not in given:
@@ -346,7 +348,7 @@ class ExportedSizes:
             self._check_range(slot, axis, size, found)
 
     def _value(self, size: sympy.Expr, known: Mapping[sympy.Expr, tuple[int, str]]) -> int | None:
-        """Return the value of an expression, None where a symbol of it has none yet."""
+        """Return the value of an expression; None if one of its symbols has none yet."""
         if any(each not in known for each in _symbols(size)):
             return None
         return int(cast("Any", size).subs({each: known[each][0] for each in _symbols(size)}))
@@ -365,16 +367,16 @@ def _symbols(size: sympy.Expr) -> set[sympy.Expr]:
     return cast("set[sympy.Expr]", size.free_symbols)
 
 
-# The values of a graph of torch while it is converted: tensors, numbers, and lists of them.
+# The values of a torch graph during conversion: tensors, numbers, and lists of them.
 
 
 Number: TypeAlias = "bool | int | float"
 Operand: TypeAlias = "Tensor | Number"
-"""A tensor, or a number, which may be a size that the program has as a symbol."""
+"""A tensor or a number; the number may be a symbolic size."""
 
 
 def operand(value: object, dtype: DType) -> Tensor:
-    """Return a tensor or number as a tensor of `dtype`; a number has rank 0."""
+    """Return a tensor or number as a tensor of `dtype`; numbers get rank 0."""
     if isinstance(value, Tensor):
         return converted(value, dtype)
     return scalar(cast("Number", value), dtype)
@@ -394,12 +396,12 @@ def scalar(value: Number, dtype: DType) -> Tensor:
 
 
 def axis_of(axis: int, x: Tensor) -> int:
-    """Return an axis counted from the front; a scalar has one, as torch sees it."""
+    """Return an axis counted from the front; in torch, a scalar has one axis."""
     return axis % max(x.rank, 1)
 
 
 def axes_of(axes: int | list[int] | tuple[int, ...] | None, x: Tensor) -> list[int]:
-    """Return axes counted from the front, all of them for None or none."""
+    """Return axes counted from the front; all of them for None or an empty list."""
     if axes is None or axes == [] or axes == ():
         return list(range(x.rank))
     several = [axes] if isinstance(axes, int) else list(axes)

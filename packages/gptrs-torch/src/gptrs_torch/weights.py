@@ -1,4 +1,4 @@
-"""Weights of torch: as a source of parameters, read where they are; and whether they changed."""
+"""Weights of torch as a source of parameters without copies, and the detection of changes."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from gptrs.api import CheckpointError
 from gptrs.api.programs import TensorType
 from gptrs_torch.archive import array_of, dtype_of
 
-# Which pages of memory were written to, as Linux 6.7 and later tell a process of its own.
+# Which pages of memory were written to, by an interface of Linux 6.7 and later.
 #
-# `userfaultfd` protects pages in its asynchronous mode: the first write to one takes the protection
-# off, in the kernel, and `PAGEMAP_SCAN` lists the pages that have none. Both count every write of
-# this process, whoever does it: torch, NumPy, C, a system call. One of another process to memory
-# that is shared is not among them, so shared mappings are refused. See `userfaultfd(2)`, and
-# `Documentation/admin-guide/mm/pagemap.rst` in the kernel's sources for the constants.
+# In its asynchronous mode, `userfaultfd` protects pages; the kernel removes the protection on the
+# first write, and `PAGEMAP_SCAN` lists the pages without one. This covers every write by this
+# process: torch, NumPy, C, a system call. It misses writes by other processes to shared memory, so
+# shared mappings are refused. See `userfaultfd(2)`, and `Documentation/admin-guide/mm/pagemap.rst`
+# in the kernel's sources for the constants.
 
 
 Range: TypeAlias = tuple[int, int]
-"""The addresses of a range of whole pages: the first byte, and the one after the last."""
+"""A range of whole pages: the address of the first byte, and of the one after the last."""
 PAGE: Final = mmap.PAGESIZE
 _USERFAULTFD: Final = {"x86_64": 323, "aarch64": 282}
-"""The number of the system call."""
+"""The number of the system call by machine."""
 _USER_MODE_ONLY: Final = 1
 _UFFDIO_API: Final = 0xC018AA3F
 _API: Final = 0xAA
@@ -53,15 +53,14 @@ _SCAN: Final = struct.Struct("12Q")
 """`struct pm_scan_arg`: size, flags, start, end, walk_end, vec, vec_len, max_pages, and 4 masks."""
 _WALK_END: Final = 4
 _REGIONS: Final = 256
-"""Regions of written pages that one call lists, each as its two addresses and its categories."""
+"""Regions of written pages per call; a region is two addresses and its categories."""
 
 
 class WrittenPages:
-    """Ranges of memory that are looked at together; `written` after any of them was written to.
+    """Ranges of memory that are watched together; `written` once any of them was written to.
 
-    Whoever makes one holds the memory, so that it stays what it is. OSError where the system does
-    not tell: another one than Linux, an older kernel, a sandbox without `userfaultfd`, or memory
-    that is shared with other processes.
+    The creator keeps the memory alive and mapped. Raises OSError if the system cannot tell: not
+    Linux, an older kernel, a sandbox without `userfaultfd`, or memory shared with other processes.
     """
 
     def __init__(self, ranges: Sequence[Range]) -> None:
@@ -76,26 +75,26 @@ class WrittenPages:
 
     @property
     def written(self) -> bool:
-        """Whether a byte of these pages was written to since this was made, or may have been."""
+        """Whether these pages were, or may have been, written to since this was created."""
         scan = self._scan
         try:
             return self._stale or any(ioctl(scan, _PAGEMAP_SCAN, each) for each in self._questions)
-        except OSError:  # mapped again: that memory is not watched
+        except OSError:  # mapped again, and thus unwatched
             return True
 
     def tell(self, written: Range) -> None:
-        """Take note of pages that were written to, before another one protects them again."""
+        """Record pages that were written to, before another watch protects them again."""
         start, end = written
         if any(first < end and start < last for first, last in self._ranges):
             self._stale = True
 
     def forget(self) -> None:
-        """Count as written: a forked process has the pages, but not what watches them."""
+        """Count as written: a forked process has the pages, but not the watch."""
         self._stale = True
 
 
 class _Tracker:
-    """Watches the pages of this process; opened for the first that asks."""
+    """The watch on the pages of this process; opened on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,7 +103,7 @@ class _Tracker:
         self._watches: weakref.WeakSet[WrittenPages] = weakref.WeakSet()
 
     def protect(self, watch: WrittenPages) -> int:
-        """Protect the pages of a watch; return the descriptor that tells which were written to."""
+        """Protect the pages of a watch; return the descriptor for queries."""
         ranges = watch._ranges  # pyright: ignore[reportPrivateUsage]
         with self._lock:
             if self._faults is None:
@@ -133,7 +132,7 @@ class _Tracker:
     def _open(self) -> None:
         number = _USERFAULTFD.get(platform.machine())
         if number is None or platform.system() != "Linux":
-            raise OSError("this system does not tell which pages were written to")
+            raise OSError("this system cannot tell which pages were written to")
         library = ctypes.CDLL(None, use_errno=True)
         faults = library.syscall(number, os.O_CLOEXEC | os.O_NONBLOCK | _USER_MODE_ONLY)
         if faults < 0:
@@ -147,7 +146,7 @@ class _Tracker:
         self._faults = faults
 
     def begin_anew(self) -> None:
-        """In a forked child: the descriptors are those of the parent's memory."""
+        """Start over in a forked child, where the descriptors refer to the parent's memory."""
         self._lock = threading.Lock()
         for watch in list(self._watches):
             watch.forget()
@@ -165,7 +164,7 @@ os.register_at_fork(after_in_child=_TRACKER.begin_anew)
 def _question(
     flags: int, pages: Range, found: ctypes.Array[ctypes.c_uint64], regions: int, most: int
 ) -> bytearray:
-    """Return a request for the written pages in a range, `most` of them; 0: all."""
+    """Return a request for at most `most` (0: all) written pages in a range."""
     start, end = pages
     return bytearray(
         _SCAN.pack(
@@ -176,7 +175,7 @@ def _question(
 
 
 def _refuse_shared(ranges: Sequence[Range]) -> None:
-    """OSError if a range lies in memory that another process may write to."""
+    """Raise OSError if another process may write to a range."""
     with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
         for line in file:
             where, modes = line.split(maxsplit=2)[:2]
@@ -187,18 +186,19 @@ def _refuse_shared(ranges: Sequence[Range]) -> None:
 
 
 Watch: TypeAlias = "Callable[[Sequence[torch.Tensor]], WeightWatch]"
-"""Returns what tells whether weights have changed since."""
+"""Returns a watch on weights."""
 _logger = logging.getLogger("gptrs")
 _DIGESTED: Final = (
     "each call reads the %.0f MB of the model's weights to see whether they have changed, as the"
     ' system does not tell (%s); with `options={"weights": "frozen"}` it does not'
 )
 _LEAST_WATCHED: Final = 4 * PAGE
-"""Bytes from which on asking the system is quicker than comparing."""
+"""Bytes from which asking the system is quicker than comparing."""
 _LEAST_TOLD: Final = 1 << 24
-"""Bytes that take some milliseconds to read."""
+"""Bytes that take a few milliseconds to read."""
 _threads: Final = [blake3.AUTO]
-"""One in a forked child, which has none of the workers of its parent, and would wait for them."""
+"""Threads of the digest: one in a forked child, which would wait for workers that only its parent
+has."""
 os.register_at_fork(after_in_child=lambda: _threads.__setitem__(0, 1))
 _COUNTED: Final = (torch.Tensor.data_ptr, attrgetter("_version"))
 _LAYOUT: Final = (torch.Tensor.stride, attrgetter("shape"), attrgetter("dtype"))
@@ -220,7 +220,7 @@ class TensorSource:
         return TensorType(dtype_of(held.dtype, f"the tensor `{name}`"), tuple(held.shape))
 
     def load(self, name: str) -> np.ndarray:
-        """Return the elements, in the memory of torch where they are in row-major order."""
+        """Return the elements, sharing torch's memory if they are in row-major order."""
         return array_of(self._tensor(name))
 
     def _tensor(self, name: str) -> torch.Tensor:
@@ -231,13 +231,13 @@ class TensorSource:
 
 
 class WeightWatch:
-    """Tells whether weights are still what they were when this was made.
+    """Detects changes of weights since its creation.
 
-    Which tensors they are, where they lie and how often torch has counted a change is looked at in
-    each call. With `contents`, so is every byte, as `.data` and NumPy change weights that torch
-    does not count: small weights are compared with a copy, of others the system tells which pages
-    were written to; where it does not, a digest of all their bytes is made in each call. With
-    `layouts`, so are types, shapes and strides, which Dynamo compares by itself.
+    Each call compares the identity and address of the tensors, and torch's counts of changes. With
+    `contents`, it also checks every byte, since torch does not count changes by `.data` and NumPy:
+    small weights are compared with a copy, for others the system lists written pages; if it cannot,
+    each call digests all their bytes. With `layouts`, types, shapes and strides are compared, too,
+    which Dynamo does by itself.
     """
 
     def __init__(
@@ -246,22 +246,22 @@ class WeightWatch:
         self._weights = weights
         self._methods = (*_COUNTED, *_LAYOUT) if layouts else _COUNTED
         self._told = self._asked(weights)
-        self._held = [weight.detach() for weight in weights]  # `.data = ` would free the memory
+        self._held = [weight.detach() for weight in weights]  # or `.data = ` would free the memory
         self._pages: WrittenPages | None = None
         self._small: list[memoryview] = []
         self._large: list[memoryview] = []
         if contents:
             self._watch()
-        # Copied after pages are watched: what is written meanwhile is seen.
+        # Copied once the pages are watched, so that a write in between is noticed.
         self._copy = b"".join(self._small)
         self._digest = self._digested()
 
     def differ(self, weights: Sequence[torch.Tensor]) -> bool:
-        """Return whether these are others, or hold something else."""
+        """Return whether these are other tensors, or have other contents."""
         return (
             not all(map(is_, weights, self._weights))
             or self._asked(weights) != self._told
-            or b"".join(self._small) != self._copy  # where they lie, as they do still
+            or b"".join(self._small) != self._copy  # their addresses, which are unchanged
             or (self._pages is not None and self._pages.written)
             or (bool(self._large) and self._digested() != self._digest)
         )
@@ -294,7 +294,7 @@ class WeightWatch:
 
 
 def _addresses(tensor: torch.Tensor) -> Range:
-    """Return the addresses of the first byte of a tensor and of the one after its last."""
+    """Return the address of a tensor's first byte, and of the one after its last."""
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start

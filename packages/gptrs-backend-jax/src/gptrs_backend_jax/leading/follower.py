@@ -89,8 +89,8 @@ class _Received:
 def _place(backend: JaxBackend, held: Held, head: Head, parts: Sequence[bytes]) -> None:
     type_ = TensorType(dtypes.by_name(head["dtype"]), tuple(head["shape"]))
     found: dict[str, np.ndarray] = {}
-    for place, part in zip(head["places"], parts, strict=True):
-        index = tuple(slice(start, stop) for start, stop in place)
+    for bounds, part in zip(head["indices"], parts, strict=True):
+        index = tuple(slice(start, stop) for start, stop in bounds)
         shape = tuple(
             len(range(*each.indices(size))) for each, size in zip(index, type_.shape, strict=True)
         )

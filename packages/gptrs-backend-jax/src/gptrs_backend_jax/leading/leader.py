@@ -186,9 +186,9 @@ class LeadingBackend(Backend):
             indices = grid.indices(type_.shape, sharding)
             for way in state.ways:
                 wanted = indices[way.number]
-                places = [[[each.start, each.stop] for each in index] for index in wanted]
+                indices = [[[each.start, each.stop] for each in index] for index in wanted]
                 parts = [np.ascontiguousarray(source.read(index)).tobytes() for index in wanted]
-                way.send({**head, "places": places}, parts)
+                way.send({**head, "indices": indices}, parts)
             return LedBuffer(grid.placed(source, sharding), number, state)
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:

@@ -25,7 +25,7 @@ from gptrs_backend_jax.lowerings.indexing import inside, taken
 #     product(x, take(pool, table)) = take(product(x, pool), table)
 #     product(p, where(used, take(pool, table), 0)) = product(q, pool)
 #
-# where `q` has for each page of the pool the weights of its place in the table, 0 if it has none.
+# where `q` has for each page of the pool the weights of its slot in the table, 0 without one.
 
 
 DotGeneral = ops.contraction.DotGeneral

@@ -192,7 +192,7 @@ def _words(op: ops.random.Random, seed: Array) -> tuple[int, Array]:
     count = math.prod(op.shape)
     width = max(op.dtype.bits, 32)
     blocks = lax.iota(np.uint64, -(-count * width // 128))
-    key, counter = (seed[place].astype(np.uint64) for place in (0, 1))
+    key, counter = (seed[half].astype(np.uint64) for half in (0, 1))
     low = blocks + counter
     carry = lax.convert_element_type(low < blocks, np.uint64)
     words = _philox([low & LOW, low >> HALF, carry, lax.full_like(low, 0)], key)

@@ -1,1 +1,1 @@
-"""Programs of JAX in: StableHLO is read, converted op by op, and run on any backend."""
+"""The importer and exporter of StableHLO: programs of JAX, converted op by op, on any backend."""

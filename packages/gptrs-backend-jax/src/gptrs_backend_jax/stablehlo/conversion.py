@@ -1,4 +1,4 @@
-"""The walk over a module that captures the ops of PTIR for each operation."""
+"""The walk over a module that captures PTIR ops for each operation."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gptrs_backend_jax.stablehlo.reading.module import (
     shown,
 )
 
-# The values of a module while it is converted: tensors of the program, and what is known.
+# The values of a module during conversion: tensors of the program, and known values.
 #
-# Known are small constants, and sizes with what is computed of them: modules of JAX with free sizes
-# compute shapes as integers. Those are polynomials over the symbols of the program.
+# Known values are small constants, and sizes with everything computed from them: JAX modules with
+# free sizes compute shapes as integers, which are polynomials over the symbols of the program.
 
 
 SMALL: Final = 64
-"""Most elements of a constant that is known."""
+"""Most elements of a known constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A small constant. `array` holds numbers, or objects where sizes are among them."""
+    """A small constant. `array` holds numbers, or objects if some of them are symbolic sizes."""
 
     array: np.ndarray[Any, np.dtype[Any]]
     dtype: DType
@@ -48,7 +48,7 @@ class Known:
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether some element is a polynomial over symbols."""
+        """Whether an element is a polynomial over symbols."""
         return self.array.dtype == object and any(
             isinstance(each, SymbolicDim) for each in self.array.flat
         )
@@ -63,11 +63,11 @@ Value: TypeAlias = Tensor | Known
 Sizes: TypeAlias = list[int]
 """A value that must be known, as integers and polynomials over the symbols of the program."""
 Numbers: TypeAlias = dict[str, list[int]]
-"""Dimension numbers: axes by the field that they are of."""
+"""Dimension numbers: axes by field."""
 
 
 def known_sizes(values: Sequence[int], shape: Sequence[int], dtype: DType) -> Known | None:
-    """Return integers as known, None where one of them is not in the range of `dtype`."""
+    """Return integers as a known value; None if one of them is outside of the range of `dtype`."""
     numbers = [each for each in values if not isinstance(each, SymbolicDim)]
     if any(not -(2 ** (dtype.bits - 1)) <= each < 2 ** (dtype.bits - 1) for each in numbers):
         return None
@@ -77,7 +77,7 @@ def known_sizes(values: Sequence[int], shape: Sequence[int], dtype: DType) -> Kn
 
 
 def as_tensor(value: Value) -> Tensor:
-    """Return a value as a tensor: a constant, or sizes that are computed when it runs."""
+    """Return a value as a tensor: a constant, or sizes computed at run time."""
     if isinstance(value, Tensor):
         return value
     if not value.is_symbolic:
@@ -95,24 +95,24 @@ def filled(value: complex | Tensor, like: Tensor) -> Tensor:
 
 
 def spread(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return `x` as it is, or a scalar repeated to `shape`."""
+    """Return `x`, or a scalar broadcast to `shape`."""
     return x if x.shape == tuple(shape) else primitives.broadcast_to(x, tuple(shape))
 
 
-# Which converter takes which operation: the dialect stands in front where it is not `stablehlo`.
+# Converters by operation; dialects other than `stablehlo` are a prefix.
 
 
 _TABLE: Final = ("gptrs-backend-jax", "gptrs_backend_jax.supported_operations()")
 converts = Converters(*_TABLE)
-"""Operands annotated `Value` may be known; all others are tensors."""
+"""Converters of operations. Operands annotated `Value` may be known; all others are tensors."""
 elementwise = Converters(*_TABLE)
-"""Those that compute each element by itself, so that regions of them apply to whole tensors."""
+"""Elementwise operations: regions made of them apply to whole tensors."""
 folds = Converters(*_TABLE)
-"""Computes an operation on known values; returns None if the result is not known."""
+"""Computes an operation on known values; returns None if the result is unknown."""
 
 
 def converter_of(name: str) -> Converter | None:
-    """Return what converts an operation, None for one that nobody converts."""
+    """Return the converter of an operation; None if there is none."""
     short = name.removeprefix("stablehlo.")
     return converts.get(short) or elementwise.get(short)
 
@@ -121,7 +121,7 @@ Scope = dict[int, Value]
 
 
 class Node(importers.Node):
-    """One operation that is converted: its attributes, and what its regions can see."""
+    """An operation during conversion: its attributes, and the values in scope of its regions."""
 
     damage = (ValueError, IndexError, KeyError, TypeError, StopIteration, OverflowError)
 
@@ -137,7 +137,7 @@ class Node(importers.Node):
 
     @property
     def type(self) -> ValueType:
-        """The type of the first result; its dims may be free where those of the tensor are not."""
+        """The type of the first result; its dims may be free where the tensor's are not."""
         return self.operation.types[0]
 
     @property
@@ -147,16 +147,16 @@ class Node(importers.Node):
 
     @override
     def operand(self, index: int, kind: str, value: object) -> object:
-        """Return an operand: `Sizes` as integers, `Known` and `Value` as they are."""
+        """Return an operand: `Sizes` become integers, `Known` and `Value` are unchanged."""
         if kind == "Sizes":
             if not isinstance(value, Known):
-                self.refuse("takes sizes that are computed of data")
+                self.refuse("takes sizes that are computed from data")
             return value.integers()
         return value if kind in ("Known", "Value") else as_tensor(cast("Value", value))
 
     @override
     def attribute(self, name: str, kind: str) -> Any:
-        """Return an attribute, among others constants, and dimension numbers by their fields.
+        """Return an attribute, such as a constant, or dimension numbers by field.
 
         A list of integers may be a constant; a field of dimension numbers may be one integer.
         """
@@ -172,7 +172,7 @@ class Node(importers.Node):
 
     @override
     def failure(self, error: Exception) -> Exception:
-        """Return an error that names the operation; MLIR's verifier should have refused others."""
+        """Return an error that names the operation, for forms that MLIR's verifier accepts."""
         if isinstance(error, (ModelError, UnsupportedError, UsageError)):
             return error
         if isinstance(error, GptrsError):
@@ -180,7 +180,7 @@ class Node(importers.Node):
         return UnsupportedError(f"{self} is malformed: {shown(error)}")
 
     def definition(self, operand: int) -> Operation | None:
-        """Return the operation that gives an operand, None for a parameter."""
+        """Return the operation that defines an operand; None for a parameter."""
         number = self.operation.operands[operand]
         return self.conversion.module.definitions.get(number)
 
@@ -191,12 +191,12 @@ class Node(importers.Node):
     def lifted(
         self, number: int, values: Sequence[Tensor], shape: Sequence[int]
     ) -> tuple[Tensor, ...]:
-        """Convert a region of scalars for tensors of `shape`, element by element."""
+        """Convert a region of scalars, elementwise for tensors of `shape`."""
         return self.conversion.lifted(self.operation.regions[number], values, self.scope, shape)
 
 
 class Conversion:
-    """One capture of a module. `weight` gives the tensor of a large constant by its value."""
+    """A capture of a module. `weight` returns the tensor of a large constant by its number."""
 
     def __init__(self, module: StableHlo, weight: Callable[[int, ConstantArray], Tensor]) -> None:
         self.module = module
@@ -209,7 +209,7 @@ class Conversion:
         return [as_tensor(each) for each in self.call("main", inputs)]
 
     def call(self, function: str, inputs: Sequence[Value]) -> list[Value]:
-        """Return the results of a function, written out."""
+        """Inline a function, and return its results."""
         block = self.module.functions.get(function)
         if block is None:
             raise UnsupportedError(f"`func.call` names `@{shown(function)}`, which has no body")
@@ -218,7 +218,7 @@ class Conversion:
     def block(
         self, block: Block, inputs: Sequence[Value], outer: Mapping[int, Value]
     ) -> list[Value]:
-        """Return the results of a block that may read the values of `outer`."""
+        """Return the results of a block, which may read the values of `outer`."""
         if len(inputs) != len(block.params):
             raise UnsupportedError(f"a block of {len(block.params)} parameters got {len(inputs)}")
         if self._depth > MAX_NESTING:
@@ -234,11 +234,11 @@ class Conversion:
         return [scope[each] for each in block.results]
 
     def operation(self, operation: Operation, scope: Scope) -> list[Value]:
-        """Return the results of one operation; UnsupportedError names what is not taken."""
+        """Return the results of an operation; UnsupportedError names what is not converted."""
         self._count += 1
         if self._count > MAX_OPERATIONS:
             raise UnsupportedError(
-                f"with its calls written out, the module has more than {MAX_OPERATIONS} operations"
+                f"with its calls inlined, the module has more than {MAX_OPERATIONS} operations"
             )
         node = Node(operation, scope, self)
         operands = [scope[each] for each in operation.operands]
@@ -258,7 +258,7 @@ class Conversion:
         outer: Mapping[int, Value],
         shape: Sequence[int],
     ) -> tuple[Tensor, ...]:
-        """Return the results of a block of scalars, applied to each element of tensors."""
+        """Return the results of a block of scalars, applied elementwise to tensors."""
         scope: Scope = {**outer, **dict(zip(block.params, inputs, strict=True))}
         for operation in block.operations:
             if operation.name != "stablehlo.constant":
@@ -272,7 +272,7 @@ class Conversion:
 
 
 def require_converted(module: StableHlo) -> None:
-    """Raise UnsupportedError that lists all operations of `main` that are not converted."""
+    """Raise an UnsupportedError that lists all operations of `main` without a converter."""
     missing: dict[str, None] = {}
     seen, pending = {"main"}, ["main"]
     while pending:

@@ -1,4 +1,4 @@
-"""Programs and models as StableHLO: the function that the backend records, exported by JAX."""
+"""Export of programs and models to StableHLO: JAX exports the function of the backend."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from gptrs_backend_jax.client import all_types
 from gptrs_backend_jax.devices import chosen_device
 from gptrs_backend_jax.walk import ProgramWalk, entered, left
 
-# A program with sizes of JAX in place of its symbols, for recording alone.
+# Programs with JAX's symbolic sizes instead of symbols, for tracing only.
 
 
 def sized(program: Program, sizes: Mapping[int, Any]) -> Program:
-    """Return `program` with `sizes[n]`, symbolic sizes of JAX, for each `?n` in types and ops.
+    """Return `program` with JAX's symbolic size `sizes[n]` for each `?n` in types and ops.
 
-    Nothing checks the types again: what JAX records checks the shapes.
+    Types are not verified again: JAX checks the shapes while it traces.
     """
     if not sizes:
         return program
@@ -67,7 +67,7 @@ def _region(region: Region, sizes: Mapping[int, Any]) -> Region:
 def _type(type_: TensorType, sizes: Mapping[int, Any]) -> TensorType:
     if type_.is_static:
         return type_
-    # The constructor asks whether the tensor is too large, which sizes of JAX do not answer.
+    # Bypasses the constructor: it compares the size of the tensor, which JAX's sizes cannot do.
     made = object.__new__(TensorType)
     object.__setattr__(made, "dtype", type_.dtype)
     object.__setattr__(made, "shape", tuple(_size(dim, sizes) for dim in type_.shape))
@@ -103,18 +103,18 @@ def _size(dim: int, sizes: Mapping[int, Any]) -> Any:
 _jax = cast("Any", jax)
 _exports = cast("Any", _export)
 PLATFORMS: Final = ("cpu",)
-"""StableHLO itself is the same for all of them; an artifact says for which it was made."""
+"""Platforms of an artifact; StableHLO itself is the same for all of them."""
 _MAX_BYTES: Final = 2**31 - 1
 _EXAMPLE: Final = 3
-"""A size in place of each free one, to ask whether there is a lowering of each op."""
+"""A stand-in for free sizes, to check that each op has a lowering."""
 
 
 def export(model: OutgoingModel, path: Path) -> list[Path]:
-    """Write a program as one StableHLO module, its weights inside; return the file.
+    """Write a program as one StableHLO module with its weights; return the file.
 
-    `.mlir` is text, `.jaxexport` what `jax.export` reads again, all else portable bytecode.
-    UnsupportedError, before anything is written, for what JAX cannot say; ModelError for a file
-    that cannot be written.
+    `.mlir` is text, `.jaxexport` an artifact of `jax.export`, anything else portable bytecode.
+    Raises UnsupportedError, before anything is written, for programs that JAX cannot express;
+    ModelError if the file cannot be written.
     """
     exported = to_exported(model)
     data = _data(exported, path.suffix.lower())
@@ -138,9 +138,9 @@ def _data(exported: Any, suffix: str) -> bytes:
 
 
 def to_exported(model: OutgoingModel) -> Any:
-    """Return a program as a `jax.export.Exported`: inputs in order, results by name as a dict.
+    """Return a program as a `jax.export.Exported`: inputs in order, a dict of results by name.
 
-    Free sizes of the inputs stay free, where JAX can record the program with them.
+    Free sizes of the inputs stay free, if JAX can trace the program with them.
     """
     program = model.program
     numbers = symbols(program)
@@ -171,7 +171,7 @@ def to_exported(model: OutgoingModel) -> Any:
                 raise
             reason = ascii(str(error).split("\n", maxsplit=1)[0])[1:-1][:160]
             raise UnsupportedError(
-                f"JAX cannot record the program with free sizes: {reason}",
+                f"JAX cannot trace the program with free sizes: {reason}",
                 hint="give its sizes numbers: `gptrs.api.programs.specialize`,"
                 " or `--symbol` for a model",
             ) from error
@@ -182,7 +182,7 @@ def _size_name(dim: int) -> str:
 
 
 def _symbolic_sizes(model: OutgoingModel, numbers: list[int]) -> dict[str, Any]:
-    """Return a symbolic size of JAX for each symbol, `?n`, called as the inputs call it."""
+    """Return a symbolic size of JAX for each symbol `?n`, named as in the inputs."""
     names: dict[str, str] = {}
     params = model.program.main.body.params
     for slot, param in zip(model.inputs, params, strict=False):
@@ -191,14 +191,14 @@ def _symbolic_sizes(model: OutgoingModel, numbers: list[int]) -> dict[str, Any]:
                 names.setdefault(str(dim), name if name.isidentifier() else f"d{len(names)}")
     missing = [f"?{number}" for number in numbers if f"?{number}" not in names]
     if missing:
-        raise UnsupportedError(f"no input has the size {missing[0]} alone as a dim")
+        raise UnsupportedError(f"no input has a dim that is just the size {missing[0]}")
     if not names:
         return {}
     return dict(zip(names, _exports.symbolic_shape(", ".join(names.values())), strict=True))
 
 
 def _recorded(model: OutgoingModel, program: Program) -> Callable[..., dict[str, Array]]:
-    """Return the function that JAX records: the walk over the program, weights as constants."""
+    """Return the function that JAX traces: the walk over the program, with weights as constants."""
     body = program.main.body
     count = len(model.inputs)
 

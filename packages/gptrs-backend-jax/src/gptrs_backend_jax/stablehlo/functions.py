@@ -1,4 +1,4 @@
-"""Functions of JAX on any backend: exported to StableHLO, converted, called as they were."""
+"""Functions of JAX on any backend: exported to StableHLO, converted, called as before."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _GENERATORS: Final = {
     "key<rbg>": "rbg",
     "key<urbg>": "unsafe_rbg",
 }
-"""The types of keys of random numbers, and the generators that JAX has for them."""
+"""The types of random keys, and JAX's generators for them."""
 
 
 class JaxFunction:
-    """A function of JAX on a backend: takes and gives trees of arrays as the function does.
+    """A function of JAX on a backend; takes and returns trees of arrays as the function does.
 
     `model` is the same by name: arrays in, arrays out.
     """
@@ -47,9 +47,9 @@ class JaxFunction:
         return repr(self.model).replace("StableHloModel", "JaxFunction")
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Return what the function returns, with NumPy arrays in it.
+        """Return the result of the function, as NumPy arrays.
 
-        UsageError for arguments that are nested, typed or sized otherwise than the examples.
+        Raises UsageError for arguments with another nesting, type or size than the examples.
         """
         found = self.model.run(self._leaves(args, kwargs))
         results = [
@@ -59,7 +59,7 @@ class JaxFunction:
         return _jax.tree_util.tree_unflatten(self._exported.out_tree, results)
 
     def program(self, *args: object, **kwargs: object) -> Program:
-        """Return the program, before it is optimized, for arguments like these."""
+        """Return the program for arguments like these, before optimization."""
         return self.model.program(*self._leaves(args, kwargs))
 
     def _leaves(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
@@ -77,14 +77,14 @@ class JaxFunction:
 
 
 def _array(leaf: object) -> object:
-    """Return an array of JAX as one of NumPy; a key of random numbers as its data."""
+    """Return an array of JAX as one of NumPy; a random key as its data."""
     if isinstance(leaf, jax.Array):
         return np.asarray(_jax.random.key_data(leaf) if _key_kind(leaf) is not None else leaf)
     return leaf
 
 
 def _key_kind(leaf: object) -> str | None:
-    """Return the generator of random numbers that a key is for, None for other arrays."""
+    """Return the generator of a random key; None for other arrays."""
     dtype: Any = getattr(leaf, "dtype", None)
     if dtype is None or not _jax.dtypes.issubdtype(dtype, _jax.dtypes.prng_key):
         return None
@@ -95,9 +95,9 @@ def _key_kind(leaf: object) -> str | None:
 
 
 def _narrowed(leaf: object, slot: ModelInput) -> object:
-    """Return an array of 64 bits as JAX takes it where such types are off: in 32.
+    """Return an array of 64 bits in 32, as JAX does unless 64-bit types are enabled.
 
-    UsageError for integers that do not fit, which JAX would cut.
+    Raises UsageError for integers that do not fit, which JAX would truncate.
     """
     if not isinstance(leaf, np.ndarray):
         return leaf
@@ -108,7 +108,7 @@ def _narrowed(leaf: object, slot: ModelInput) -> object:
     if given.dtype.kind in "iu" and not np.array_equal(made, given):
         raise UsageError(
             f"the input {slot.name} is {slot.dtype}, and got integers that do not fit",
-            hint="JAX has 64 bits by `jax.config.update('jax_enable_x64', True)`",
+            hint="enable 64-bit types: `jax.config.update('jax_enable_x64', True)`",
         )
     return made
 
@@ -121,10 +121,10 @@ def from_jax(
 ) -> JaxFunction:
     """Return a function of JAX on a backend of gptrs, for arguments like the examples.
 
-    Examples are arrays, numbers, `jax.ShapeDtypeStruct` (with the symbols of
-    `jax.export.symbolic_shape`, whose sizes stay free), or trees of them. `backend` is a name, a
-    backend, or None for the default. What the function closes over becomes weights.
-    UnsupportedError for operations that are not converted; errors of JAX pass through.
+    Examples are arrays, numbers, `jax.ShapeDtypeStruct` (symbols of `jax.export.symbolic_shape`
+    stay free), or trees of them. `backend` is a name, a backend, or None for the default. Arrays
+    that the function closes over become weights. Raises UnsupportedError for operations that are
+    not converted; errors of JAX pass through.
     """
     given, kwargs = _jax.tree_util.tree_map(_structure, (examples, named))
     jitted = function if hasattr(function, "lower") else _jax.jit(function)

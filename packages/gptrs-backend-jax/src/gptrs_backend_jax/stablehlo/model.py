@@ -1,4 +1,4 @@
-"""A StableHLO module that runs: converted once for its free sizes, compiled by a backend."""
+"""Runnable StableHLO modules: converted once for all free sizes, compiled by a backend."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ Result = TypeVar("Result")
 
 
 class StableHloModel(ConvertedGraph):
-    """A module of StableHLO on a backend: called with arrays by name, gives arrays by name.
+    """A StableHLO module on a backend, called with arrays by name; returns arrays by name.
 
-    One program serves all sizes that the module leaves free, where these are polynomials;
-    otherwise each set of sizes is compiled by itself.
+    One program serves all free sizes if they are polynomials; otherwise each set of sizes is
+    compiled on its own.
     """
 
     def __init__(self, module: StableHlo, backend: str | Backend | None, origin: str) -> None:
         require_converted(module)
         self._module = module
         inputs: dict[str, ModelInput] = {}
-        for place, (name, type_) in enumerate(zip(module.inputs, module.main.types, strict=True)):
+        for position, (name, type_) in enumerate(
+            zip(module.inputs, module.main.types, strict=True)
+        ):
             dims = tuple(
-                module.sizes.get((place, axis), f"{name}_{axis}") if dim is None else dim
+                module.sizes.get((position, axis), f"{name}_{axis}") if dim is None else dim
                 for axis, dim in enumerate(type_.shape or ())
             )
             inputs[name] = ModelInput(name, type_.dtype, dims)
@@ -61,7 +63,7 @@ class StableHloModel(ConvertedGraph):
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
-        """Return what a use of the step gives, with sizes as numbers where symbols do not do."""
+        """Return the result of a use of the step, with numbers as sizes if symbols do not work."""
         arguments = tuple(map(tensor, given.values()))
         if not self._is_static and self._has_free_sizes():
             with suppress(UsageError, UnsupportedError, ProgramError):
@@ -89,23 +91,23 @@ class StableHloModel(ConvertedGraph):
         return self._params.tensor(name_of(number), floating=False)
 
 
-# Models out of files of StableHLO, and which operations are converted.
+# Loading of StableHLO files, and the list of converted operations.
 
 
 assert ops  # its modules register the converters
 
 
 def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> StableHloModel:
-    """Return the module in a file, ready to be called.
+    """Load the module in a file.
 
-    The file is text or bytecode of StableHLO, or what `jax.export` serialized. `backend` is a
-    name, a backend, or None for the default. ModelError for a file that is none of these or is
-    damaged; UnsupportedError that lists the operations which are not converted.
+    The file is StableHLO text or bytecode, or an artifact of `jax.export`. `backend` is a name, a
+    backend, or None for the default. Raises ModelError if it is damaged or none of these;
+    UnsupportedError, which lists the operations without a converter.
     """
     return StableHloModel(read_file(path), backend, os.fspath(path))
 
 
 def supported_operations() -> list[str]:
     """Return the operations that are converted, with their dialects, in order."""
-    known = {*converts, *elementwise} - {"call"}  # which is `func.call` in older text
+    known = {*converts, *elementwise} - {"call"}  # older text calls it `func.call`
     return sorted(name if "." in name else f"stablehlo.{name}" for name in known)

@@ -1,4 +1,4 @@
-"""The descriptions of the plugins; JAX itself is imported when a file is read or written."""
+"""Descriptions of the plugins; JAX is imported only when a file is read or written."""
 
 from gptrs.api import ExporterPlugin, ImporterPlugin
 

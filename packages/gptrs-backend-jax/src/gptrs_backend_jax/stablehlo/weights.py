@@ -16,12 +16,12 @@ LARGE: Final = 1024
 
 
 def name_of(number: int) -> str:
-    """Return the name of the constant that the value `number` is."""
+    """Return the name of the constant with the value number `number`."""
     return f"constant{number}"
 
 
 class ConstantSource:
-    """Constants by name, which are held in memory."""
+    """Constants by name, held in memory."""
 
     def __init__(self, module: StableHlo) -> None:
         self._held: dict[str, ConstantArray] = {}

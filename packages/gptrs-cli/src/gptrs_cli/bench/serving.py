@@ -1,4 +1,4 @@
-"""`gptrs bench serve`: the engine in this process and a server, under the same load."""
+"""`gptrs bench serve`: compares the engine in this process with a server under the same load."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from gptrs_runtime.generation.step_times import cache_dtype as checked_dtype
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import MOST_RUNNING, Engine
 
-# A server of its own, for a measurement.
+# A server that is started for the measurement alone.
 
 
 @contextmanager
 def server(model: Path | None, options: Sequence[str]) -> Generator[str]:
-    """Start `gptrs serve` on a free port of this machine, and yield its address; end it after.
+    """Start `gptrs serve` on a free local port, yield its address, and stop it afterwards.
 
-    ExecutionError with what it says if it does not start.
+    Raises ExecutionError with the output of the server if it does not start.
     """
     named = "demo" if model is None else str(model)
     command = [sys.executable, "-m", "gptrs_cli", "serve", f"bench={named}", "--port", "0"]
@@ -78,10 +78,10 @@ ENGINE, SERVER = "engine", "http"
 _KEY: Final = "GPTRS_SERVE_API_KEY"
 
 _FEWEST_REQUESTS: Final = 8
-"""Of a run: two texts would tell more of their lengths, and of the machine at one moment."""
+"""Least requests of a run: with fewer, the draw of lengths and a moment's load would decide."""
 
 Runs = dict[tuple[int, str], list[LoadRun]]
-"""By the number of streams and what they went over."""
+"""Results by (number of streams, engine or HTTP)."""
 
 _RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
@@ -90,7 +90,7 @@ _RoundsOption = Annotated[
 
 @dataclass(frozen=True)
 class Load:
-    """The requests of a measurement: of so many streams each, `each` a stream or some more."""
+    """The load of a measurement: the numbers of streams, and at least `each` requests a stream."""
 
     streams: Sequence[int]
     each: int
@@ -101,7 +101,8 @@ class Load:
     def requests(self, streams: int, vocab_size: int, seed: int) -> list[LoadRequest]:
         """Return the requests of one run, the same for the same seed.
 
-        Other numbers of streams have others: the engine would know their prompts.
+        Each number of streams has requests of its own: the engine would have cached repeated
+        prompts.
         """
         count = max(streams * self.each, _FEWEST_REQUESTS)
         return load_requests(
@@ -114,32 +115,33 @@ def serve(
     *,
     model: ModelOption = None,
     streams: Annotated[
-        str, typer.Option("--streams", metavar="1,16", help="So many streams at once.")
+        str, typer.Option("--streams", metavar="1,16", help="Numbers of concurrent streams.")
     ] = "1,4,16,64",
     requests: Annotated[
         int,
         typer.Option(
-            "--requests", metavar="N", min=1, help="Requests of each stream; 8 of all at least."
+            "--requests", metavar="N", min=1, help="Requests per stream; 8 in all at least."
         ),
     ] = 2,
     prompt_tokens: Annotated[
-        int, typer.Option("--prompt-tokens", metavar="N", min=1, help="Mean length of prompts.")
+        int,
+        typer.Option("--prompt-tokens", metavar="N", min=1, help="Mean length of prompts."),
     ] = 32,
     new_tokens: Annotated[
-        int, typer.Option("--new-tokens", metavar="N", min=2, help="Mean length of texts.")
+        int, typer.Option("--new-tokens", metavar="N", min=2, help="Mean text length in tokens.")
     ] = 32,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Measure the server there, not one of its own."),
+        typer.Option("--url", metavar="URL", help="Measure this server instead of starting one."),
     ] = None,
     rounds: _RoundsOption = 5,
     cache_dtype: CacheDtypeOption = None,
     settings: Settings,
 ) -> None:
-    """Measure streams of texts, from the engine in this process and from a server in turn.
+    """Measure concurrent texts, alternating between the engine in this process and a server.
 
-    Requests have random prompts; lengths are between half and one and a half of the mean. Each
-    round has all numbers of streams, and both sides of each, one right after the other.
+    Prompts are random; lengths vary between 0.5 and 1.5 times the mean. A round measures every
+    number of streams, the engine and the server right after each other.
     """
     load = Load(parse_integers(streams, "--streams", "numbers of streams"), requests,
                 prompt_tokens, new_tokens, cache_dtype)  # fmt: skip
@@ -189,7 +191,7 @@ def _most_running(load: Load) -> int:
 async def _measured(
     model: LoadedModel, load: Load, url: str, rounds: int, tell: Callable[[str], None]
 ) -> Runs:
-    """Return all runs. Rounds go through the streams, and back; so do the sides of a comparison."""
+    """Return all runs. Rounds alternate the order of the streams, and of the two sides."""
     most = _most_running(load)
     runs: Runs = {(count, over): [] for count in load.streams for over in (ENGINE, SERVER)}
     servers = [StreamClient(url, key=os.environ.get(_KEY)) for _ in range(max(load.streams))]
@@ -200,7 +202,7 @@ async def _measured(
         cache_dtype=load.cache_dtype,
     ) as engine:
         asking = {ENGINE: [engine_client(engine)] * most, SERVER: [each.ask for each in servers]}
-        for number in range(-1, rounds):  # the first is for what is compiled
+        for number in range(-1, rounds):  # the first round compiles, and is not counted
             for count, over in list(runs)[:: 1 if number % 2 else -1]:
                 tell(f"measuring {counted(count, 'stream')}, round {max(0, number) + 1}")
                 asked = load.requests(count, model.causal_lm().vocab_size, number + 1)

@@ -1,1 +1,1 @@
-"""The commands of `gptrs`, one module each; what a command needs is imported when it runs."""
+"""The commands of `gptrs`, one module each; a command imports its dependencies when it runs."""

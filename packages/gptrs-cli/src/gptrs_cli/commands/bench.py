@@ -1,4 +1,4 @@
-"""`gptrs bench`: how fast a model runs here, and how far that is from what the machine can do."""
+"""`gptrs bench`: measures the speed of a model, and compares it with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from gptrs_runtime.imported.scores import LoadedImport
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import InputChoice, batch_of
 
-# `gptrs bench forward` of a model that an importer reads.
+# `gptrs bench forward` for imported models.
 
 
 @dataclass(frozen=True)
 class Work:
-    """How much one run does, and how often it is measured."""
+    """The size of a run, and how many rounds are measured."""
 
     batch: int
     tokens: int
@@ -53,7 +53,7 @@ class Work:
 def measured_import(
     path: Path, importer: str, work: Work, sizes: SizeOptions, settings: Settings
 ) -> tuple[LoadedImport, MachineLimits, list[Row]]:
-    """Measure a model on made-up inputs; return it, what the machine can do, and the figures."""
+    """Measure a model on random inputs; return the model, the machine limits and the figures."""
     given = named_sizes(sizes.symbols)
     with Waiting(f"reading `{path}`") as waiting:
         loaded = loaded_import(path, importer, settings)
@@ -67,7 +67,7 @@ def measured_import(
 
 
 app = Application(
-    "Measure a model on a backend, and the machine itself.",
+    "Measure a model on a backend, and the limits of the machine.",
     add_completion=False,
 )
 app.command()(serve)
@@ -76,7 +76,9 @@ _RoundsOption = Annotated[
 ]
 _GapsOption = Annotated[
     int,
-    typer.Option("--gaps", metavar="N", min=0, help="Tell the gaps between N tokens of one text."),
+    typer.Option(
+        "--gaps", metavar="N", min=0, help="Report the gaps between N tokens of one text."
+    ),
 ]
 
 
@@ -87,14 +89,16 @@ def generate(
     model: ModelOption = None,
     prompt_lengths: Annotated[
         str,
-        typer.Option("--prompt-lengths", metavar="128,512", help="Read prompts of so many tokens."),
+        typer.Option("--prompt-lengths", metavar="128,512", help="Prompt lengths in tokens."),
     ] = "128",
     context_length: Annotated[
         int,
-        typer.Option("--context", metavar="N", min=1, help="Generate after so many tokens."),
+        typer.Option(
+            "--context", metavar="N", min=1, help="Tokens of context before the generated ones."
+        ),
     ] = 128,
     new_tokens: Annotated[
-        int, typer.Option("--new-tokens", metavar="N", min=1, help="Generate so many tokens.")
+        int, typer.Option("--new-tokens", metavar="N", min=1, help="Tokens to generate.")
     ] = 32,
     new_lengths: Annotated[
         int,
@@ -102,12 +106,14 @@ def generate(
             "--new-lengths",
             metavar="N",
             min=0,
-            help="Read N prompts, each of a length not met before.",
+            help="Read N prompts of lengths that were not seen before.",
         ),
     ] = 0,
     texts: Annotated[
         str | None,
-        typer.Option("--texts", metavar="8,32", help="Generate so many texts at once, too."),
+        typer.Option(
+            "--texts", metavar="8,32", help="Also generate these numbers of texts at once."
+        ),
     ] = None,
     gaps: _GapsOption = 0,
     rounds: _RoundsOption = 5,
@@ -137,10 +143,10 @@ def forward(
     model: ModelOption = None,
     tokens: Annotated[
         int,
-        typer.Option("--tokens", metavar="N", min=1, help="Run on texts of so many tokens."),
+        typer.Option("--tokens", metavar="N", min=1, help="Tokens per text."),
     ] = 128,
     batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=1, help="Run on N texts or images at once.")
+        int, typer.Option("--batch", metavar="N", min=1, help="Texts or images per run.")
     ] = 1,
     rounds: _RoundsOption = 5,
     adapter: AdapterOption = None,
@@ -149,8 +155,8 @@ def forward(
 ) -> None:
     """Measure one run of a model of any kind.
 
-    Texts go through language models and embedders, images through classifiers; they are made up, as
-    are the inputs of a model that an importer reads.
+    Language models and embedders get texts, classifiers get images, imported models get the inputs
+    of their file; all of them are random.
     """
     importer = importer_for(model, sizes)
     if model is not None and importer is not None:
@@ -172,7 +178,7 @@ def forward(
 
 
 def _require_generation(model: LoadedModel) -> None:
-    """ModelError, before any measurement, for a model that generates no text."""
+    """Raise ModelError for a model that generates no text."""
     if "causal_lm" not in model.capabilities:
         raise ModelError(
             f"{quoted(model.name)} generates no text", hint="`gptrs bench forward` measures it"
@@ -180,7 +186,7 @@ def _require_generation(model: LoadedModel) -> None:
 
 
 def machine_fields(limits: MachineLimits) -> dict[str, object]:
-    """Return the machine of a result: names, versions, and the limits that were measured."""
+    """Return the machine that a result is from: names, versions, and its measured limits."""
     name, features = doctor.processor()
     return {
         "processor": name,
@@ -227,7 +233,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Measured:
-    """The model that was measured, and the folder of its adapter."""
+    """A measured model, and the folder of its adapter."""
 
     name: str
     backend: str

@@ -1,4 +1,4 @@
-"""`gptrs cache`: kernels, packed weights, optimized programs and digests that are kept on disk."""
+"""`gptrs cache`: shows, fills and clears the caches on disk."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from gptrs_observe.measure.kernel_caches import warm as warm_model
 from gptrs_runtime.results import Result
 
 app = Application(
-    "Show, fill or clear what is kept on disk.",
+    "Show, fill or clear the caches on disk.",
     add_completion=False,
 )
-_NO_BACKEND = "no backend that works here keeps compiled kernels"
+_NO_BACKEND = "no backend that works here has a cache of kernels"
 
 _BYTES = {"nbytes": "bytes"}
 Told = TypeVar("Told")
 
 
 class PartContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
-    """Entries of one version, or of one file of weights."""
+    """The entries of one version of gptrs, or of one file of weights."""
 
     version: str | UnsetType = UNSET
     path: str | UnsetType = UNSET
@@ -51,7 +51,7 @@ class PartContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
 
 
 class CacheContent(Struct, frozen=True, kw_only=True, rename=_BYTES):
-    """Content of a cache."""
+    """The contents of a cache."""
 
     backend: str | UnsetType = UNSET
     folder: str | None
@@ -88,7 +88,7 @@ class CacheWarm(Result, frozen=True, kw_only=True, tag="gptrs.cache.warm/1"):
 
 
 class Cleared(Struct, frozen=True, kw_only=True, rename=_BYTES):
-    """Entries that were removed from a cache."""
+    """The number and size of the entries removed from a cache."""
 
     backend: str | UnsetType = UNSET
     removed: int
@@ -106,7 +106,7 @@ class CacheClear(Result, frozen=True, kw_only=True, tag="gptrs.cache.clear/1"):
 
 @dataclass(frozen=True)
 class _Kind:
-    """The words for the parts of a cache, and their names in JSON; `field` of the whole."""
+    """A kind of cache: what its parts are called in text and in JSON; `field` names the whole."""
 
     field: str
     title: str
@@ -134,7 +134,7 @@ class _Clearing(Protocol):
 
 @dataclass(frozen=True)
 class _Cache:
-    """A cache of one kind; `backend` is empty for that of all backends."""
+    """A cache of one kind; `backend` is empty if all backends share it."""
 
     kind: _Kind
     backend: str
@@ -149,7 +149,7 @@ class _Cache:
 @app.command()
 @command_options("backend")
 def info(settings: Settings) -> None:
-    """Show the kernels, weights and programs on disk; mark stale ones."""
+    """Show the kernels, weights and programs on disk, and mark stale ones."""
     caches = _caches(settings.backend)
     reports = [(cache, cache.report()) for cache in caches]
     if settings.json:
@@ -158,7 +158,7 @@ def info(settings: Settings) -> None:
     for cache, report in reports:
         _print_report(cache, report)
     if any(report.stale.count for _, report in reports):
-        print("\n`gptrs cache clear --stale` removes those that are stale.")
+        print("\n`gptrs cache clear --stale` removes the stale ones.")
     _note_no_backend(caches)
 
 
@@ -172,12 +172,12 @@ def warm(
         typer.Option(
             "--prompt-lengths",
             metavar="1,128,512",
-            help="Compile for prompts of so many tokens; these without it, where they fit.",
+            help="Prompt lengths in tokens to compile for, if the context is that long.",
         ),
     ] = None,
     settings: Settings,
 ) -> None:
-    """Compile and pack what the first run of a model needs."""
+    """Compile and pack everything that the first run of a model needs."""
     lengths = None
     if prompt_lengths is not None:
         lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
@@ -214,15 +214,15 @@ def clear(
     *,
     stale: Annotated[
         bool,
-        typer.Option("--stale", help="Only what this version and machine would not use."),
+        typer.Option("--stale", help="Only entries that this version and machine cannot use."),
     ] = False,
     kernels: Annotated[bool, typer.Option("--kernels", help="Only kernels.")] = False,
     weights: Annotated[bool, typer.Option("--weights", help="Only packed weights.")] = False,
     programs: Annotated[
-        bool, typer.Option("--programs", help="Only optimized programs, of all backends.")
+        bool, typer.Option("--programs", help="Only optimized programs (shared by all backends).")
     ] = False,
     digests: Annotated[
-        bool, typer.Option("--digests", help="Only digests of weights, for prompt caches.")
+        bool, typer.Option("--digests", help="Only digests of weights (for prompt caches).")
     ] = False,
     settings: Settings,
 ) -> None:
@@ -240,7 +240,7 @@ def clear(
 
 
 def _caches(backend: str | None) -> list[_Cache]:
-    """Return the caches of a backend, else of all that work, and those of programs and digests."""
+    """Return the caches of a backend (default: all that work), of programs and of digests."""
     kernels = [
         _Cache(_KERNELS, name, cache.cache_report, cache.clear_cache)
         for name, cache in kernel_caches(backend).items()
@@ -263,7 +263,7 @@ def _note_no_backend(caches: Sequence[_Cache]) -> None:
 
 
 def _by_kind(listed: Sequence[tuple[_Kind, Told]]) -> dict[str, list[Told]]:
-    """Return a list for each kind, empty where nothing was asked for."""
+    """Return the caches of each kind; an empty list for a kind that was not asked for."""
     kinds = (_KERNELS, _WEIGHTS, _PROGRAMS, _DIGESTS)
     return {kind.field: [told for its, told in listed if its is kind] for kind in kinds}
 

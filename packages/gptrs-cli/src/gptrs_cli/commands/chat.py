@@ -1,4 +1,4 @@
-"""`gptrs chat`: a conversation with a model."""
+"""`gptrs chat`: talks with a model."""
 
 from __future__ import annotations
 
@@ -49,18 +49,20 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 @dataclass(frozen=True)
 class ConversationOptions:
-    """How the conversation begins, and what follows an answer."""
+    """How a conversation begins, and whether figures follow each answer."""
 
     system: Annotated[
         str | None, option("--system", "Begin with this system message.", metavar="TEXT")
     ] = None
     load: Annotated[
         Path | None,
-        option("--load", "Go on with the conversation that /save wrote.", metavar="FILE"),
+        option("--load", "Continue a conversation that /save wrote.", metavar="FILE"),
     ] = None
     image: Annotated[
         list[Path],
-        option("--image", "Show this with the first message; can be repeated.", metavar="FILE"),
+        option(
+            "--image", "Attach this image to the first message; can be repeated.", metavar="FILE"
+        ),
     ] = field(default_factory=list[Path])
     template_var: TemplateVariables = field(default_factory=list[str])
     stats: Annotated[
@@ -69,7 +71,7 @@ class ConversationOptions:
 
     @property
     def prompt(self) -> PromptOptions:
-        """Return what the first message begins with, as `gptrs generate` has it."""
+        """Return the beginning of the first message, in the form of `gptrs generate`."""
         variables, images = self.template_var, self.image
         return PromptOptions(chat=True, system=self.system, template_var=variables, image=images)
 
@@ -97,9 +99,9 @@ def chat(
 ) -> None:
     """Talk with a model, line by line.
 
-    /help lists the commands of a conversation; Ctrl-C ends an answer, Ctrl-D the conversation. In
-    a pipe, each line is answered. GPTRS_CHAT_HISTORY names the file that remembers what you type,
-    or is `off`.
+    /help lists the commands of a conversation. Ctrl-C stops an answer, Ctrl-D ends the
+    conversation. In a pipe, each line is a message. GPTRS_CHAT_HISTORY names the file that keeps
+    the lines you type; `off` keeps none.
     """
     if settings.json:
         raise UsageError(
@@ -112,7 +114,7 @@ def chat(
         path, prompt, BatchOptions(), given, output, form, choice.greedy, adapter
     )
     request.check(ctx, as_json=False)
-    # Late: neither the help nor a usage error needs what runs models.
+    # Imported late: the help and usage errors need nothing that runs models.
     loop = importlib.import_module("gptrs_cli.commands.chat")
     start = loop.ChatStart(conversation.load, conversation.stats)
     observed = importlib.import_module("gptrs_cli.loading").observed
@@ -154,7 +156,7 @@ def is_command(text: str) -> bool:
 class ChatCommands:
     """The commands of one conversation; `last` is the last answer.
 
-    The next message has `images`. `stats` says whether its figures follow each answer.
+    `images` go with the next message; `stats`: show figures after each answer.
     """
 
     def __init__(self, session: ChatSession, model: LoadedModel, *, stats: bool) -> None:
@@ -174,7 +176,7 @@ class ChatCommands:
         }
 
     def run(self, line: str) -> bool:
-        """Obey a line and report what is wrong with it; return whether the conversation goes on."""
+        """Run a command line and print its errors; return whether the conversation goes on."""
         name, _, argument = line[1:].partition(" ")
         if name in ("exit", "quit"):
             return False
@@ -213,7 +215,7 @@ class ChatCommands:
         note(f"wrote {counted(len(self._session.messages), 'message')} to `{path}`")
 
     def load(self, name: str) -> None:
-        """Go on with the conversation in a file; raise what is wrong with it."""
+        """Continue the conversation in a file; raise an error if it cannot be read."""
         path = _named(name)
         try:
             data = path.read_bytes()
@@ -225,8 +227,8 @@ class ChatCommands:
         note(f"read {counted(len(self._session.messages), 'message')}")
 
     def show(self, name: str) -> None:
-        """Show an image with the next message; raise what is wrong with it."""
-        self.model.image_lm()  # or the model reads none
+        """Attach an image to the next message; raise an error if it cannot be used."""
+        self.model.image_lm()  # raises if the model reads no images
         path = _named(name)
         read_image(path)
         self.images.append(str(path))
@@ -241,7 +243,7 @@ class ChatCommands:
             return
         if setting:
             raise UsageError(f"`/stats` is on or off, got {quoted(setting)}")
-        note("nothing was answered yet" if self.last is None else figures(self.last, self.model))
+        note("there is no answer yet" if self.last is None else figures(self.last, self.model))
 
 
 def _named(name: str) -> Path:
@@ -250,7 +252,7 @@ def _named(name: str) -> Path:
     return Path(name).expanduser()
 
 
-# Messages that a user types: lines with history and completion, or the lines of a pipe.
+# Messages from the user: edited lines with history and completion, or the lines of a pipe.
 
 
 try:
@@ -266,10 +268,10 @@ _VARIABLE = "GPTRS_CHAT_HISTORY"
 
 
 class Reader:
-    """Reads messages; use it as a context manager, which keeps the history of lines.
+    """A reader of messages; use it as a context manager, which saves the history.
 
-    On a terminal a line that ends in a backslash goes on in the next; so do all between two lines
-    of three quotation marks. In a pipe each line is a message.
+    On a terminal, a line that ends in a backslash continues on the next one, and lines between two
+    lines of three quotation marks are one message. In a pipe, each line is a message.
     """
 
     def __init__(self, commands: Iterable[str]) -> None:
@@ -318,7 +320,7 @@ class Reader:
 
 
 def history_file() -> Path | None:
-    """Return where lines are kept from one conversation to the next, None for nowhere.
+    """Return the file that keeps lines between conversations; None if there is none.
 
     `GPTRS_CHAT_HISTORY` names another file; `off` keeps nothing.
     """
@@ -341,7 +343,7 @@ def _typed() -> str:
 
 
 def _shown(prompt: str) -> str:
-    """Return the prompt in colour where there is any; the marks tell readline its width."""
+    """Return the prompt, in colour if there is any; marks tell readline its printed width."""
     if not has_colors(sys.stdout):
         return prompt
     start, end = typer.style("|", fg="green", bold=True).split("|")
@@ -350,7 +352,7 @@ def _shown(prompt: str) -> str:
 
 
 def _append(file: Path, known: int) -> None:
-    """Append what was typed since `known` lines to `file`, which nobody else may read."""
+    """Append the lines after the first `known` ones to `file`, which only its owner can read."""
     assert readline is not None
     new = readline.get_current_history_length() - known
     if new > 0:
@@ -359,12 +361,12 @@ def _append(file: Path, known: int) -> None:
         readline.append_history_file(new, file)
 
 
-# A conversation: a line is a message, Ctrl-C ends an answer, Ctrl-D the program.
+# A conversation: a line is a message, Ctrl-C stops an answer, Ctrl-D ends the program.
 
 
 @dataclass(frozen=True)
 class ChatStart:
-    """A conversation to go on with, and whether figures follow each answer."""
+    """A conversation to continue, and whether figures follow each answer."""
 
     load: Path | None
     stats: bool
@@ -373,7 +375,7 @@ class ChatStart:
 def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> int:
     """Answer one message after another until the input ends; return the exit code.
 
-    In a pipe the code is that of the first message that cannot be answered.
+    In a pipe, the exit code is that of the first message that cannot be answered.
     """
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings, request.adapter)
@@ -417,7 +419,7 @@ def _note(answer: Generation, commands: ChatCommands) -> None:
 def _answer(
     session: ChatSession, commands: ChatCommands, text: str, *, strict: bool
 ) -> Generation | None:
-    """Show the answer and return it; report what prevents it, or raise that if `strict`."""
+    """Show the answer and return it; print the error that prevents it, or raise it if `strict`."""
     try:
         model = commands.model
         with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):

@@ -1,4 +1,4 @@
-"""`gptrs conformance`: whether a backend does what PTIR and the backend contract say."""
+"""`gptrs conformance`: checks a backend against PTIR and the backend contract."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LevelChoice(StrEnum):
 
 @dataclass
 class KitOptions:
-    """The part of the kit to run, and how to run it."""
+    """Which part of the kit runs, and how."""
 
     level: Annotated[
         LevelChoice,
@@ -63,13 +63,13 @@ class KitOptions:
     ] = LevelChoice.core
     op: Annotated[
         list[str] | None,
-        option("--op", "Run this op alone; can be repeated.", metavar="NAME"),
+        option("--op", "Run only this op; can be repeated.", metavar="NAME"),
     ] = None
     model: Annotated[
         str | None,
         option(
             "--for",
-            "Run what this model needs instead: the ops of its programs on their types and shapes."
+            "Run only what this model needs: the ops of its programs on their types and shapes."
             " `demo` is the bundled one.",
             metavar="MODEL",
         ),
@@ -78,43 +78,43 @@ class KitOptions:
         bool,
         option(
             "--derivatives",
-            "Run the derivatives of ops instead, in both modes, by differences in f64.",
+            "Check the derivatives of ops, in both modes, against finite differences in f64.",
         ),
     ] = False
     claimed: Annotated[
         bool | None,
         option(
             "--claimed/--all",
-            "Judge what the backend claims, or let refusals fail, too."
+            "Judge only what the backend claims, or count refusals as failures."
             "  [default: --all for smoke and --for, else --claimed]",
         ),
     ] = None
     jobs: Annotated[
-        int, option("--jobs", "Run in N processes at a time.", metavar="N", min=1, max=256)
+        int, option("--jobs", "Number of parallel processes.", metavar="N", min=1, max=256)
     ] = 1
     shard: Annotated[
         str | None,
-        option("--shard", "Run part I of N, from 1, such as 2/4.", metavar="I/N"),
+        option("--shard", "Run part I of N (from 1), such as 2/4.", metavar="I/N"),
     ] = None
     sample: Annotated[
         int | None,
-        option("--sample", "Run at most N of all cases, spread over ops and types.", metavar="N"),
+        option("--sample", "Run a sample of N cases, spread over ops and types.", metavar="N"),
     ] = None
-    seed: Annotated[int, option("--seed", "Draw the sample by this number.", metavar="N")] = 0
+    seed: Annotated[int, option("--seed", "Seed of the sample.", metavar="N")] = 0
     case_seconds: Annotated[
-        float, option("--case-seconds", "Let a case take so long.", metavar="S", min=0.1)
+        float, option("--case-seconds", "Time limit of a case.", metavar="S", min=0.1)
     ] = 600.0
     out: Annotated[
         Path | None,
         option(
             "--out",
-            "Keep the report in this file as JSON, every two seconds while it runs.",
+            "Write the report to this file as JSON, every two seconds during the run.",
             metavar="FILE",
         ),
     ] = None
 
     def plan(self) -> Plan:
-        """Return what is to be run; UsageError for what makes no sense."""
+        """Return the plan of a run; UsageError if the options contradict each other."""
         strict = self.model is not None or self.level is LevelChoice.smoke
         return conformance_plan(
             level=self.level.value,
@@ -137,13 +137,13 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(index), int(count)
 
 
-# A report of the conformance kit as text.
+# Reports of the conformance kit as text.
 
 
 _ADVICE = {
-    "refused": "not a pass: some of it is refused; `--claimed` judges only what the backend claims,"
-    " `--for MODEL` what a model needs",
-    "interrupted": "not a pass: it was interrupted; this is what had run until then",
+    "refused": "not a pass, since some of it is refused; `--claimed` judges only what the backend "
+    "claims, `--for MODEL` what a model needs",
+    "interrupted": "not a pass: interrupted; these are the results until then",
 }
 
 
@@ -164,7 +164,7 @@ def print_report(report: Report) -> None:
 
 
 def summary(report: Report) -> str:
-    """Return the line that says how it ended."""
+    """Return the line with the result of the run."""
     what = f"what `{report.model}` needs" if report.model else f"level {report.level}"
     what = "derivatives" if report.derivatives else what
     parts = f", shard {report.shard[0]}/{report.shard[1]}" if report.shard != (1, 1) else ""
@@ -188,7 +188,7 @@ def _by_status(types: Mapping[str, str]) -> list[str]:
 
 
 def _grouped(names: list[str]) -> list[str]:
-    """`names` with one word for all integers and one for all floats, where all are there."""
+    """Return `names`, with one word for all integers or all floats if none is missing."""
     words: list[str] = []
     for word, members in (("integers", dtypes.INTEGERS), ("floats", dtypes.FLOATS)):
         group = [dtype.name for dtype in members]
@@ -198,7 +198,7 @@ def _grouped(names: list[str]) -> list[str]:
     return [*words, *names]
 
 
-# Reports of the conformance kit on disk: kept while a run goes on, read for a scoreboard.
+# Reports of the conformance kit on disk: written during a run, read for a scoreboard.
 
 
 _LARGEST_FILE = 1 << 26
@@ -237,25 +237,25 @@ class Conformance(Result, frozen=True, kw_only=True, tag="gptrs.conformance/1"):
 
 
 class ConformanceReport(Result, frozen=True, kw_only=True, tag="gptrs.conformance.report/1"):
-    """`gptrs conformance report`: the page that was written, and what is in it."""
+    """`gptrs conformance report`: the page that was written, and its contents."""
 
     html: str
     reports: list[dict[str, Any]]
 
 
 def told(report: Report) -> Conformance:
-    """Return what `--json` prints of a report."""
+    """Return the `--json` form of a report."""
     return convert(report.as_json(), Conformance)
 
 
 def keep_report(path: Path, report: Report) -> None:
-    """Write a report, whole or not at all."""
+    """Write a report atomically."""
     with atomic_file(path, UsageError) as file:
         file.write(as_line(told(report)).encode())
 
 
 def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the reports in files of `--out` or `--json`; UsageError for another file."""
+    """Return the reports in files that `--out` or `--json` wrote; UsageError for other files."""
     return [_read(path) for path in paths]
 
 
@@ -271,7 +271,7 @@ def _read(path: Path) -> dict[str, Any]:
     missing = [name for name in _FIELDS if name not in report]
     if missing:
         raise UsageError(
-            f"{quoted(str(path), 200)} is no report of the kit: it lacks `{missing[0]}`",
+            f"{quoted(str(path), 200)} is not a report of the kit: it lacks `{missing[0]}`",
             hint="write one by `gptrs conformance run --out FILE`",
         )
     return report
@@ -290,8 +290,8 @@ app = Application(
 def run(*, options: KitOptions, settings: Settings) -> None:
     """Run the conformance kit on a backend.
 
-    What it claims must pass, the rest it must refuse before anything runs. Exits with 1 when
-    anything failed, when nothing passed, and with --all when anything was refused.
+    Whatever the backend claims must pass; it must refuse the rest before anything runs. Exits with
+    1 if anything failed, if nothing passed, or, with --all, if anything was refused.
     """
     if options.jobs > 1 and settings.dump_dir is not None:
         raise UsageError("`--dump-dir` takes one process", hint="leave out `--jobs`")
@@ -320,20 +320,22 @@ def report(
     *,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Reports that `run --out` kept, and their parts."),
+        typer.Argument(
+            metavar="[FILE]...", help="Reports, or parts of them, that `run --out` wrote."
+        ),
     ] = None,
     html: Annotated[Path, option("--html", "Write the scoreboard to this file.", metavar="FILE")],
     level: Annotated[
-        LevelChoice, option("--level", "Without files: run this level on every backend.")
+        LevelChoice, option("--level", "Level to run on every backend, if no files are given.")
     ] = LevelChoice.smoke,
     jobs: Annotated[
-        int, option("--jobs", "Run in N processes at a time.", metavar="N", min=1, max=256)
+        int, option("--jobs", "Number of parallel processes.", metavar="N", min=1, max=256)
     ] = 1,
     settings: Settings,
 ) -> None:
-    """Write a scoreboard of backends: one HTML file, without scripts.
+    """Write a scoreboard of backends as one HTML file without scripts.
 
-    Without files the kit runs on every backend that is installed.
+    If no files are given, the kit runs on every installed backend.
     """
     reports = read_reports(files) if files else list(_of_installed(level, jobs, settings))
     if not reports:
@@ -348,7 +350,7 @@ def report(
 
 
 def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generator[dict[str, Any]]:
-    """Yield a report of each backend; one that cannot be made is left out with a warning."""
+    """Yield a report of each backend; one that cannot be created is left out with a warning."""
     plan = conformance_plan(level=level.value)
     for description in manager().descriptions(BackendPlugin):
         opened = _opened(description.name, _threads(settings.threads, jobs), settings)
@@ -376,7 +378,7 @@ def _opened(
 
 
 def _threads(threads: int | None, jobs: int) -> int | None:
-    """Return the threads of each process: they share the processors."""
+    """Return the threads of each process; the processes share the processors."""
     threads = requested_threads(threads)
     if threads is not None or jobs == 1:
         return threads

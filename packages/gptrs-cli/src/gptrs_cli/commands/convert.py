@@ -1,4 +1,4 @@
-"""`gptrs convert`: write a model, or tensors, in another format or type."""
+"""`gptrs convert`: writes a model, tensors or a program in another format or element type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gptrs_runtime.outgoing_model import export
 from gptrs_runtime.results import Convert
 
 _STEP = 2**20
-"""Bytes that a step of the progress bar stands for: terminals show no more."""
+"""Bytes per step of the progress bar; terminals show no finer ones."""
 
 
 class ModelForm(StrEnum):
@@ -41,7 +41,7 @@ class ModelForm(StrEnum):
 
 
 class WeightType(StrEnum):
-    """The element type that weights are rounded to."""
+    """The element type to round weights to."""
 
     F32 = "f32"
     F16 = "f16"
@@ -50,29 +50,31 @@ class WeightType(StrEnum):
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """The form of the copy, the type of its weights, and what may be replaced."""
+    """The format of the copy, the type of its weights, and whether DST may be replaced."""
 
     to: Annotated[
         ModelForm | None,
-        typer.Option("--to", help="Write a folder (hf) or one file, whatever DST is called."),
+        typer.Option("--to", help="Write a folder (hf) or one file, whatever the suffix of DST."),
     ] = None
     dtype: Annotated[
         WeightType | None,
         typer.Option(
-            "--dtype", help="Round the weights to this type; they keep their own without it."
+            "--dtype", help="Round the weights to this type; by default, they keep their own."
         ),
     ] = None
     shard_size: Annotated[
         str | None,
         typer.Option(
-            "--shard-size", metavar="SIZE", help="Split the weights of a folder into files: 5GB."
+            "--shard-size",
+            metavar="SIZE",
+            help="Split the weights of a folder into files of this size, such as 5GB.",
         ),
     ] = None
     symbols: Annotated[
         list[str],
         option(
             "--symbol",
-            "Of images in a plugin's format: height=SIZE, width=SIZE.",
+            "Image sizes, for a plugin's format: height=SIZE, width=SIZE.",
             metavar="NAME=SIZE",
         ),
     ] = field(default_factory=list[str])
@@ -98,18 +100,18 @@ def convert(
         Path,
         typer.Argument(
             metavar="DST",
-            help="The folder or file to write; its suffix says what it becomes: .gptrschk a model"
-            " in one file, one of those of tensors only these, that of a plugin its format, any"
-            " other a model folder.",
+            help="The folder or file to write. Its suffix decides the format: .gptrschk for a "
+            "model in one file, a suffix of tensor files for the tensors alone, a plugin's suffix "
+            "for its format; without one, a model folder.",
             show_default=False,
         ),
     ],
     options: ConvertOptions,
     settings: Settings,
 ) -> None:
-    """Write a model in another format or type, whole or not at all.
+    """Write a model in another format or element type.
 
-    The files beside the weights are carried over: settings, tokenizer, chat template.
+    DST appears once it is complete. Settings, tokenizer and chat template are copied, too.
     """
     started = time.perf_counter()
     written = _converted(source, destination, options)
@@ -156,7 +158,7 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
 
 
 def _exported(source: str, destination: Path, exporter: str, options: ConvertOptions) -> Converted:
-    """Write a model or a program as a plugin does, which has no types or shards to choose."""
+    """Write a model or a program in a plugin's format, which has no types or shards to choose."""
     if options.dtype is not None or options.shard_size is not None:
         raise UsageError(
             f"`--dtype` and `--shard-size` are not for {destination.suffix} files",

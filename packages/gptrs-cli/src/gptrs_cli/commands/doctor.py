@@ -1,4 +1,4 @@
-"""`gptrs doctor`: checks the installation and says what to do about what is wrong."""
+"""`gptrs doctor`: checks the installation, and says how to mend what is wrong."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from gptrs_runtime.sources.hf_directory import HfDirectory
 
 
 class _Optional(NamedTuple):
-    """A library that some work needs, and the extra that brings it."""
+    """An optional library: what needs it, and the extra that installs it."""
 
     module: str
     purpose: str
@@ -68,7 +68,7 @@ _OPTIONAL: Final = (
 
 
 def variables(environment: Mapping[str, str], plugins: PluginManager) -> Iterator[Check]:
-    """Yield the variables that are set, and a note for each that nothing known reads."""
+    """Yield the variables that are set, with a note for those that nothing reads."""
     own = tuple(f"GPTRS_{record.name.upper()}_" for record in plugins.installed())
     found = {name: environment[name] for name in sorted(environment) if name[:6] == "GPTRS_"}
     detail = ", ".join(f"{name}={value}" for name, value in found.items())
@@ -82,13 +82,13 @@ def variables(environment: Mapping[str, str], plugins: PluginManager) -> Iterato
 
 
 def known_variables() -> frozenset[str]:
-    """Return the variables that gptrs reads, without those of plugins."""
+    """Return the variables that gptrs itself reads, without those of plugins."""
     options = (field.option.variable for field in all_options().values())
     return VARIABLES.union(name for name in options if name is not None)
 
 
 def optional_libraries() -> Iterator[Check]:
-    """Yield each optional library, and what needs it."""
+    """Yield each optional library and its purpose."""
     for library in _OPTIONAL:
         there = importlib.util.find_spec(library.module) is not None
         state = "is there" if there else "is not installed"
@@ -99,14 +99,14 @@ def optional_libraries() -> Iterator[Check]:
 
 
 def model_kinds(plugins: PluginManager) -> Iterator[Check]:
-    """Yield a note where no kind of model is installed."""
+    """Yield a note if no kind of model is installed."""
     if not plugins.descriptions(ModelPlugin):
         hint = install_own("gptrs-models")
         yield Check("models", "note", "no kind of model is installed: no model can be loaded", hint)
 
 
 def threads() -> Check:
-    """Return how many threads programs run on, and why."""
+    """Return the number of threads that programs run on, and its source."""
     try:
         asked = requested_threads(None)
     except GptrsError as error:
@@ -121,7 +121,7 @@ def threads() -> Check:
 
 
 def precision(plugins: PluginManager) -> Check:
-    """Return what the default backend computes products with; broken for one that it lacks."""
+    """Return the precision of products on the default backend; broken if it lacks that."""
     try:
         backend = plugins.get_backend(None, None)
         if len(backend.precisions) == 1:
@@ -134,7 +134,7 @@ def precision(plugins: PluginManager) -> Check:
 
 
 def devices(plugins: PluginManager) -> Iterator[Check]:
-    """Yield the devices of each backend that has a choice of them."""
+    """Yield the devices of each backend that offers a choice."""
     for plugin in plugins.descriptions(BackendPlugin):
         if "device" not in plugin.takes:
             continue
@@ -149,7 +149,7 @@ def devices(plugins: PluginManager) -> Iterator[Check]:
 
 
 def speed(plugins: PluginManager) -> Check:
-    """Return what the machine reads and computes at most, as the default backend measures it."""
+    """Return the limits of the machine in memory and arithmetic, by the default backend."""
     try:
         limits = measure_limits(plugins.get_backend(None, None))
     except GptrsError as error:
@@ -168,7 +168,7 @@ def speed(plugins: PluginManager) -> Check:
     return Check("speed", "ok", detail, data=data)
 
 
-# The resources of this process: processor, cores, memory, and its Python.
+# The resources of this process: processor, cores, memory, interpreter.
 
 
 _FEATURES = (
@@ -176,7 +176,7 @@ _FEATURES = (
     *("avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
-"""Flags of /proc/cpuinfo that decide how fast kernels can be, on x86 and on ARM."""
+"""Flags of /proc/cpuinfo (x86 and ARM) that decide which kernels can run."""
 
 
 def python_version() -> str:
@@ -185,7 +185,7 @@ def python_version() -> str:
 
 
 def processor() -> tuple[str, list[str]]:
-    """Return the name of the processor, and those of its features that are in `_FEATURES`."""
+    """Return the name of the processor, and which of `_FEATURES` it has."""
     fields: dict[str, str] = {}
     for line in _lines(Path("/proc/cpuinfo")):
         key, _, value = line.partition(":")
@@ -196,12 +196,12 @@ def processor() -> tuple[str, list[str]]:
 
 
 def cores() -> dict[str, float | int | None]:
-    """Return the logical cores of the machine, those of this process, and its quota or None."""
+    """Return the logical cores of the machine and of this process, and its quota or None."""
     return {"machine": os.cpu_count() or 1, "affinity": affinity_cpus(), "quota": cpu_quota()}
 
 
 def memory() -> dict[str, int | None]:
-    """Return bytes of memory: of the machine, available now, the control group's limit or None."""
+    """Return bytes of memory: the machine's, available ones, the control group's limit or None."""
     fields: dict[str, int] = {}
     for line in _lines(Path("/proc/meminfo")):
         key, _, value = line.partition(":")
@@ -222,7 +222,7 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-# The startup of the command line: its time, and the heavy modules that it imports.
+# The startup of the command line: its time, and the heavy modules it imports.
 
 
 _PROBE = """
@@ -242,16 +242,16 @@ _NEEDED = frozenset(
 
 @dataclass(frozen=True)
 class Startup:
-    """Seconds that `gptrs --help` took, and the modules it imported needlessly."""
+    """The seconds that `gptrs --help` took, and the heavy modules it imported needlessly."""
 
     seconds: float
     heavy_modules: tuple[str, ...]
 
 
 def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
-    """Run `gptrs --help` in fresh processes; the fastest run counts."""
+    """Run `gptrs --help` in new processes; the fastest run counts."""
     light = _OWN | _NEEDED | set(sys.stdlib_module_names)
-    # Listing a plugin imports its description, so the package alone does not count as heavy.
+    # Listing a plugin imports its description, so the package by itself is not heavy.
     light |= {record.entry_point.partition(":")[0].partition(".")[0] for record in plugins}
     fastest = float("inf")
     imported: set[str] = set()
@@ -265,14 +265,14 @@ def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
     return Startup(fastest, tuple(sorted(imported - light)))
 
 
-# The checks of `gptrs doctor`: what is installed, whether it works, how fast it starts.
+# The checks of `gptrs doctor`: versions, plugins, caches, speed.
 
 
 _STARTUP_GOAL_S = 0.25
 
 
 def run_checks(plugins: PluginManager) -> Iterator[Check]:
-    """Yield every check as soon as it is done."""
+    """Yield each check as soon as it is done."""
     yield from _machine_checks()
     check_plugins(plugins)
     yield from _distributions(plugins.installed())
@@ -311,7 +311,7 @@ def _machine_checks() -> Iterator[Check]:
 
 
 def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
-    """Yield versions: of gptrs and every distribution with a plugin, then of their requirements."""
+    """Yield versions: gptrs and every distribution with a plugin, then their requirements."""
     installed = {name for name in OWN if metadata_of(name) is not None}
     own = {"gptrs-core", "gptrs-cli", "gptrs-observe", "gptrs-runtime", *installed}
     own |= {record.distribution for record in records if record.distribution}
@@ -341,7 +341,7 @@ def _requirements(distribution: str) -> list[str]:
 
 
 def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
-    """Yield the state of each plugin; backends were started, as that shows a missing library."""
+    """Yield the state of each plugin. Backends were created: only that shows a missing library."""
     for record in plugins.installed():
         state = "ok" if record.state.usable else "broken"
         if record.state in (PluginState.DISABLED, PluginState.DUPLICATE):
@@ -363,7 +363,7 @@ def _demo_model(plugins: PluginManager) -> Check:
 
 
 def _cache_directory() -> Check:
-    """Check that compiled kernels can be kept: make a file in the directory, and remove it."""
+    """Check that the directory of compiled kernels is writable, by making a file in it."""
     folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
     data: dict[str, object] = {"path": str(folder), "writable": True}
     try:
@@ -372,16 +372,17 @@ def _cache_directory() -> Check:
             pass
     except OSError as error:
         detail = f"{folder} is not writable: {error.strerror}"
-        hint = "set `GPTRS_CACHE_DIR` to a directory of yours, or every start compiles anew"
+        hint = "set `GPTRS_CACHE_DIR` to a directory that you can write to; otherwise every start "
+        "compiles again"
         return Check("cache", "note", detail, hint, {**data, "writable": False})
     return Check("cache", "ok", f"{folder} is writable", data=data)
 
 
 def _installed_kernels() -> Iterator[Check]:
-    """Yield which kernels were installed with each backend, or why those are not used."""
+    """Yield the kernels that are installed with each backend, or why they are not used."""
     for name, backend in kernel_caches().items():
         if not backend.tells_kernels:
-            continue  # it keeps whole programs, which cannot be made in advance
+            continue  # its cache holds whole programs, which cannot be compiled in advance
         installed = backend.cache_report().installed
         used = [part for part in installed if part.current]
         if used:
@@ -420,7 +421,7 @@ class Doctor(Result, frozen=True, kw_only=True, tag="gptrs.doctor/1"):
 def doctor(settings: Settings) -> None:
     """Check the installation: machine, versions, plugins, caches.
 
-    Start-up time and speed are measured, too. Exits with 4 when something is broken.
+    Start-up time and speed are measured, too. Exits with 4 if anything is broken.
     """
     checks: list[Check] = []
 
@@ -438,7 +439,7 @@ def doctor(settings: Settings) -> None:
     elif broken:
         print(f"\n{len(broken)} of {len(checks)} checks found something broken.")
     elif any(check.state == "note" for check in checks):
-        print("\nNothing is broken; a line with `!` says what could be better.")
+        print("\nNothing is broken; lines with `!` show what could be better.")
     else:
         print("\nEverything that gptrs needs is there.")
     if broken:

@@ -1,4 +1,4 @@
-"""`gptrs forward`: run a model once, on an image, tokens or tensors, and show what scores best."""
+"""`gptrs forward`: runs a model once on images, tokens or tensors, and shows the best scores."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def forward(
     imported: ImportOptions,
     top: Annotated[
         int,
-        option("--top", "How many classes or tokens are shown of each row.", metavar="N", min=1),
+        option("--top", "Classes or tokens to show per row.", metavar="N", min=1),
     ] = TOP,
     out: Annotated[
         Path | None,
         option(
             "--out",
-            "Write the tensor `logits` as .npy, .npz, .safetensors or .gptrsten.",
+            "Write the tensor `logits` to this file: .npy, .npz, .safetensors or .gptrsten.",
             metavar="FILE",
         ),
     ] = None,
@@ -48,9 +48,9 @@ def forward(
 ) -> None:
     """Run a model once and print the best classes or tokens.
 
-    Their probabilities stand beside them. Images are prepared as the files of the model say, and
-    batches keep the order of their inputs. A model in a file that an importer reads takes images,
-    token ids, or tensors by the names of its inputs.
+    Probabilities are shown, too. Images are preprocessed as the files of the model say; batches
+    keep the order of their inputs. Imported models take images, token ids, or tensors by input
+    name.
     """
     choice = inputs.choice()
     importer = importer_for(model, imported)
@@ -81,7 +81,7 @@ def _arrays(result: Forward) -> dict[str, np.ndarray]:
 
 
 def _print(done: SingleRun[Forward]) -> None:
-    """A table for each row, under the name of the file that it is from where there are several."""
+    """Print a table for each row; with several files, under the name of its file."""
     classes = not done.model.capabilities.isdisjoint(WITH_CLASSES)
     columns = ("probability", "class", "label") if classes else ("probability", "token", "text")
     for position, (origin, best) in enumerate(
@@ -95,13 +95,13 @@ def _print(done: SingleRun[Forward]) -> None:
 
 
 def _cells(score: Score, quotes: bool) -> Sequence[str]:
-    # The text of a token may be white space: quotes show it.
+    # The text of a token may be white space, which quotes make visible.
     shown = json.dumps(score.name, ensure_ascii=False) if quotes else score.name
     return _share(score.probability), str(score.index), shown
 
 
 def _share(probability: float) -> str:
-    """Return four decimals, or the power of ten where they would all be zeros."""
+    """Return four decimals, or scientific notation if they would all be zeros."""
     return f"{probability:.1e}" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 

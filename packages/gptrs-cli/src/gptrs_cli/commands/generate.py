@@ -1,4 +1,4 @@
-"""`gptrs generate`: stream the text that a model continues a prompt with."""
+"""`gptrs generate`: continues a prompt, and streams the text."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def generate(
 ) -> None:
     """Continue a prompt.
 
-    Text goes to standard output, figures to standard error. Options replace single fields of the
+    Text goes to standard output, figures to standard error. Each option replaces one field of the
     model's generation_config.json.
     """
     request = GenerateRequest(model, prompt, batch, given, output, form, choice.greedy, adapter)
     request.check(ctx, as_json=settings.json)
-    # Late: neither the help nor a usage error needs what runs models.
+    # Imported late: the help and usage errors need nothing that runs models.
     with printed_once(settings):
         exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)
     if exit_code:

@@ -1,4 +1,4 @@
-"""`gptrs inspect`: what a checkpoint holds, or what a program is and asks for."""
+"""`gptrs inspect`: shows the contents of a checkpoint or of a program."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def inspect(
     options: ProgramOptions,
     settings: Settings,
 ) -> None:
-    """Show what is in a checkpoint, or verify a program.
+    """Show the contents of a checkpoint, or verify a program.
 
-    A program is shown with what it asks for, and so is that of a model that an importer reads, with
-    inputs and outputs. Of a checkpoint, only the headers of its files are read and checked.
+    Programs, and those of imported models, are shown with their inputs, outputs and cost. Of a
+    checkpoint, only the headers of its files are read and checked.
     """
     options.check(as_json=settings.json)
     importer = importer_of(path)

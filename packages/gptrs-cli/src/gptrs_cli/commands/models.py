@@ -1,4 +1,4 @@
-"""`gptrs models`: the models on this disk, and those of the hub."""
+"""`gptrs models`: lists, fetches and removes the models on this disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.hub import HubModel, download
 from gptrs_runtime.sources.model_source import CONFIG
 
-# The cache of the Hugging Face hub on this disk, as its own library sees it.
+# The cache of the Hugging Face hub on this disk, through its own library.
 
 
 class CacheError(GptrsError):
@@ -46,7 +46,7 @@ class CacheError(GptrsError):
 class CachedRevision:
     """A commit of a model in the cache: the name that `--model` takes, its files and their bytes.
 
-    `model` is that of the whole repository.
+    `model` is the name of the whole repository.
     """
 
     name: str
@@ -69,16 +69,16 @@ def hub_library() -> ModuleType:
 
 
 def cached_revisions() -> list[CachedRevision]:
-    """Return every commit of every model in the cache, by name; none without a cache."""
+    """Return all commits of all models in the cache, by name; none if there is no cache."""
     repositories = _repositories()
     found = [each for repository in repositories for each in _revisions(repository)]
     return sorted(found, key=lambda each: each.name)
 
 
 def cached(model: HubModel) -> list[CachedRevision]:
-    """Return the commits of a model, of one revision where it names one.
+    """Return the commits of a model, or of the revision that it names.
 
-    ModelError where the cache has none.
+    Raises ModelError if the cache has none.
     """
     revisions = cached_revisions()
     wanted = model.revision
@@ -100,12 +100,12 @@ def cached(model: HubModel) -> list[CachedRevision]:
 
 
 def freed_bytes(revisions: Iterable[CachedRevision]) -> int:
-    """Return what removing these frees; files that other commits share stay."""
+    """Return the bytes that removing these frees; files shared with other commits stay."""
     return int(_strategy(revisions).expected_freed_size)
 
 
 def remove(revisions: Iterable[CachedRevision]) -> None:
-    """Remove commits from the cache; CacheError where a file of them stays."""
+    """Remove commits from the cache; CacheError if a file could not be removed."""
     revisions = list(revisions)
     try:
         _strategy(revisions).execute()
@@ -139,7 +139,7 @@ def _repositories() -> list[Any]:
 
 
 def _revisions(repository: Any) -> Iterator[CachedRevision]:
-    """Yield the commits; the newest state has the plain name, others one with `@`."""
+    """Yield the commits; the newest has the plain name, others one with `@`."""
     for revision in repository.revisions:
         refs = tuple(sorted(revision.refs))
         at = "main" if "main" in refs else (*refs, revision.commit_hash)[0]
@@ -154,18 +154,18 @@ def _revisions(repository: Any) -> Iterator[CachedRevision]:
         )
 
 
-# Models on this disk: what they are, and whether they run here.
+# Models on this disk: their kinds, and whether they run here.
 
 
 _DEEPEST = 3
-"""Folders below a given one that are searched."""
+"""Depth of the search below a given folder."""
 
 
 Source = Literal["bundled", "hub", "folder"]
 
 
 class DiskModel(Struct, frozen=True, rename={"nbytes": "bytes"}):
-    """A model on this disk: the name that `--model` takes, and where it lies.
+    """A model on this disk: the name that `--model` takes, and its path.
 
     `source` is `bundled`, `hub` or `folder`; `problem` says why it does not run, None if it does.
     `architecture` is the class of transformers that config.json names: its head.
@@ -183,7 +183,7 @@ class DiskModel(Struct, frozen=True, rename={"nbytes": "bytes"}):
 def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
     """Yield the bundled models, those in the cache of the hub, and those in `folders`.
 
-    ModelError for a folder that is none.
+    Raises ModelError if one of them is not a folder.
     """
     for record in manager().records(DemoModelPlugin):
         try:
@@ -205,7 +205,7 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
 
 
 def _models_in(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the model folders and files in `folder`, itself or below, without hidden folders."""
+    """Yield the model folders and files at or below `folder`, except in hidden folders."""
     if (folder / CONFIG).is_file():
         yield folder
         return
@@ -239,7 +239,7 @@ def _size(path: Path) -> int:
     for file in files:
         try:
             total += file.stat().st_size
-        except OSError:  # a link into nowhere
+        except OSError:  # a dangling link
             continue
     return total
 
@@ -277,7 +277,7 @@ class ModelsPath(Result, frozen=True, kw_only=True, tag="gptrs.models.path/1"):
 
 
 class ModelsRemove(Result, frozen=True, kw_only=True, tag="gptrs.models.remove/1", rename=_BYTES):
-    """`gptrs models remove`: the commits that went, and the bytes that are free now."""
+    """`gptrs models remove`: the removed commits, and the bytes that this freed."""
 
     model: str
     revisions: list[str]
@@ -312,7 +312,7 @@ def list_models(
 def pull(*, model: _HubArgument, settings: Settings) -> None:
     """Fetch a model of the hub into its cache.
 
-    What is there already is not fetched again.
+    Files that are there already are not fetched again.
     """
     path = download(_hub_model(model))
     size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
@@ -332,7 +332,7 @@ def path(
     ],
     settings: Settings,
 ) -> None:
-    """Print where a model lies on this disk; nothing is fetched."""
+    """Print the path of a model on this disk; nothing is fetched."""
     found = str(_path(model))
     if settings.json:
         print_result(ModelsPath(model=model, path=found))
@@ -350,7 +350,7 @@ def remove_model(
 ) -> None:
     """Remove a model from the cache of the hub.
 
-    All its revisions go, or the one that is named.
+    Removes all its revisions, or the one that is named.
     """
     revisions = cached(_hub_model(model))
     size = freed_bytes(revisions)
@@ -366,7 +366,7 @@ def remove_model(
 
 
 def _confirmed(what: str, *, as_json: bool) -> bool:
-    """Ask on a terminal; UsageError where nobody can answer."""
+    """Ask on a terminal; UsageError if nobody can answer."""
     if as_json or not is_terminal(sys.stdin):
         raise UsageError(f"removing {what} needs a yes", hint="add --yes")
     sys.stderr.write(printable(f"remove {what}? [y/N] "))
@@ -379,13 +379,13 @@ def _hub_model(name: str) -> HubModel:
     if model is None:
         raise UsageError(
             f"{quoted(name)} is no name on the Hugging Face hub",
-            hint="it is ORG/NAME, perhaps with @REVISION; files of your own are yours to remove",
+            hint="names are ORG/NAME or ORG/NAME@REVISION; remove files of your own yourself",
         )
     return model
 
 
 def _path(name: str) -> Path:
-    """Return where a model lies; ModelError where it is not on this disk."""
+    """Return the path of a model; ModelError if it is not on this disk."""
     found = Path(model_path(name))
     wanted = HubModel.parse(name)
     if found.exists() or wanted is None:

@@ -1,4 +1,4 @@
-"""`gptrs plugins`: for those who write them."""
+"""`gptrs plugins`: commands for the authors of plugins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BOUND = re.compile(r"<|==|~=")
 
 
 def check_metadata(record: PluginRecord) -> Check:
-    """Return what the distribution says of itself, and what it should say besides."""
+    """Return the metadata of the distribution, and what is missing from it."""
     name = record.distribution or ""
     metadata = importlib.metadata.metadata(name)
     detail = f"{name} {record.version}, `{record.entry_point}`"
@@ -63,7 +63,7 @@ def check_metadata(record: PluginRecord) -> Check:
 
 
 def _about_core(requirements: list[str]) -> list[str]:
-    """Return what is wrong with the requirement of gptrs-core."""
+    """Return the faults of the requirement of gptrs-core."""
     ours = [text for text in requirements if _CORE.match(text)]
     if not ours:
         return ["it does not require `gptrs-core`"]
@@ -72,7 +72,7 @@ def _about_core(requirements: list[str]) -> list[str]:
     return []
 
 
-# A plugin checked from its metadata to the kit, in a child process that it cannot leave.
+# Checks of a plugin, from its metadata to the conformance kit, in a child process.
 #
 # A step that hangs, exits or crashes is a finding that names the step.
 
@@ -82,9 +82,9 @@ _MIB = 1 << 20
 
 
 def plugins_called(plugins: PluginManager, name: str) -> list[PluginRecord]:
-    """Return the plugins that `name` stands for; PluginError if there is none.
+    """Return the plugins that `name` refers to; PluginError if there is none.
 
-    That is NAME, KIND:NAME, DISTRIBUTION:NAME or a distribution, for all of its plugins.
+    `name` is NAME, KIND:NAME, DISTRIBUTION:NAME, or a distribution for all its plugins.
     """
     records = [r for r in plugins.installed() if r.kind != DISTRIBUTION]
     found = [r for r in records if name in _names(r)]
@@ -105,7 +105,7 @@ def check_plugin(
     conformance: bool,
     progress: Callable[[str], None],
 ) -> Iterator[Check]:
-    """Yield what each step finds, up to the first that breaks; `progress` gets what is tried."""
+    """Yield the findings of each step until one breaks; `progress` is called with each step."""
     if record.state not in (PluginState.AVAILABLE, PluginState.LOADED, PluginState.DUPLICATE):
         yield Check("state", "broken", f"it is {record.state}: {record.reason}", record.hint)
         return
@@ -183,11 +183,12 @@ def _conformance(
         shown = "; ".join(answer["failures"])
         return Check("conformance", "broken", f"{detail}: {shown}", hint, answer)
     if not answer["passed"]:
-        hint = "it refuses every op, and so can run no program"
+        hint = "it refuses every op, so it can run no program"
         return Check("conformance", "broken", detail, hint, answer)
     if answer["refused"]:
         hint = (
-            f"what it runs is right; `gptrs list ops --backend {record.name}` shows what it refuses"
+            f"all its results are right; `gptrs list ops --backend {record.name}` shows what it "
+            f"refuses"
         )
         return Check("conformance", "note", detail, hint, answer)
     return Check("conformance", "ok", detail, data=answer)
@@ -220,11 +221,11 @@ def _names(record: PluginRecord) -> Collection[str]:
     return names_of(record.kind, record.name, record.distribution or "")
 
 
-app = Application("Check a plugin as its author would.", add_completion=False)
+app = Application("Check a plugin that you write.", add_completion=False)
 
 
 class CheckedPlugin(Struct, frozen=True, kw_only=True):
-    """A plugin, and what was tried with it."""
+    """A plugin, and the checks that were run."""
 
     name: str
     kind: str
@@ -243,7 +244,7 @@ class PluginsCheck(Result, frozen=True, kw_only=True, tag="gptrs.plugins.check/1
 
 @app.callback()
 def _group() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Make `check` a command of a group, although it is the only one."""
+    """Make `check` a command of a group, which typer does not do for an only command."""
 
 
 @app.command("check")
@@ -258,20 +259,20 @@ def check(
     ],
     seconds: Annotated[
         float,
-        typer.Option("--seconds", metavar="S", min=0.1, help="Let a step take so long."),
+        typer.Option("--seconds", metavar="S", min=0.1, help="Time limit of a step."),
     ] = SECONDS,
     conformance: Annotated[
         bool,
         typer.Option(
-            "--conformance/--no-conformance", help="Run a case of each op and type on a backend."
+            "--conformance/--no-conformance", help="Run one case of each op and type on a backend."
         ),
     ] = True,
     settings: Settings,
 ) -> None:
-    """Check a plugin: metadata, import and its weight, API version, start, conformance.
+    """Check a plugin: metadata, import and its cost, API version, start, conformance.
 
-    It is used in a process of its own, so that one that hangs or exits is a finding. Exits with 4
-    when something is broken.
+    The plugin runs in a separate process, so that a hang or an exit is a finding, too. Exits with 4
+    if something is broken.
     """
     found = {
         record: _checked(record, settings, seconds, conformance)

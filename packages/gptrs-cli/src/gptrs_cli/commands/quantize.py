@@ -1,4 +1,4 @@
-"""`gptrs quantize`: write a model with quantized weights, and say how far they are from the old."""
+"""`gptrs quantize`: writes a model with quantized weights, and reports their error."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gptrs_runtime.quantize import quantize as quantize_model
 from gptrs_runtime.results import Quantize
 
 _STEP = 2**16
-"""Bytes that a step of the progress bar stands for: terminals show no more."""
+"""Bytes per step of the progress bar; terminals show no finer ones."""
 _SHOWN = 5
-"""Tensors that are shown without `--json`: those with the largest errors."""
+"""Tensors shown without `--json`: the ones with the largest errors."""
 
 
 class TypeName(StrEnum):
@@ -55,7 +55,7 @@ class RoundingName(StrEnum):
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """The type, its groups, what stays, and what may be replaced."""
+    """The type of the weights, their groups, the tensors to keep, and what may be replaced."""
 
     type: Annotated[
         TypeName,
@@ -79,7 +79,7 @@ class QuantizeOptions:
             "--group",
             metavar="N",
             min=0,
-            help="Weights that share a scale; 0: those of a row.  [default: 32]",
+            help="Weights that share a scale; 0: a whole row.  [default: 32]",
         ),
     ] = None
     keep: Annotated[
@@ -117,11 +117,11 @@ def quantize(
     options: QuantizeOptions,
     settings: Settings,
 ) -> None:
-    """Write a model with quantized weights, whole or not at all.
+    """Write a model with quantized weights.
 
-    Those of linear layers are quantized; norms and biases stay as they are. So do heads and tables
-    of tokens in a folder, one of compressed-tensors, which transformers reads, too; in a GGUF file
-    they get 8 bits.
+    DST appears once it is complete. Linear layers are quantized; norms and biases are not. A folder
+    (compressed-tensors, which transformers reads, too) also keeps heads and token embeddings; a
+    GGUF file stores them in 8 bits.
     """
     started = time.perf_counter()
     found = _quantized(source, destination, options)
@@ -157,7 +157,7 @@ def _show_largest_errors(found: Quantized) -> None:
 
 
 def _counts(found: Quantized) -> str:
-    """Return how many tensors were quantized, and how many were not."""
+    """Return the numbers of tensors that were quantized, and that were not."""
     kept = len(found.kept)
     if not found.quantized:
         return f"{kept} tensors, none quantized"
@@ -166,7 +166,7 @@ def _counts(found: Quantized) -> str:
 
 
 def _of_products(found: Quantized) -> str:
-    """Return how far products are from those of the model as it was, when the copy runs."""
+    """Return the error of products when the copy runs, relative to the original model."""
     said = f"products will be {found.product_rms:.3%} off on average, for normal inputs"
     if found.precision == "int8":
         said += ", which are rounded to 8 bits, too; `--precision f32` does not round them"

@@ -1,4 +1,4 @@
-"""`gptrs run`: run a program on inputs from files, or on made-up ones."""
+"""`gptrs run`: runs a program on inputs from files, or on random ones."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from gptrs_runtime.programs import (
 )
 from gptrs_runtime.results import Profile
 
-# `gptrs run` of a model in a file that an importer reads: its inputs.
+# Inputs of imported models.
 
 
 def inputs_of(
     model: ImportedModel, files: InputFiles, sizes: Mapping[str, int], seed: int | None
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of a model: from files, or, with a seed, made up.
+    """Return the inputs of a model: from files, or, with a seed, random ones.
 
-    UsageError for one that is unknown, missing, or of free sizes that nobody says.
+    Raises UsageError for an input that is unknown, missing, or of a free size that was not given.
     """
     unknown = [name for name in files.types() if name not in model.inputs]
     if unknown:
@@ -78,7 +78,7 @@ def _listed(model: ImportedModel) -> str:
 
 @dataclass(frozen=True)
 class ProgramInputs:
-    """The inputs of a program, from files or made up, and the sizes of its symbolic dims."""
+    """The inputs of a program, from files or random, and the sizes of its symbolic dims."""
 
     inputs: Annotated[
         list[Path],
@@ -93,7 +93,7 @@ class ProgramInputs:
         int | None,
         option(
             "--random-seed",
-            "Make up the inputs that no file has, the same for the same N.",
+            "Draw the inputs that no file has at random, with this seed.",
             metavar="N",
         ),
     ] = None
@@ -101,8 +101,8 @@ class ProgramInputs:
         list[str],
         option(
             "--symbol",
-            "The size of the dim `?N`, or of that name, which inputs from files give as well;"
-            " can be repeated.",
+            "The size of a symbolic dim, by `?N` or its name; inputs from files set it, too. Can "
+            "be repeated.",
             metavar="N=SIZE",
         ),
     ] = field(default_factory=list[str])
@@ -123,7 +123,7 @@ def run(
         Path | None,
         option(
             "--out",
-            "Write the results, result0 and so on; the suffix says in which of these formats.",
+            "Write the results (result0, result1, ...); the suffix selects the format.",
             metavar="FILE",
         ),
     ] = None,
@@ -131,12 +131,12 @@ def run(
 ) -> None:
     """Run a program, or an imported model, and print its results.
 
-    Parameters without a name are called arg0, arg1 and so on, by their position.
+    Parameters without a name are called arg0, arg1 and so on by position.
     """
     importer = importer_of(program)
     sizes = {} if importer else parse_sizes(inputs.symbols)
     if settings.overrides and importer is None:
-        note("a program is made of ops: what overrides functionals changes nothing in it")
+        note("a program is made of ops, which overrides of functionals do not change")
     with observed(settings) as profile:
         if out is not None:
             require_writable(out)

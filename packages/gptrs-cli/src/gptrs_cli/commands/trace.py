@@ -1,4 +1,4 @@
-"""`gptrs trace`: run a model once, show what it computes, compare it with another run."""
+"""`gptrs trace`: runs a model once, shows its hidden states, and compares them with another run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.model_inputs import Batch
 from gptrs_runtime.results import Profile, RunTimings
 
-# The options of `gptrs trace`: what is read, and what it is compared with.
+# The options of `gptrs trace`: the values to read, and the comparison.
 
 
 TORCH = "torch"
@@ -54,25 +54,25 @@ class ReadOptions:
     """The values to read."""
 
     names: Annotated[
-        bool, option("--modules", "Print the names of all modules, and run nothing.")
+        bool, option("--modules", "Print the names of all modules without running the model.")
     ] = False
     modules: Annotated[
         list[str],
         option(
             "--module",
-            "Read the inputs and outputs of these modules, too; `h.*.mlp` is a pattern. Can be"
-            " repeated.",
+            "Also read the inputs and outputs of these modules; `h.*.mlp` is a pattern. Can be "
+            "repeated.",
             metavar="NAME",
         ),
     ] = field(default_factory=list[str])
     attention: Annotated[
-        bool, option("--attention", "Read the weights of attention, [B, H, T, T] a layer, too.")
+        bool, option("--attention", "Also read the attention weights, [B, H, T, T] per layer.")
     ] = False
     lens: Annotated[
         int | None,
         option(
             "--logit-lens",
-            "Print the N likeliest next tokens by each hidden state.",
+            "Print the N likeliest next tokens of each hidden state (logit lens).",
             metavar="N",
             min=1,
         ),
@@ -80,7 +80,7 @@ class ReadOptions:
 
     @property
     def request(self) -> TraceRequest:
-        """The same for the runtime."""
+        """Return the options as the runtime takes them."""
         return TraceRequest(tuple(self.modules), self.attention)
 
 
@@ -101,17 +101,17 @@ class AgainstOptions:
         float,
         option(
             "--tolerance",
-            "Largest error that is right, as a share of the range of the numbers.",
+            "Tolerated error, relative to the range of the values.",
             metavar="X",
             min=0,
         ),
     ] = 1e-4
     stop: Annotated[
         bool,
-        option("--stop-on-first-mismatch", "Report up to the first value that differs."),
+        option("--stop-on-first-mismatch", "Stop the report at the first value that differs."),
     ] = False
     svg: Annotated[
-        Path | None, option("--svg", "Draw the errors by depth in an SVG file.", metavar="FILE")
+        Path | None, option("--svg", "Plot the errors by depth in an SVG file.", metavar="FILE")
     ] = None
 
     def check(self) -> None:
@@ -123,18 +123,18 @@ class AgainstOptions:
             )
 
 
-# The values that a trace is compared with: of a file, or of the model in transformers.
+# The reference of a trace: a file, or the model in transformers.
 
 
 Values = Mapping[str, np.ndarray]
 ReferenceValues = Callable[[LoadedModel, np.ndarray, Values], Values]
-"""Takes the model, its inputs and our values; returns those that there are of the same names."""
+"""Called with the model, its inputs and our values; returns the reference values by name."""
 
 
 def reference_values(against: str) -> ReferenceValues:
-    """Return a reader of the values of the reference, which was checked to be there.
+    """Return a reader of the reference values, after checking that there are any.
 
-    Errors as those of an archive; MissingLibraryError for `torch` without it.
+    Raises the errors of reading an archive; MissingLibraryError for `torch` if it is not installed.
     """
     if against == TORCH:
         make = torch_reference("gptrs trace --against torch")
@@ -168,12 +168,12 @@ def reference_values(against: str) -> ReferenceValues:
 _SUMMARY = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
 _COMPARISON = ("state", "largest error", "mean error", "", "type")
 _SHOWN = 4
-"""Tokens of a state in a table."""
+"""Tokens per state in the table."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The values of a run by name, and what was made of them."""
+    """The values of a run by name, and the results made from them."""
 
     values: Mapping[str, np.ndarray]
     seconds: float
@@ -186,7 +186,7 @@ class Traced:
 
 
 def print_traced(traced: Traced) -> None:
-    """Print tables: the comparison if there is one, else the statistics; then the logit lens."""
+    """Print the comparison, or else the statistics, and then the logit lens."""
     if traced.comparison is None:
         print_table(_SUMMARY, [_cells(summary) for summary in traced.summaries()])
     else:
@@ -240,7 +240,7 @@ def _cells(summary: StateSummary) -> list[str]:
 
 
 def told_comparison(comparison: TraceComparison) -> ComparedTrace:
-    """Return a comparison as results tell it."""
+    """Return a comparison in the form of results."""
     first = comparison.first_mismatch
     return ComparedTrace(
         tolerance=comparison.tolerance,
@@ -271,7 +271,7 @@ def trace(
         Path | None,
         option(
             "--out",
-            "Write each value under its name as .safetensors, .npz or .gptrsten.",
+            "Write the values by name to this file: .safetensors, .npz or .gptrsten.",
             metavar="FILE",
         ),
     ] = None,
@@ -279,8 +279,8 @@ def trace(
 ) -> None:
     """Run a model once and print statistics of its hidden states.
 
-    They come in the order of computation. The names are those of transformers' `hidden_states`:
-    embeddings, layer.0, layer.1, and so on. Modules are read under their own names.
+    They are in the order of computation. Their names follow the `hidden_states` of transformers:
+    embeddings, layer.0, layer.1, and so on. Modules keep their own names.
     """
     comparison.check()
     if read.names:

@@ -1,4 +1,4 @@
-"""`gptrs validate`: run a model beside torch and transformers, and say how far they are apart."""
+"""`gptrs validate`: compares a model with torch and transformers, or with another model."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from gptrs_runtime.model_inputs import batch_of
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """The parts to compare, and the tolerance."""
+    """The values to compare, and the tolerance."""
 
     count: Annotated[
-        int, typer.Option("--inputs", metavar="N", min=1, help="Make up N inputs if none is given.")
+        int,
+        typer.Option("--inputs", metavar="N", min=1, help="Draw N random inputs if none is given."),
     ] = 2
     max_tokens: Annotated[
         int,
@@ -46,18 +47,18 @@ class CheckOptions:
             "--max-tokens",
             metavar="N",
             min=0,
-            help="Let language models go on greedily for N tokens.",
+            help="Also compare N greedy tokens of language models.",
         ),
     ] = 32
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="Compare the hidden states, too.")
+        bool, typer.Option("--per-layer", help="Also compare the hidden states.")
     ] = False
     tolerance: Annotated[
         float,
         typer.Option(
             "--tolerance",
             metavar="X",
-            help="Largest error that is right, as a share of the range of the numbers.",
+            help="Tolerated error, relative to the range of the values.",
         ),
     ] = 1e-4
 
@@ -74,10 +75,10 @@ def validate(
 ) -> None:
     """Compare a model with transformers, or with another model.
 
-    Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
-    torch and transformers. `--against` needs neither: it says how far a model is from another one,
-    such as a quantized one from what it was. Of a model that an importer reads, it is a file of
-    outputs, another model, or a backend.
+    Both load the same folder. Exits with 1 if they differ by more than the tolerance. This needs
+    torch and transformers. With `--against`, which needs neither, it reports how far a model is
+    from another one, such as a quantized model from its original. For imported models, `--against`
+    takes a file of outputs, another model, or a backend.
     """
     importer = importer_for(model, imported)
     if model is not None and importer is not None:
@@ -125,7 +126,7 @@ def _validate_import(
         against=other.against
     ):
         raise UsageError(
-            "of a model that an importer reads the outputs are compared, nothing else",
+            "only the outputs of an imported model can be compared",
             hint="leave all but --against, --input, --tokens, --seed and --tolerance out",
         )
     tolerance = ValidationOptions(checks.tolerance).tolerance
@@ -146,7 +147,7 @@ def _compare(
 ) -> None:
     if inputs != InputOptions():
         raise UsageError(
-            "inputs of one run do not tell how far two models are apart", hint="use `--text FILE`"
+            "the inputs of one run are too few to compare two models", hint="use `--text FILE`"
         )
     with observed(settings) as profile:
         outcome = compare(model, other, settings)

@@ -1,4 +1,4 @@
-"""The commands of the table of tasks, by name: `verbs.classify` makes that of `classify`."""
+"""The commands of the table of tasks by name: `verbs.classify` is the command `classify`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gptrs_runtime.loaded_model import LoadedModel
     from gptrs_runtime.speech import timestamps
     from gptrs_runtime.tokenization import tokenizer
-else:  # each command needs a few of them
+else:  # imported late: each command needs a few of them
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
     loading = lazy_module("gptrs_cli.loading")
     text_progress = lazy_module("gptrs_cli.text_progress")
@@ -42,11 +42,11 @@ else:  # each command needs a few of them
     tokenizer = lazy_module("gptrs_runtime.tokenization.tokenizer")
 
 _OTHER_HEAD: Final = re.compile("[A-Za-z0-9_]{1,80}For[A-Z][A-Za-z0-9]{1,80}")
-"""How transformers names a model with a head, such as `BertForMaskedLM`."""
+"""The names of classes of transformers that have a head, such as `BertForMaskedLM`."""
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the function of the command of a verb."""
+    """Return the command of a verb."""
     if name not in VERBS:
         raise AttributeError(name)
     return verb_command(VERBS[name], _BODIES.get(name, _read_texts))
@@ -97,7 +97,7 @@ def _require_text_embedder(model: LoadedModel) -> None:
 
 
 def _note_head(model: LoadedModel) -> None:
-    """Say that what stands upon the body is left out, if config.json names such a model."""
+    """Note that the head is left out, if config.json names a model with one."""
     names = model.config.get("architectures")
     if not (isinstance(names, list) and names):
         return
@@ -185,4 +185,4 @@ _BODIES: Final[dict[str, Callable[[VerbRun], None]]] = {
     "tokenize": _tokenize,
     "transcribe": _transcribe,
 }
-"""Tasks that are no table of texts."""
+"""Tasks with results other than a table of texts."""

@@ -1,4 +1,4 @@
-"""`gptrs generate --prompts`: many prompts, many at a time, one line of JSON for each."""
+"""`gptrs generate --prompts`: runs many prompts at once, and writes a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from gptrs_runtime.results import GenerateLine
 class ResultLines:
     """A writer of one record a line; use it as a context manager.
 
-    Each line is written at once, unbuffered; all are on the disk when the scope ends. A file at
-    `path` is appended to; `done` holds the ids that it has already. A torn last line, which a
-    killed run leaves, is removed. The file is locked against a second run. OutputFileError for a
-    file that cannot be written, is locked, or has lines other than results of `model`.
+    Lines are written unbuffered, and synced to the disk when the scope ends. An existing file at
+    `path` is continued: `done` has the ids it holds already, and a torn last line, left by a killed
+    run, is removed. The file is locked against a second run. Raises OutputFileError if it cannot be
+    written, is locked, or has lines other than results of `model`.
     """
 
     def __init__(self, path: Path | None, model: str) -> None:
@@ -87,7 +87,7 @@ class ResultLines:
                 self._close()
 
     def write(self, result: GenerateLine) -> None:
-        """Append a result as a line; OutputFileError if the file takes no more."""
+        """Append a result as a line; OutputFileError if it cannot be written."""
         line = as_line(result)
         if self._file is None:
             sys.stdout.write(line)
@@ -99,7 +99,7 @@ class ResultLines:
             raise self._unwritable(error) from error
 
     def _resumed(self, file: BinaryIO) -> frozenset[Id]:
-        """Return the ids of the whole lines, and truncate the file after the last of them."""
+        """Return the ids of the complete lines, and truncate the file after the last one."""
         ids: set[Id] = set()
         end, torn = 0, False
         with os.fdopen(os.dup(file.fileno()), "rb") as reader:
@@ -125,7 +125,7 @@ class ResultLines:
             if torn:
                 return None
             raise OutputFileError(
-                f"{error.message}: the file holds other things than results",
+                f"{error.message}: the file has lines that are not results",
                 hint="name another file with --out",
             ) from error
 
@@ -167,17 +167,17 @@ def _opened(path: Path, shown: str) -> BinaryIO:
     return file
 
 
-# Prompts of a file become checked tasks, and those that cannot be run become warnings.
+# Prompts of a file become checked tasks; prompts that cannot be run become warnings.
 
 
 class BadLines:
-    """Told of lines that cannot be run: raises their errors, or warns and counts them."""
+    """Handles lines that cannot be run: raises their errors, or warns and counts them."""
 
     def __init__(self, skips: bool) -> None:
         self.skips = skips
         self.skipped = 0
         self.refused = 0
-        """How many of the skipped lines were read as prompts, and refused then."""
+        """The number of skipped lines that were well-formed prompts, but refused by the model."""
 
     def __call__(self, error: GptrsError) -> None:
         """Raise the error, or print it as a warning."""
@@ -187,12 +187,12 @@ class BadLines:
         complain("warning", f"left out: {error.message}")
 
     def refuse(self, error: GptrsError) -> None:
-        """Take a line that is a prompt, but not one for this model."""
+        """Handle a well-formed prompt that this model refuses."""
         self(error)
         self.refused += 1
 
     def summary(self) -> str:
-        """Return how many were left out, as the end of a sentence; empty for none."""
+        """Return the number of skipped lines as the end of a sentence; empty for none."""
         return f", {self.skipped} bad ones were left out" if self.skipped else ""
 
 
@@ -203,9 +203,9 @@ def runnable_tasks(
     lines: Sequence[PromptLine],
     bad: BadLines,
 ) -> tuple[list[PromptLine], list[Task]]:
-    """Return the lines that are run, and a task for each; `bad` is told of the others.
+    """Return the lines to run with their tasks; the other lines go to `bad`.
 
-    Without `bad.skips` prompts are checked by what runs them.
+    Unless `bad.skips`, prompts are checked when they run.
     """
     kept, tasks = _tasks(request, model, lines, bad)
     if not bad.skips:
@@ -255,7 +255,7 @@ def _tasks(
 def _rendered(
     model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, Conversation], bad: BadLines
 ) -> dict[int, Sequence[int]]:
-    """Return the tokens of conversations by their numbers, without those that are refused."""
+    """Return the tokens of conversations by index, except refused ones."""
     if not said:
         return {}
     if "image_lm" in model.capabilities or any(has_images(each.messages) for each in said.values()):
@@ -292,8 +292,8 @@ def _with_images(
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:
     """Generate for each prompt of the file that has no result yet; return the exit code.
 
-    The prompts of a part are checked before anything is generated for it, and of the first part
-    before the model is loaded.
+    The prompts of a part are checked before any of them runs; those of the first part before the
+    model is loaded.
     """
     bad = BadLines(request.batch.skip_bad)
     parts = prompt_parts(path, bad)
@@ -314,7 +314,7 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
 
 
 class _Run:
-    """The generation of all parts, and how far it has come."""
+    """The generation of all parts, and its progress."""
 
     def __init__(
         self,
@@ -332,9 +332,10 @@ class _Run:
         self._started = time.monotonic()
 
     def write(self, lines: Sequence[PromptLine], step: StepProgress) -> None:
-        """Write the result of each line, in their order; those before it are waited for.
+        """Write the results in the order of the lines; a result waits for those before it.
 
-        After an interrupt or an error those that are done are written, whichever is missing.
+        After an interrupt or an error, all finished results are written, even if earlier ones are
+        missing.
         """
         todo = [line for line in lines if line.id not in self._results.done]
         self._read += len(lines)
@@ -375,7 +376,7 @@ class _Run:
         self._unfinished += result.error is not None
 
     def said(self, interrupted: bool) -> int:
-        """Say how many prompts are done of those that were read; return the exit code."""
+        """Report how many of the prompts are done; return the exit code."""
         done = self._known + self._done
         before = f", {self._known} of them before" if self._known else ""
         if interrupted:

@@ -1,4 +1,4 @@
-"""The options of generations: those of a request of `gptrs generate`, else those of its model."""
+"""The options of generations: from a request of `gptrs generate`, with the model's defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs_runtime.option_fields import option_fields
 def generation_options(
     request: GenerateRequest, model: LoadedModel, settings: Settings
 ) -> GenerationOptions:
-    """Return the options of generations, with the sampling that suits `model`, and its draft."""
+    """Return the options of generations, with the default sampling of `model`, and its draft."""
     given = dict(request.given)
     drawn = {name: given.pop(name) for name in option_fields(Sampling) if name in given}
     sampling = _sampling(drawn, request, model.generation_config)
@@ -40,7 +40,7 @@ def generation_options(
 
 
 def require_alike(sampling: Sampling, *, guesses: bool) -> None:
-    """Raise UsageError for options that several processes would each follow in their own way."""
+    """Raise UsageError for options whose effect would differ between cooperating processes."""
     if guesses:
         raise UsageError(
             "guesses follow from measured times, which several processes do not share",
@@ -53,7 +53,7 @@ def require_alike(sampling: Sampling, *, guesses: bool) -> None:
 
 
 def _form(options: FormOptions) -> tuple[Form, str] | None:
-    """Return the form that texts must have, and its text, read from a file where one is named.
+    """Return the form of texts and its source, which may be read from a file.
 
     UsageError for a file that cannot be read.
     """

@@ -20,21 +20,21 @@ from gptrs_runtime.generation.options import all_options
 _SHOWN = "What is shown"
 
 GenerationFields = Annotated[dict[str, Any], OptionsOf(all_options())]
-"""The given options of a generation, by the names of their fields; of `draft` a path."""
+"""The given options of a generation by field; `draft` is a path."""
 AnswerFields = Annotated[dict[str, Any], OptionsOf(all_options(), without=_SHOWN)]
-"""The same without those for what is shown of a text."""
+"""The same, without options that only concern what is shown."""
 CacheDtypeOption = Annotated[str | None, option_of(all_options()["cache_dtype"])]
 
 TemplateVariables = Annotated[
     list[str],
-    option("--template-var", "Tell the chat template this.", metavar="NAME=VALUE"),
+    option("--template-var", "Pass a variable to the chat template.", metavar="NAME=VALUE"),
 ]
 
 
 def template_variables(given: Sequence[str]) -> dict[str, object]:
-    """Return the variables in texts NAME=VALUE: a VALUE of JSON is that, any other one is text.
+    """Parse template variables NAME=VALUE; a VALUE that is no JSON is a string.
 
-    UsageError for what is no NAME=VALUE, or names one twice.
+    Raises UsageError for another form, or a name that is given twice.
     """
     found: dict[str, object] = {}
     for text in given:
@@ -69,19 +69,19 @@ class PromptOptions:
         str | None,
         typer.Argument(
             metavar="PROMPT",
-            help="The text to continue; without it, what is piped in.",
+            help="The text to continue; by default, standard input if it is piped.",
             show_default=False,
         ),
     ] = None
     prompt: Annotated[str | None, option("--prompt", "The same.", metavar="TEXT")] = None
     prompt_ids: Annotated[
-        str | None, option("--prompt-ids", "The tokens to continue.", metavar="1,2,3")
+        str | None, option("--prompt-ids", "Token ids to continue.", metavar="1,2,3")
     ] = None
     prompt_file: Annotated[
         str | None,
         option(
             "--prompt-file",
-            "Continue a UTF-8 file; `-`: standard input.",
+            "A UTF-8 file to continue; `-`: standard input.",
             metavar="FILE",
         ),
     ] = None
@@ -89,7 +89,7 @@ class PromptOptions:
         bool,
         option(
             "--chat",
-            "Send the prompt as a message of a chat.",
+            "Send the prompt as a chat message.",
         ),
     ] = False
     system: Annotated[
@@ -124,8 +124,8 @@ class BatchOptions:
         Path | None,
         option(
             "--prompts",
-            "Many prompts, each an object on a line: `prompt`, `prompt_ids` or `messages`, perhaps"
-            " `id` and `max_tokens`; each result is a line. `-` is standard input.",
+            "A file of prompts as JSON lines with `prompt`, `prompt_ids` or `messages`, and "
+            "optionally `id` and `max_tokens`; each result is a line. `-` is standard input.",
             metavar="FILE.jsonl",
         ),
     ] = None
@@ -133,26 +133,27 @@ class BatchOptions:
         Path | None,
         option(
             "--out",
-            "With --prompts: append the results to a file; skip prompts whose results it has.",
+            "With --prompts: append the results to this file, and skip prompts that have one in "
+            "it.",
             metavar="FILE.jsonl",
         ),
     ] = None
     batch_size: Annotated[
         int | None,
-        option("--batch-size", "With --prompts: how many at once.  [default: 32]", metavar="N"),
+        option("--batch-size", "With --prompts: concurrent texts.  [default: 32]", metavar="N"),
     ] = None
     skip_bad: Annotated[
         bool,
         option(
             "--skip-bad",
-            "With --prompts: warn of lines that cannot be run and go on; exit code 1 at the end.",
+            "With --prompts: skip lines that cannot be run with a warning; exits with 1.",
         ),
     ] = False
 
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """The choice of each token, besides the options of a generation."""
+    """How tokens are chosen, besides the options of a generation."""
 
     title: ClassVar[str] = "How tokens are chosen"
 
@@ -161,21 +162,27 @@ class ChoiceOptions:
 
 @dataclass(frozen=True)
 class FormOptions:
-    """The form that texts have, one at most."""
+    """The form of texts; at most one."""
 
     title: ClassVar[str] = "The form of a text"
     further: ClassVar[bool] = True
 
     json_schema: Annotated[
         str | None,
-        option("--json-schema", "Write JSON of the schema in a file.", metavar="FILE.json"),
+        option(
+            "--json-schema",
+            "Generate JSON that matches the JSON schema in this file.",
+            metavar="FILE.json",
+        ),
     ] = None
     grammar: Annotated[
         str | None,
-        option("--grammar", "Write a text of the Lark grammar in a file.", metavar="FILE"),
+        option(
+            "--grammar", "Generate text that matches the Lark grammar in this file.", metavar="FILE"
+        ),
     ] = None
     regex: Annotated[
-        str | None, option("--regex", "Write a text that the regex matches as a whole.")
+        str | None, option("--regex", "Generate text that matches this regex as a whole.")
     ] = None
 
     @property
@@ -191,7 +198,7 @@ class FormOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The number of texts, and what is shown of them."""
+    """The number of texts, and how they are shown."""
 
     title: ClassVar[str] = _SHOWN
 

@@ -1,4 +1,4 @@
-"""Generated text on standard output while it arrives, and its figures afterwards."""
+"""Streamed text on standard output, and the figures after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import GeneratedText, Guesses
 
 _FEWEST_FOR_RATE = 32
-"""Prompt tokens; reading fewer takes as long as one token, and compiling them longer."""
+"""Least prompt tokens whose speed is shown: fewer take as long as one."""
 _PRECISIONS = {
     "f32": "",
     "bf16": " in bf16 (`--precision f32` does not round products)",
@@ -40,7 +40,7 @@ class Page:
         self._thinks = False
 
     def write(self, text: str, *, dim: bool = False) -> None:
-        """Show more text; `dim` applies where the output has colors."""
+        """Write more text; `dim` has an effect if the output has colors."""
         if text:
             with span("write text"):
                 shown = printable(text) if self.is_terminal else text
@@ -50,7 +50,7 @@ class Page:
             self._last = text[-1]
 
     def write_answer(self, events: Sequence[AnswerEvent]) -> None:
-        """Show more of an answer: its thoughts on a terminal only, dim and apart from the text."""
+        """Write more of an answer; thoughts appear on terminals only, dim, before the text."""
         for event in events:
             if isinstance(event, ThoughtsDelta) and self.is_terminal:
                 self.write(event.text, dim=True)
@@ -61,7 +61,7 @@ class Page:
                 self._thinks = False
 
     def end_line(self) -> None:
-        """End the line, unless the last text did."""
+        """End the line, unless the text ended with a line break."""
         if self._last != "\n":
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -75,10 +75,10 @@ def write_stream(
     before: str = "",
     reader: AnswerReader | None = None,
 ) -> bool:
-    """Show `before`, then the text as it comes; return whether the user interrupted.
+    """Write `before`, then the text as it arrives; return whether the user interrupted.
 
-    A model without a tokenizer shows tokens instead. `reader` tells thoughts from the text, None
-    where all is text.
+    Without a tokenizer, token ids are shown. `reader` separates thoughts from text; None: all of it
+    is text.
     """
     has_text = model.has_tokenizer
     interrupted, begun, shown = False, False, 0
@@ -105,7 +105,7 @@ def write_stream(
 
 
 def generated_text(result: Generation, answer: Answer | None = None) -> GeneratedText:
-    """Return one text for JSON, which is that of an `answer` if it is one."""
+    """Return a text for JSON; for an `answer`, its content."""
     scores, guesses = result.logprobs, result.guesses
     thoughts = None if answer is None else answer.reasoning
     return GeneratedText(
@@ -120,10 +120,10 @@ def generated_text(result: Generation, answer: Answer | None = None) -> Generate
 
 
 def answer_of(request: GenerateRequest, model: LoadedModel, result: Generation) -> Answer:
-    """Return the answer that a text in a conversation is.
+    """Return the text of a conversation as an answer.
 
-    One that shows all special tokens is told as it is; one of a form has no thoughts that the
-    prompt begins.
+    With special tokens shown, all of it is content; a text of a form has no thoughts begun by the
+    prompt.
     """
     if request.shows_special:
         return Answer(result.text, None, ())
@@ -136,7 +136,7 @@ def shown_text(result: Generation, model: LoadedModel) -> str:
 
 
 def as_numbers(tokens: tuple[int, ...]) -> str:
-    """Return the tokens as decimal numbers, a space after each."""
+    """Return the tokens as decimal numbers, each followed by a space."""
     return "".join(f"{token} " for token in tokens)
 
 

@@ -19,25 +19,25 @@ from gptrs_runtime.chat.conversation import FIELDS, Conversation, conversation_o
 from gptrs_runtime.generation.chat_session import conversation
 
 LONGEST_LINE: Final = 16 << 20
-"""Bytes, some four million tokens."""
+"""In bytes: about four million tokens."""
 PART_BYTES: Final = 64 << 20
-"""Bytes of prompts that are held and checked together, so that a pipe may go on without an end."""
+"""Bytes of prompts that are held and checked together; bounded, since a pipe may never end."""
 _TOKEN_BYTES: Final = 36
-"""Bytes of an integer and of its place in a list."""
+"""Bytes of an integer and of its slot in a list."""
 _STDIN: Final = "-"
 _KEYS: Final = ("prompt", "prompt_ids", "messages")
 
 Id = str | int
 Bad = Callable[[InputFileError], None]
-"""Called with what is wrong with a line: raises it, or tells it, and the line is left out."""
+"""Called with the error of a line: raises it, or reports it, and the line is skipped."""
 
 
 @dataclass(frozen=True)
 class PromptLine:
     """A prompt: one of `text`, `tokens` and `conversation`, to continue by at most `max_tokens`.
 
-    `where` names the line in errors; `id` is that of the object, else the number of its line. Of a
-    text `told` is what the chat template is told besides, if the text becomes a message.
+    `where` names the line in errors; `id` defaults to the line number. `told` has variables of the
+    chat template, if a text becomes a message.
     """
 
     where: str
@@ -49,7 +49,7 @@ class PromptLine:
     told: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def as_message(self, system: str | None) -> Conversation:
-        """Return the text as a message of a user, behind one of the system if there is one."""
+        """Return the text as a message of the user, after the system message if there is one."""
         return _conversation(
             {**self.told, "messages": conversation(system, self.text or "")}, self.where
         )
@@ -63,10 +63,9 @@ def refuse(error: InputFileError) -> None:
 def prompt_parts(path: Path, bad: Bad = refuse) -> Iterator[list[PromptLine]]:
     """Yield the prompts in a file, pipe or, for `-`, standard input of JSON lines.
 
-    A part has some PART_BYTES of them, so that most files are one. Other keys are ignored.
-    InputFileError for a file that cannot be read or has no prompts; `bad` gets one, with the number
-    of the line, for a malformed line, one of more than LONGEST_LINE bytes, or an id that occurs
-    twice.
+    A part has about PART_BYTES, so most files are one part. Unknown keys are ignored. Raises
+    InputFileError if the file cannot be read or has no prompts. `bad` gets one, with the line
+    number, for a line that is malformed or longer than LONGEST_LINE bytes, and for a repeated id.
     """
     shown = "standard input" if str(path) == _STDIN else quoted(str(path), 200)
     seen: dict[Id, int] = {}
@@ -85,7 +84,7 @@ def prompt_parts(path: Path, bad: Bad = refuse) -> Iterator[list[PromptLine]]:
 def _parts(
     lines: Iterator[tuple[int, int, PromptLine]],
 ) -> Iterator[list[tuple[int, PromptLine]]]:
-    """Yield the numbered lines in parts of some PART_BYTES."""
+    """Yield the numbered lines in parts of about PART_BYTES."""
     part: list[tuple[int, PromptLine]] = []
     held = 0
     for number, size, line in lines:
@@ -125,7 +124,7 @@ def _opened(path: Path, shown: str) -> BinaryIO:
 
 
 def _lines(file: BinaryIO, shown: str, bad: Bad) -> Iterator[tuple[int, int, PromptLine]]:
-    """Yield the number of each prompt's line, the bytes that it takes, and the prompt."""
+    """Yield the line number of each prompt, its size in bytes, and the prompt."""
     for number in itertools.count(1):
         line = file.readline(LONGEST_LINE + 1)
         if not line:

@@ -22,7 +22,7 @@ from gptrs_runtime.generation.options import all_options
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """The model and the groups of options; `given` are those of a generation by their names."""
+    """The model and the groups of options; `given` has the options of a generation by name."""
 
     model: Path | None
     prompt: PromptOptions
@@ -39,7 +39,7 @@ class GenerateRequest:
         return "special" in self.given
 
     def check(self, context: typer.Context, *, as_json: bool) -> None:
-        """Raise UsageError for options that exclude each other, before anything is loaded."""
+        """Raise UsageError for options that exclude each other; runs before anything is loaded."""
         given = self.given
         if self.greedy:
             _refuse_with_greedy(context)
@@ -89,7 +89,7 @@ class GenerateRequest:
 
 
 def _refuse_with_greedy(context: typer.Context) -> None:
-    """Refuse sampling options of the command line; their environment variables may be set."""
+    """Refuse sampling options on the command line; their environment variables are ignored."""
     for name, field in all_options().items():
         source = context.get_parameter_source(name) if field.option.samples else None
         if source is not None and source.name == "COMMANDLINE":

@@ -1,4 +1,4 @@
-"""`gptrs generate`: loads the model, streams its text or prints JSON, reports the figures."""
+"""`gptrs generate`: loads the model, streams its text or prints JSON, and reports the figures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ else:
     image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
     batch = lazy_module("gptrs_cli.generate.batch")
 
-# The prompt of a generation: text, a file, tokens, or what suits the demo model.
+# The prompt of a generation: text, a file, tokens, or the default of the demo model.
 
 
 DEMO_PROMPT = "def read_file(path):\n"
@@ -68,10 +68,10 @@ class Prompt:
 
 
 def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
-    """Return the one prompt that is given, else what is piped in, else DEMO_PROMPT if it may be.
+    """Return the given prompt, else piped text, else DEMO_PROMPT if `has_default`.
 
-    A piped text loses its last line break, which `echo` adds. UsageError without a prompt, for two
-    of them, and for malformed tokens; InputFileError for a file that cannot be read as UTF-8.
+    Piped text loses its last line break, which `echo` adds. Raises UsageError for no prompt, for
+    two, or for malformed tokens; InputFileError for a file that cannot be read as UTF-8.
     """
     given = list(options.given)
     if len(given) > 1:
@@ -95,7 +95,7 @@ def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
 
 
 def run(request: GenerateRequest, settings: Settings) -> int:
-    """Generate and print; return the exit code, 0 for whole texts.
+    """Generate and print; return the exit code, 0 if no text was cut by an error.
 
     JSON includes the profile that `settings` ask for.
     """
@@ -211,7 +211,7 @@ class _Work:
         return interrupted
 
     def complain(self) -> int:
-        """Say why texts could not go on; return the exit code, 0 if all could."""
+        """Report the errors that ended texts; return the exit code, 0 for none."""
         made = self._several.generations if self._several is not None else []
         made += [self._stream.generation] if self._stream is not None else []
         errors = dict.fromkeys(each.error for each in made if each.error is not None)
@@ -220,7 +220,7 @@ class _Work:
         return NoTokenError.exit_code if errors else 0
 
     def _finished(self) -> tuple[bool, list[Generation]]:
-        """Return whether the user interrupted, and all texts as far as they came."""
+        """Return whether the user interrupted, and all texts so far."""
         interrupted = False
         try:
             if self._several is not None:
@@ -241,7 +241,7 @@ class _Work:
         return interrupted, [self._stream.generation]
 
     def _print_events(self, events: Sequence[AnswerEvent], shown: int) -> int:
-        """Print what came after `shown` tokens; return the number of tokens by now."""
+        """Print the text after the first `shown` tokens; return the new number of tokens."""
         assert self._stream is not None
         tokens = self._stream.generation.token_ids
         for event in events:
@@ -252,7 +252,7 @@ class _Work:
         return len(tokens)
 
     def _reader(self) -> AnswerReader | None:
-        """Return what reads the text as an answer; None where all of it is text."""
+        """Return the reader of answers; None if all of the output is text."""
         request, tokens = self._request, self._stream and self._stream.generation.prompt_token_ids
         if not request.prompt.chat or request.shows_special or tokens is None:
             return None
@@ -263,11 +263,11 @@ class _Work:
         return AnswerReader(form, opened=opened)
 
     def _answer(self, result: Generation) -> Answer | None:
-        """Return the answer that a text is, None for one outside of a conversation."""
+        """Return a text as an answer; None outside of conversations."""
         return answer_of(self._request, self._model, result) if self._request.prompt.chat else None
 
     def _note_cut(self, results: Sequence[Generation]) -> None:
-        """Say that a text ended before it had the form that was asked for."""
+        """Note that a text ended before it matched the form."""
         if self._request.form.given and any(made.finish_reason == "length" for made in results):
             note("a text was cut before its form was whole: raise --max-tokens")
 
@@ -280,7 +280,7 @@ class _Work:
                 note("the model ended its text at once; it was tuned to chat: try --chat")
 
     def _name_default(self, page: Page) -> None:
-        """Say on standard error what is continued, where the text alone goes to a pipe."""
+        """Show the default prompt on standard error if only the text goes to standard output."""
         if self._prompt.is_default and not page.is_terminal and not self._request.output.echo:
             note(f"continues the prompt {quoted(DEMO_PROMPT.strip())}; give one of your own")
 

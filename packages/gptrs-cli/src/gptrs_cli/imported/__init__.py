@@ -1,1 +1,1 @@
-"""Commands on models that an importer reads: run, forward, inspect, bench and validate."""
+"""Commands on imported models: run, forward, inspect, bench and validate."""

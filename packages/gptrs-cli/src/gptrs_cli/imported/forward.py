@@ -1,4 +1,4 @@
-"""`gptrs forward` of a model that an importer reads."""
+"""`gptrs forward` for imported models."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from gptrs_runtime.results import Forward, Profile, RunTimings, Score
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A model, the inputs that it ran on, and its scores."""
+    """A model, its inputs, and its scores."""
 
     loaded: LoadedImport
     batch: ImportedBatch
     result: ImportedScores
 
     def origins(self) -> list[str]:
-        """Return where each row is from."""
+        """Return the origin of each row."""
         count = len(self.result.best)
         return [self.batch.origin_of(row, count) for row in range(count)]
 
     def told(self, profile: Profile) -> Forward:
-        """Return what `--json` prints."""
+        """Return the `--json` form."""
         result = self.result
         return Forward(
             model=self.loaded.name,
@@ -61,7 +61,7 @@ def run_imported(
 ) -> ImportedRun:
     """Run a model on the chosen input and write its scores to `out`.
 
-    A file that cannot be written is refused before any work.
+    An unwritable file is refused before any work.
     """
     if out is not None:
         require_writable(out)
@@ -83,7 +83,7 @@ def run_imported(
 def print_imported(
     done: ImportedRun, cells: Callable[[Score, bool], Sequence[str]], out: Path | None
 ) -> None:
-    """Print a table for each row, and what ran where."""
+    """Print a table for each row, and a line about the run."""
     result, loaded = done.result, done.loaded
     columns = ("probability", "token", "text") if result.are_tokens else _CLASSES
     origins = done.origins()

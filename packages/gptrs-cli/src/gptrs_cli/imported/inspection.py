@@ -1,4 +1,4 @@
-"""`gptrs inspect` of a model that an importer reads: its interface, and its program."""
+"""`gptrs inspect` for imported models: interface and program."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from gptrs_runtime.imported.scores import ImageFiles, LoadedImport, load_import
 from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
 from gptrs_runtime.results import Profile, Result, RunTimings
 
-# The options that only models read by an importer take, and the options that these do not take.
+# Options that only imported models take, and options that they do not take.
 
 
 _SYMBOL = option(
     "--symbol",
-    "Of an imported model: a size that it leaves free; can be repeated.",
+    "For imported models: set a free size; can be repeated.",
     metavar="NAME=SIZE",
 )
 
@@ -61,24 +61,24 @@ class SizeOptions:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Sizes by name, and how images are prepared."""
+    """Sizes by name, and the preprocessing of images."""
 
     symbols: Annotated[list[str], _SYMBOL] = field(default_factory=list[str])
     preprocessor: Annotated[
         Path | None,
         option(
             "--preprocessor",
-            "Of an imported model: prepare images as this preprocessor_config.json says, not the"
-            " one beside the model.",
+            "For imported models: preprocess images by this preprocessor_config.json instead of "
+            "the one beside the model.",
             metavar="FILE",
         ),
     ] = None
 
 
 def importer_for(model: Path | None, options: SizeOptions | ImportOptions) -> str | None:
-    """Return the importer of a model, None for a model of gptrs.
+    """Return the importer of a model; None for a model of gptrs.
 
-    UsageError for `options` that such a model does not take.
+    Raises UsageError for `options` that the model does not take.
     """
     importer = None if model is None else importer_of(model)
     if importer is None and options != type(options)():
@@ -90,7 +90,7 @@ def importer_for(model: Path | None, options: SizeOptions | ImportOptions) -> st
 
 
 def loaded_import(path: Path, importer: str, settings: Settings) -> LoadedImport:
-    """Read a model on the backend of `settings`; UsageError for those that it does not take."""
+    """Read a model on the backend of `settings`; UsageError for settings it does not take."""
     for name, value in (("weights", settings.weights), ("weight-budget", settings.weight_budget)):
         if value is not None:
             raise UsageError(
@@ -111,7 +111,7 @@ class ImportedInput(Struct, frozen=True, kw_only=True):
 
 
 class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1"):
-    """`gptrs inspect` of a model that an importer reads."""
+    """`gptrs inspect` of an imported model."""
 
     model: str
     importer: str
@@ -119,17 +119,17 @@ class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1
     inputs: list[ImportedInput]
     outputs: list[str]
     sizes: dict[str, int] | None
-    """Those that the program was made for, none where it has symbols."""
+    """Sizes that the program was made for; empty if it has symbols."""
     program: dict[str, Any] | None
-    """As in `gptrs inspect` of a program; null where the model cannot be converted."""
+    """As in `gptrs inspect` of a program; null if the model cannot be converted."""
     refused: str | None
-    """Why it cannot be."""
+    """Why the model cannot be converted."""
 
 
 def inspect_imported(
     path: Path, importer: str, options: ProgramOptions, settings: Settings
 ) -> None:
-    """Print inputs, outputs and program of a model, or what of its program is asked for.
+    """Print inputs, outputs and program of a model, or the requested view of its program.
 
     A model that cannot be converted is shown with the reason, unless its program was asked for.
     """
@@ -198,7 +198,7 @@ def _told(loaded: LoadedImport, made: Converted | None, refused: str | None) -> 
     )
 
 
-# `gptrs validate` of a model that an importer reads: its outputs beside expected ones.
+# `gptrs validate` for imported models: outputs against expected ones.
 
 
 _Arrays = Mapping[str, np.ndarray]
@@ -206,7 +206,7 @@ _Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ImportedOutcome:
-    """The outputs of a model beside those of `reference`, within a share of their range."""
+    """The outputs of a model compared with those of `reference`, relative to their range."""
 
     loaded: LoadedImport
     reference: str
@@ -221,11 +221,11 @@ class ImportedOutcome:
 
     @property
     def agrees(self) -> bool:
-        """Whether those of all outputs are."""
+        """Whether the errors of all outputs are within the tolerance."""
         return all(map(self.holds, self.found))
 
     def told(self, profile: Profile) -> ValidateOutputs:
-        """Return what `--json` prints."""
+        """Return the `--json` form."""
         return ValidateOutputs(
             model=self.loaded.name,
             kind=self.loaded.importer,
@@ -259,10 +259,10 @@ def validate_import(
     tolerance: float,
     settings: Settings,
 ) -> ImportedOutcome:
-    """Run a model, and compare its outputs with those that `against` says.
+    """Run a model, and compare its outputs with those of `against`.
 
-    That is a file of tensors, another model that an importer reads, or a backend for this one.
-    UsageError where it is none of them; others are those of a run.
+    `against` is a file of tensors, another imported model, or a backend for this model; UsageError
+    for anything else. Also raises the errors of a run.
     """
     if against is None:
         raise UsageError(
@@ -288,7 +288,7 @@ def validate_import(
 def _reference(
     loaded: LoadedImport, against: Path, settings: Settings
 ) -> tuple[str, Callable[[_Arrays], _Arrays]]:
-    """Return what the reference is called, and what gives its outputs for inputs."""
+    """Return the name of the reference, and a function from inputs to its outputs."""
     if against.suffix.lower() in ARCHIVES:
         expected = _stored(against)
 

@@ -30,7 +30,7 @@ from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.model_source import TOKENIZER, ModelSource
 from gptrs_runtime.unread import unread_in
 
-# A model in a few words, as its settings say, and names in the order in which people count.
+# A short description of a model by its settings, and names in natural order.
 
 
 _SETTINGS: Final = {
@@ -42,13 +42,13 @@ _SETTINGS: Final = {
     "vocabulary": ("vocab_size",),
     "classes": ("num_labels",),
 }
-"""Keys of config.json, by what they are called here."""
+"""Keys of config.json by the names used here."""
 _TEMPLATE: Final = "chat_template.jinja"
 _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 
 def model_facts(source: ModelSource) -> Mapping[str, object]:
-    """Return sizes of the model, its head, and whether it has tokenizer and chat template."""
+    """Return sizes of the model, its head, and whether it has a tokenizer and a chat template."""
     facts: dict[str, object] = {}
     for name, keys in _SETTINGS.items():
         values = (source.config.get(key) for key in keys)
@@ -93,7 +93,7 @@ class TensorReport(Struct, frozen=True, kw_only=True, rename={"nbytes": "bytes"}
 
 
 class LoadReport(Struct, frozen=True):
-    """Bytes that loading a model reads at once (settings, headers), and those that it maps.
+    """Bytes that loading a model reads at once (settings, headers), and bytes that it maps.
 
     Mapped pages are read on first use.
     """
@@ -109,23 +109,22 @@ class InspectCheckpoint(Result, frozen=True, kw_only=True, tag="gptrs.inspect.ch
     kind: str | None
     support: str
     model: dict[str, Any]
-    """Its settings: layers, heads, context, vocabulary and the like."""
+    """Settings: layers, heads, context, vocabulary and so on."""
     files: list[dict[str, Any]]
     load: LoadReport | None
     unread: Mapping[str, Sequence[str]] | None
-    """Weights, and settings of either file, that no code reads; null where none loads the kind."""
+    """Weights and settings that no code reads; null if nothing loads the kind."""
     tensors: tuple[TensorReport, ...]
     totals: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """A checkpoint as its headers describe it.
+    """A checkpoint as described by its headers.
 
-    `kind` is None for a file of tensors, `support` says which plugin loads the kind, `files` maps
-    the name of each weights file to its bytes, `load` is None for a file of tensors. `model` holds
-    what its settings say, `unread` the weights and settings that no code reads, None where no
-    plugin loads the kind.
+    `kind` and `load` are None for a file of tensors. `support` names the plugin that loads the
+    kind; `files` maps the name of each weights file to its bytes; `model` has the settings;
+    `unread` has the weights and settings that no code reads, None if no plugin loads the kind.
     """
 
     path: Path
@@ -148,7 +147,7 @@ class CheckpointReport:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def dtype_shares(self) -> dict[str, float]:
-        """Return the share of each dtype in the parameters, in [0, 1], the most frequent first."""
+        """Return the share of each dtype in the parameters, in [0, 1], in descending order."""
         return {
             dtype: number / self.parameters
             for dtype, number in self._by_dtype().most_common()
@@ -156,7 +155,7 @@ class CheckpointReport:
         }
 
     def told(self) -> InspectCheckpoint:
-        """Return what `--json` prints."""
+        """Return the `--json` form."""
         return InspectCheckpoint(
             checkpoint=str(self.path),
             kind=self.kind,
@@ -185,7 +184,7 @@ class CheckpointReport:
 def read_report(path: Path) -> CheckpointReport:
     """Read the headers of a model (a folder, a file, a name) or of a file of tensors.
 
-    ModelError or CheckpointError if there is none, or it is malformed.
+    Raises ModelError or CheckpointError if it is missing or malformed.
     """
     path = Path(model_path(path))
     if is_checkpoint(path) or not path.is_file():
@@ -212,7 +211,7 @@ def print_report(report: CheckpointReport) -> None:
         facts["model"] = ", ".join(f"{name} {value}" for name, value in report.model.items())
     if report.load:
         read, mapped = byte_size(report.load.read_bytes), byte_size(report.load.mapped_bytes)
-        facts["a load"] = f"reads {read}, maps {mapped}, which are read as they are first used"
+        facts["a load"] = f"reads {read}, maps {mapped}, which are read on first use"
     for name, found in (report.unread or {}).items():
         if found:
             facts["not read"] = f"{facts.get('not read', '')}; {name}: {listed(found, 20)}".lstrip(
@@ -225,16 +224,16 @@ def print_report(report: CheckpointReport) -> None:
     print()
     rows = [[tensor.name, tensor.type, byte_size(tensor.nbytes)] for tensor in report.tensors]
     print_table(["tensor", "type", "size"], rows)
-    print("\nThis is what the headers declare; no values were read.")
+    print("\nRead from the headers alone; no values were read.")
 
 
 def bits_per_weight(report: CheckpointReport) -> float:
-    """Return the bits of all tensors for each parameter, scales included; 0 without any."""
+    """Return the bits per parameter, scales included; 0 if there are no tensors."""
     return 8 * report.nbytes / report.parameters if report.parameters else 0.0
 
 
 def count(number: int) -> str:
-    """Return a number of parameters for people, such as 124.4 M."""
+    """Format a number of parameters, such as 124.4 M."""
     for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -242,7 +241,7 @@ def count(number: int) -> str:
 
 
 def byte_size(number: int) -> str:
-    """Return a number of bytes for people, such as 1.2 MB, in powers of 1000."""
+    """Format a number of bytes in powers of 1000, such as 1.2 MB."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"

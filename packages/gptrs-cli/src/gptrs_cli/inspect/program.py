@@ -37,7 +37,7 @@ from gptrs_runtime.programs import parse_sizes, read_program, with_sizes
 
 
 def print_pass(report: PassReport, *, as_json: bool) -> None:
-    """Print the report, as JSON or for people."""
+    """Print the report as JSON or as text."""
     if as_json:
         result = InspectPass(
             name=report.name,
@@ -79,14 +79,14 @@ class ProgramOptions:
 
     form: Annotated[
         ProgramForm | None,
-        option("--print", "Print the program itself, as text or as JSON, instead."),
+        option("--print", "Print the program itself, as text or as JSON."),
     ] = None
     svg: Annotated[
-        Path | None, option("--svg", "Draw the program in an SVG file.", metavar="FILE")
+        Path | None, option("--svg", "Draw the program to an SVG file.", metavar="FILE")
     ] = None
     dot: Annotated[
         Path | None,
-        option("--dot", "Write the same picture in the DOT language of Graphviz.", metavar="FILE"),
+        option("--dot", "Write the same picture in DOT, the language of Graphviz.", metavar="FILE"),
     ] = None
     times: Annotated[
         Path | None,
@@ -106,15 +106,15 @@ class ProgramOptions:
     ] = field(default_factory=list[str])
     expand: Annotated[
         bool,
-        option("--expand", "With `--print text`, show the primitives that composites stand for."),
+        option("--expand", "With `--print text`, expand composites to their primitives."),
     ] = False
     why: Annotated[
         str | None,
         option(
             "--why",
-            "Apply a pass of the optimizer and print which of its rewrites apply, and why others"
-            " decline, instead; `--why canonicalization` has the most. For a functional, such as"
-            " `softmax`, print which of its composites the backend computes, and why not others.",
+            "Apply a pass of the optimizer, and print which of its rewrites apply and why others "
+            "decline; `--why canonicalization` has the most. For a functional, such as `softmax`, "
+            "print which of its composites the backend computes, and why it declines others.",
             metavar="NAME",
             names=pass_names,
         ),
@@ -122,7 +122,7 @@ class ProgramOptions:
 
     @property
     def asks_for_program(self) -> bool:
-        """Whether more than a report is asked for, all of it about the program itself."""
+        """Whether any view of the program itself is asked for, besides the report."""
         return any((self.form, self.svg, self.dot, self.why))
 
     def check(self, *, as_json: bool) -> None:
@@ -212,7 +212,7 @@ def _print_report(name: str, report: ProgramReport) -> None:
         print()
         _print_ops(work)
     for reason in work.lower_bounds:
-        print(printable(f"\nThere is more to do than this: {reason}."))
+        print(printable(f"\nThese are lower bounds: {reason}."))
 
 
 def _work_facts(work: ProgramWork) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The head of a stored model, as its config names it, and the commands that it is for."""
+"""The head of a stored model by its config, and the commands for it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ForImageClassification": ("forward",),
     "Model": ("embed",),
 }
-"""Commands by the end of an architecture's name; the first end that fits counts."""
+"""Commands by the suffix of an architecture's name; the first match counts."""
 _HEARING: Final = "num_mel_bins"
-"""The setting of models that hear."""
+"""A setting that only models of speech have."""
 
 
 def architecture(source: ModelSource) -> str | None:
-    """Return the class of transformers that config.json names first, None if it names none."""
+    """Return the first class of transformers in config.json; None if it names none."""
     names = source.config.get("architectures")
     first = cast("list[object]", names)[0] if isinstance(names, list) and names else None
     return first if isinstance(first, str) else None
 
 
 def commands(source: ModelSource) -> tuple[str, ...]:
-    """Return the commands for the head, none where it is not known."""
+    """Return the commands for the head; none if it is unknown."""
     name = architecture(source) or ""
     ending = next((ending for ending in _COMMANDS if name.endswith(ending)), None)
     if ending is None:
@@ -48,6 +48,6 @@ def commands(source: ModelSource) -> tuple[str, ...]:
 
 
 def classes(source: ModelSource) -> int | None:
-    """Return the number of classes that the config names, None without names."""
+    """Return the number of classes that the config names; None if it names none."""
     names = source.config.get("id2label")
     return len(cast("Mapping[str, object]", names)) if isinstance(names, Mapping) else None

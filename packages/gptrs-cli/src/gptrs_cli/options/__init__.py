@@ -1,1 +1,1 @@
-"""The options that several commands share, and the values that they read."""
+"""Options that several commands share, and their values."""

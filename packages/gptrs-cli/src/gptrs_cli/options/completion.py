@@ -1,4 +1,4 @@
-"""Names that the shell completes: each list is read when the user asks for it."""
+"""Names that the shell completes; each list is read when the user asks for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def excluded_names() -> Iterator[str]:
 
 
 def model_names() -> Iterator[str]:
-    """Yield bundled models and those in the cache of the hub; paths are the shell's own."""
+    """Yield bundled models and those in the cache of the hub; the shell completes paths itself."""
     yield from (record.name for record in manager().records(DemoModelPlugin))
     cache = os.environ.get("HF_HUB_CACHE")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
@@ -55,7 +55,7 @@ def pass_names() -> Iterable[str]:
 
 
 def completes(names: Callable[[], Iterable[str]]) -> Completion:
-    """Return what completes a word to those of `names` that begin with it; none after an error."""
+    """Return a completer to those of `names` that begin with a word; none after an error."""
 
     def complete(incomplete: str) -> list[str]:
         try:

@@ -1,4 +1,4 @@
-"""How an option is declared: its metavar, its help, and the environment variable that sets it."""
+"""Declarations of options: metavar, help, and environment variable."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def option(
     panel: str | None = None,
     **more: Any,
 ) -> Any:
-    """Return the declaration of an option for `Annotated`; `more` is passed to `typer.Option`.
+    """Declare an option, for `Annotated`; `more` is passed to `typer.Option`.
 
-    The environment variable `variable` sets it, too, which the end of the help says. The shell
-    completes its value to one of `names`; the help lists it under `panel`.
+    The environment variable `variable` sets it, too; the help ends with its name. The shell
+    completes values to `names`; the help lists the option under `panel`.
     """
     if variable is not None:
         more |= {"envvar": variable, "show_envvar": False}
@@ -38,9 +38,9 @@ def option(
 
 
 def option_of(field: OptionField, *, told: bool = False) -> Any:
-    """Return the declaration of the option, or argument, that a field is on the command line.
+    """Declare the option or argument for a field on the command line.
 
-    With `told` the help shows its default, and it is checked to be as large as it must be.
+    With `told`, the help shows its default, and its lower bound is checked.
     """
     stated = field.option
     help = field.meta.description or ""

@@ -1,4 +1,4 @@
-"""Groups of options: a parameter that is a dataclass becomes an option for each of its fields."""
+"""Groups of options: a dataclass as a parameter becomes one option per field."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class OptionsOf:
-    """Annotates a parameter: it gets the given ones among `options`, fields of Structs.
+    """Annotation of a parameter that gets the given ones of `options`, which are fields of Structs.
 
-    Their defaults and bounds are shown and checked if `told`; else whatever takes them does so.
+    With `told`, defaults are shown and bounds are checked here; otherwise the receiver checks them.
     """
 
     def __init__(
         self, options: Mapping[str, OptionField], without: str | None = None, *, told: bool = False
     ) -> None:
-        """Take the options that the command line has, except those below the title `without`."""
+        """Use the options that the command line has, except those in the section `without`."""
         self.told = told
         self.options = {
             name: field
@@ -43,12 +43,11 @@ def command_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate the function of a command so that its groups of options become options.
 
-    A group is a parameter whose type is a dataclass with fields `Annotated[type, option(...)]`.
-    One annotated with `OptionsOf` becomes the given values of options, by name.
-    `Settings` is the group of the options that commands share: the command takes those named in
-    `shared` and those in `ALWAYS`, which it accepts before its name as well as after it. The help
-    explains them if `explained`, else it names them only. A group may have a `title` in the help;
-    one that is `further` is shown by `--help-all` alone.
+    A group is a parameter of a dataclass with fields `Annotated[type, option(...)]`. A parameter
+    annotated with `OptionsOf` gets the given values of options by name. `Settings` is the group of
+    shared options: the command takes those in `shared` and in `ALWAYS`, before its name as well as
+    after it. The help explains shared options if `explained`, and otherwise only names them. A
+    group may have a `title` in the help; only `--help-all` shows one that is `further`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -77,7 +76,7 @@ def command_options(
             if own is None:
                 del values[context_parameter.name]
             values.pop(_HELP_ALL.name, None)
-            # First all of them: a group may have the name of an option in it.
+            # All groups are taken first: a group may be named like one of its options.
             made = {group.name: group.made(context, values) for group in groups}
             function(**values, **made)
 
@@ -104,9 +103,9 @@ _HELP_ALL = inspect.Parameter(
 
 @dataclass(frozen=True)
 class _Group:
-    """A parameter `name` of a command, made of the options for the fields of `kind`.
+    """A parameter `name` of a command, filled from the options for the fields of `kind`.
 
-    `taken` are the fields that are options, None for all.
+    `taken` names the fields that are options; None: all.
     """
 
     name: str
@@ -116,7 +115,7 @@ class _Group:
 
     @property
     def is_further(self) -> bool:
-        """Whether `--help-all` alone shows the options."""
+        """Whether only `--help-all` shows the options."""
         is_shared = "coordinator" in (self.taken or ())
         return is_shared if self.kind is Settings else getattr(self.kind, "further", False)
 
@@ -128,13 +127,13 @@ class _Group:
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None if field.default is dataclasses.MISSING else field.default,
-                annotation=self._placed(hints[field.name]),
+                annotation=self._in_panel(hints[field.name]),
             )
             for field in self._fields()
         ]
 
-    def _placed(self, annotation: Any) -> Any:
-        """Return an annotation whose declaration says where the help shows the option."""
+    def _in_panel(self, annotation: Any) -> Any:
+        """Return the annotation with the panel in which the help shows the option."""
         kind, declared = get_args(annotation)
         declared = copy.copy(declared)
         if self.kind is Settings:
@@ -162,7 +161,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Fields:
-    """A parameter `name` of a command that gets the given ones of `options` as a dict."""
+    """A parameter `name` of a command that gets the given `options` as a dict."""
 
     name: str
     options: Mapping[str, OptionField]
@@ -170,7 +169,7 @@ class _Fields:
 
     @property
     def is_further(self) -> bool:
-        """Whether `--help-all` alone shows some of the options."""
+        """Whether only `--help-all` shows some of the options."""
         return any(field.option.further for field in self.options.values())
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -186,7 +185,7 @@ class _Fields:
         ]
 
     def made(self, context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
-        """Take the values of the options out of `values` and return those that are given."""
+        """Take the values of the options out of `values`, and return the given ones."""
         taken = {name: values.pop(name) for name in self.options}
         return {
             name: self.options[name].meant(value)
@@ -215,7 +214,7 @@ class _Fields:
 def _group_of(
     parameter: inspect.Parameter, shared: tuple[str, ...], explained: bool
 ) -> _Group | _Fields | None:
-    """Return the group that a parameter stands for; None for an option or argument by itself."""
+    """Return the group of a parameter; None for a single option or argument."""
     kind: object = parameter.annotation
     for told in get_args(kind):
         if isinstance(told, OptionsOf):

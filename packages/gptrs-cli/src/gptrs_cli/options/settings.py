@@ -30,21 +30,21 @@ _TOGETHER = f"{FURTHER}Several processes"
 
 
 class DumpModeChoice(StrEnum):
-    """The extent of an execution dump."""
+    """The extent of a dump."""
 
     all = "all"
     compile = "compile"
 
 
 class WeightsChoice(StrEnum):
-    """The types that weights get when they are loaded."""
+    """The types that weights can be loaded in."""
 
     q8 = "q8"
     q4 = "q4"
 
 
 class PrecisionChoice(StrEnum):
-    """The types in which products are computed."""
+    """The types of the arithmetic of products."""
 
     f32 = "f32"
     bf16 = "bf16"
@@ -52,7 +52,7 @@ class PrecisionChoice(StrEnum):
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """Return the settings of this run, made when the first option is parsed."""
+    """Return the settings of this run, created when the first option is parsed."""
     return context.ensure_object(Settings)
 
 
@@ -66,15 +66,14 @@ def _exclude_plugins(context: typer.Context, value: list[str] | None) -> list[st
         disabled.append(name)
     if value:
         configure(disabled)
-    return None  # `disabled` has them
+    return None  # they are in `disabled`
 
 
 @dataclass()
 class Settings:
     """The values of the shared options.
 
-    Of an option before the command and one after it, the latter wins; those that can be repeated
-    add up.
+    An option after the command wins over the same one before it; repeatable options add up.
     """
 
     backend: Annotated[
@@ -100,7 +99,7 @@ class Settings:
         str | None,
         option(
             "--device",
-            "Run on this device: cpu, gpu:1.",
+            "Run on this device, such as cpu or gpu:1.",
             metavar="NAME",
             panel=_RUN,
         ),
@@ -109,7 +108,7 @@ class Settings:
         str | None,
         option(
             "--mesh",
-            "Split a model over devices: data=2,tensor=4.",
+            "Split a model over devices, such as data=2,tensor=4.",
             metavar="AXIS=N",
             panel=_RUN,
         ),
@@ -127,8 +126,8 @@ class Settings:
         list[str],
         option(
             "--override",
-            "Compute one of `gptrs list functionals` another way: gelu=NAME, gelu=prefer=NAME,"
-            " gelu=benchmark; can be repeated.  [env: GPTRS_OVERRIDES]",
+            "Replace a functional of `gptrs list functionals`: gelu=NAME, gelu=prefer=NAME, "
+            "gelu=benchmark; can be repeated.  [env: GPTRS_OVERRIDES]",
             metavar="FUNCTIONAL=POLICY",
             panel=_RUN,
             names=functional_policies,
@@ -138,8 +137,7 @@ class Settings:
         str | None,
         option(
             "--weight-budget",
-            "Keep at most this much of the weights in memory: 2GB, 512MiB, 50%, off."
-            "  [env: GPTRS_WEIGHT_BUDGET]",
+            "Limit the memory of the weights: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
             metavar="SIZE",
             panel=_RUN,
         ),
@@ -156,7 +154,7 @@ class Settings:
         PrecisionChoice | None,
         option(
             "--precision",
-            "Compute products so; int8 is for quantized weights.  [default: the backend's own]",
+            "Arithmetic of products; int8 is for quantized weights.  [default: the backend's own]",
             panel=_RUN,
         ),
     ] = None
@@ -181,7 +179,7 @@ class Settings:
         bool,
         option(
             "--dump-inputs",
-            "Dump the inputs of their first runs, too.",
+            "Also dump the inputs of their first runs.",
             panel=_RUN,
         ),
     ] = False
@@ -189,7 +187,7 @@ class Settings:
         list[str],
         option(
             "--trace-sink",
-            "Let this plugin listen to runs; can be repeated.  [env: GPTRS_TRACE_SINKS]",
+            "Send events of runs to this plugin; can be repeated.  [env: GPTRS_TRACE_SINKS]",
             metavar="NAME",
             panel=_RUN,
             names=trace_sink_names,
@@ -199,7 +197,7 @@ class Settings:
         bool,
         option(
             "--profile",
-            "Time each kernel, which makes runs slower.",
+            "Time each kernel; this slows runs.",
             panel=_RUN,
         ),
     ] = False
@@ -207,7 +205,7 @@ class Settings:
         Path | None,
         option(
             "--profile-out",
-            "Write it to this folder, with report.html.",
+            "Write the profile to this folder, with report.html.",
             metavar="DIR",
             panel=_RUN,
         ),
@@ -216,21 +214,21 @@ class Settings:
         str | None,
         option(
             "--coordinator",
-            "Split the model with --mesh over the devices of processes that meet here; auto asks"
-            " Slurm, Open MPI or Kubernetes.",
+            "Address where the processes of a --mesh meet; auto asks Slurm, Open MPI or "
+            "Kubernetes.",
             metavar="HOST:PORT",
             panel=_TOGETHER,
         ),
     ] = None
     processes: Annotated[
         int | None,
-        option("--processes", "How many there are.", metavar="N", min=1, panel=_TOGETHER),
+        option("--processes", "Number of processes.", metavar="N", min=1, panel=_TOGETHER),
     ] = None
     process_id: Annotated[
         int | None,
         option(
             "--process-id",
-            "Which of them this is; 0 prints the result.",
+            "Index of this process; process 0 prints the result.",
             metavar="I",
             min=0,
             panel=_TOGETHER,
@@ -242,17 +240,17 @@ class Settings:
         list[str],
         option(
             "-p",
-            "Do without a plugin, by its name, KIND:NAME, DISTRIBUTION:NAME or distribution; can be"
-            " repeated.",
+            "Disable a plugin, by NAME, KIND:NAME, DISTRIBUTION:NAME or its distribution; can be "
+            "repeated.",
             metavar="no:NAME",
             names=excluded_names,
             callback=_exclude_plugins,
-            is_eager=True,  # before --help, which lists the commands of plugins
+            is_eager=True,  # parsed before --help, which lists the commands of plugins
         ),
     ] = field(default_factory=list[str])
 
     def update(self, given: Mapping[str, Any]) -> None:
-        """Take over the options that are given: not None, not False."""
+        """Take over the given options (neither None nor False)."""
         for name, value in given.items():
             if isinstance(value, list):
                 getattr(self, name).extend(value)
@@ -276,7 +274,7 @@ LOAD = ("backend", "threads", *PLACE, "weight_budget", "weights", "precision")
 """Settings of commands that load a model to measure it."""
 
 
-# The option that names a model, the same for all commands that run one.
+# The option that names a model, shared by all commands that run one.
 
 
 ModelOption = Annotated[
@@ -292,26 +290,26 @@ ModelOption = Annotated[
 
 AdapterOption = Annotated[
     Path | None,
-    option("--adapter", "Change the model by the LoRA adapter in a folder.", metavar="DIR"),
+    option("--adapter", "Apply the LoRA adapter in this folder.", metavar="DIR"),
 ]
 
 
 def model_shown(path: Path | None) -> str:
-    """Return what messages call the model at `path`."""
+    """Return the name of the model at `path` in messages."""
     return f"`{path}`" if path else "the demo model"
 
 
-# Commands that several processes run together, each on devices of its own.
+# Commands that several processes run together, each on its own devices.
 
 
 def group_of(settings: Settings) -> ProcessGroup | None:
-    """Return the processes, None for this one alone; UsageError for a part of the options."""
+    """Return the group of processes, None for a single one; UsageError if options are missing."""
     return ProcessGroup.stated(settings.coordinator, settings.processes, settings.process_id)
 
 
 @contextlib.contextmanager
 def printed_once(settings: Settings) -> Generator[None]:
-    """Scope in which the first of several processes alone writes to standard output."""
+    """Scope in which only the first of several processes writes to standard output."""
     group = group_of(settings)
     if group is None or group.number == 0:
         yield

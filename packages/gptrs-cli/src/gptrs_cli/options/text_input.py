@@ -23,7 +23,7 @@ from gptrs_cli.terminal.streams import note
 from gptrs_runtime.model_inputs import InputChoice
 
 LARGEST_TEXT = 256 << 20
-"""Bytes: a file without an end, such as a device, must not fill the memory."""
+"""In bytes: an endless file, such as a device, must not fill the memory."""
 STDIN = "-"
 
 
@@ -35,13 +35,13 @@ class TextInput:
         str | None,
         typer.Argument(
             metavar="[TEXT]",
-            help="The text; without it, what is piped to standard input.",
+            help="The text; by default, standard input if it is piped.",
             show_default=False,
         ),
     ] = None
     file: Annotated[
         str | None,
-        option("--file", "A UTF-8 file, used as it is; `-` is standard input.", metavar="FILE"),
+        option("--file", "A UTF-8 file; `-` is standard input.", metavar="FILE"),
     ] = None
 
     @property
@@ -52,7 +52,7 @@ class TextInput:
     def read(self) -> str:
         """Return the text; UsageError for none or two, InputFileError for an unreadable file.
 
-        A note tells of a text that is the name of a file.
+        Prints a note if the text is the name of a file.
         """
         if self.text is not None and self.file is not None:
             raise UsageError("a text and `--file` exclude each other", hint="give one")
@@ -73,7 +73,7 @@ def is_piped() -> bool:
     """Return whether standard input is a pipe, a file or a socket, so that it ends."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # none at all, closed, or replaced
+    except (AttributeError, OSError, ValueError):  # missing, closed or replaced
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
@@ -84,9 +84,9 @@ def piped_text(what: str) -> str:
 
 
 def read_text(file: str, what: str) -> str:
-    """Return the content of a UTF-8 file, of standard input for `-`; `what` it is in errors.
+    """Return the text of a UTF-8 file, or of standard input for `-`; errors call it `what`.
 
-    InputFileError for one that cannot be read, is not UTF-8, or is larger than LARGEST_TEXT.
+    Raises InputFileError if it cannot be read, is not UTF-8, or is larger than LARGEST_TEXT.
     """
     data, shown = read_bytes(file, what)
     try:
@@ -99,9 +99,9 @@ def read_text(file: str, what: str) -> str:
 
 
 def read_bytes(file: str, what: str) -> tuple[bytes, str]:
-    """Return the bytes of a file, of standard input for `-`, and how errors call it.
+    """Return the bytes of a file, or of standard input for `-`, and its name in errors.
 
-    InputFileError for one that cannot be read, or is larger than LARGEST_TEXT.
+    Raises InputFileError if it cannot be read, or is larger than LARGEST_TEXT.
     """
     shown = "standard input" if file == STDIN else quoted(file, 200)
     try:
@@ -149,10 +149,10 @@ class TextOptions:
         return bool(self.text) or self.file is not None
 
     def read(self) -> list[str]:
-        """Return the texts; lines of white space alone are skipped.
+        """Return the texts; blank lines are skipped.
 
-        UsageError unless one of the options is given; InputFileError for a file that cannot be
-        read, has no texts, or has a malformed line, which it names.
+        Raises UsageError unless one of the options is given; InputFileError if the file cannot be
+        read, has no texts, or has a malformed line.
         """
         if bool(self.text) == (self.file is not None):
             found = "both" if self.text else "neither"

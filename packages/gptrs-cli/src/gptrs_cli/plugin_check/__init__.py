@@ -1,1 +1,1 @@
-"""`gptrs plugins check`: what an author wants to know of a plugin before others install it."""
+"""`gptrs plugins check`: checks that an author runs before others install a plugin."""

@@ -1,6 +1,6 @@
-"""Check plugins in a child process: one that hangs, exits or crashes is one finding, no more.
+"""Checks of plugins in a child process: a hang, an exit or a crash is only a finding.
 
-The child answers in lines, on a pipe of its own, as standard output belongs to the plugins.
+The child answers in lines on a separate pipe, since plugins may write to standard output.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gptrs.quick_dataclass import dataclass
 Tell = Callable[[Mapping[str, object]], None]
 """Sends an answer to the parent."""
 START_S = 60.0
-"""How long the first answer may take: the start of Python on a busy machine."""
+"""Seconds for the first answer: Python starts slowly on a busy machine."""
 SECONDS = 20.0
-"""The time for each plugin; importing and starting our slowest backend takes 1 to 2."""
+"""Seconds for each plugin; importing and starting our slowest backend takes 1 to 2."""
 _CODE = "import sys; from gptrs_cli.plugin_check.children import serve; serve(*sys.argv[1:])"
 _LONGEST_ANSWER = 1 << 16
 
@@ -42,7 +42,7 @@ _LONGEST_ANSWER = 1 << 16
 def child_process(reference: str, question: object) -> Generator[Child]:
     """Scope of a child that calls `reference`, "module:function", with (question, tell).
 
-    `question` is plain data. At the end of the scope the child is killed with all it has started.
+    `question` is plain data. When the scope ends, the child and its own children are killed.
     """
     reader, writer = os.pipe()
     try:
@@ -68,19 +68,19 @@ def child_process(reference: str, question: object) -> Generator[Child]:
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and what the plugin has started
+            os.killpg(process.pid, signal.SIGKILL)  # and the children of the plugin
         process.wait()
 
 
 def serve(reference: str, writer: str) -> None:
-    """Run the child: answer the question on standard input, then end at once."""
+    """Run the child: answer the question on standard input, then exit at once."""
 
     def tell(answer: Mapping[str, object]) -> None:
         os.write(int(writer), json.dumps(answer).encode() + b"\n")
 
     question = json.load(sys.stdin)
     cast("Callable[[Any, Tell], None]", load_reference(reference))(question, tell)
-    os._exit(0)  # without what plugins do at the exit of a process
+    os._exit(0)  # skips the exit handlers of plugins
 
 
 @dataclass()
@@ -92,7 +92,7 @@ class Child:
     _received: bytes = b""
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next answer; None if the child ended, or said nothing for so long."""
+        """Return the next answer; None if the child ended, or none came within `seconds`."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._received and len(self._received) < _LONGEST_ANSWER:
             left = deadline - time.monotonic()
@@ -106,7 +106,7 @@ class Child:
         return cast("dict[str, Any]", json.loads(line))
 
     def ending(self, seconds: float) -> str:
-        """Say how a child ended that gives no answer."""
+        """Return how a child ended that gives no answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self.process.wait(0.5)
             if code < 0:
@@ -116,33 +116,33 @@ class Child:
 
 
 def check_plugins(plugins: PluginManager, seconds: float = SECONDS) -> None:
-    """Import every description and make every backend in a child process, for their records.
+    """Import every description and create every backend in a child process, for their records.
 
-    Each has so many `seconds`. What hangs or ends the process counts as broken afterwards.
+    Each may take `seconds`. A plugin that hangs or ends the process is marked broken.
     """
     usable = [record for record in plugins.installed() if record.state.usable]
     plugins.take_over(list(_checked(usable, plugins.selection.disabled, seconds)))
 
 
 def not_survived(record: PluginRecord, reason: str) -> PluginRecord:
-    """Return `record` of a plugin that the child did not survive."""
+    """Return the broken `record` of a plugin that ended the child."""
     hint = f"update or reinstall `{record.distribution}`, or leave it out by"
     hint += f" `-p no:{record.kind}:{record.name}`"
     return replace(record, state=PluginState.BROKEN, reason=reason, hint=hint)
 
 
 def findings(record: PluginRecord) -> dict[str, object]:
-    """Return what is known of a plugin only after its import."""
+    """Return the fields of a record that are known only after the import."""
     return {name: getattr(record, name) for name in ("state", "reason", "hint", "api", "summary")}
 
 
 def answered(record: PluginRecord, found: dict[str, Any]) -> PluginRecord:
-    """Return `record` with the `findings` of a child."""
+    """Return `record` with the `findings` of the child."""
     return replace(record, **{**found, "state": PluginState(found["state"])})
 
 
 def _name(record: PluginRecord) -> str:
-    """Return the name that a child knows a plugin by; several at once go by their package."""
+    """Return the name of a plugin in the child; several plugins go by their package."""
     if record.name != SEVERAL:
         return record.name
     return f"{canonical(record.distribution or '')}:{SEVERAL}"
@@ -151,16 +151,16 @@ def _name(record: PluginRecord) -> str:
 def _checked(
     plugins: Sequence[PluginRecord], disabled: Collection[str], seconds: float
 ) -> Iterator[PluginRecord]:
-    """Yield the record of each plugin as the child finds it.
+    """Yield the record of each plugin with the findings of the child.
 
-    After a plugin that it did not survive, a new child goes on with the next.
+    When a plugin ends the child, a new child continues with the next plugin.
     """
     left, fatal = list(plugins), set[str]()
     while left:
         names = [(record.kind, _name(record)) for record in left]
         question = {"plugins": names, "disabled": sorted({*disabled, *fatal})}
         with child_process(f"{__name__}:import_all", question) as child:
-            # The first line says that the child itself is up; only then a plugin is to blame.
+            # The first line says that the child is up; only after it can a plugin be to blame.
             up = child.answer(START_S) is not None
             while left:
                 answer = child.answer(seconds)
@@ -171,7 +171,8 @@ def _checked(
                 return
             ending = child.ending(seconds)
         blamed = "its import" if up else "a process that checks it"
-        if left[0].name == SEVERAL:  # it would be imported with every other plugin of its kind
+        if left[0].name == SEVERAL:
+            # Otherwise it would be imported with every other plugin of its kind.
             fatal.add(_name(left[0]))
         yield not_survived(left.pop(0), f"{blamed} {ending}")
 
@@ -186,9 +187,9 @@ def import_all(asked: Mapping[str, Any], tell: Tell) -> None:
 
 
 def _imported(plugins: PluginManager, kind: str, name: str) -> PluginRecord:
-    """Return the record of a plugin after its description was read, or its backend made."""
+    """Return the record of a plugin after reading its description or creating its backend."""
     point = next(point.description for point in EXTENSION_POINTS if point.kind == kind)
-    with contextlib.suppress(GptrsError):  # its record says why
+    with contextlib.suppress(GptrsError):  # the record has the reason
         plugins.find(point, name)
         if point is BackendPlugin:
             plugins.get_backend(name)

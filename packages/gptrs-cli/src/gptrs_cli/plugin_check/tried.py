@@ -1,6 +1,6 @@
-"""The child process of `gptrs plugins check`: uses a plugin step by step, and says what it cost.
+"""The child process of `gptrs plugins check`: uses a plugin step by step, and measures the cost.
 
-It imports little of gptrs before the plugin does: what is imported already costs a plugin nothing.
+It imports little of gptrs first: modules that are already imported would cost the plugin nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from gptrs_cli.command_group import command_of
 from gptrs_cli.plugin_check.children import Tell, findings
 
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in a unit of `ru_maxrss`."""
+"""Bytes per unit of `ru_maxrss`."""
 _MOST_FAILURES = 5
 _OURS = frozenset({"platformdirs"})
 """Packages that gptrs imports for a plugin."""
 
 
 def try_plugin(asked: Mapping[str, Any], tell: Tell) -> None:
-    """Tell {} first, then a line for each step, until one fails: import, start, conformance.
+    """Send {} first, then a line for each step (import, start, conformance) until one fails.
 
-    Each has what is known of the plugin by then, and its cost. The last step is that of a backend,
-    and tells the op before it is tried.
+    Each line has the findings so far and the cost of the step. The last step, for backends, also
+    names each op before it runs.
     """
     plugins = configure(asked["disabled"])
     plugins.discover()
@@ -67,7 +67,7 @@ def _step(
     tell: Tell,
     act: Callable[[], object],
 ) -> object:
-    """Act, and tell the state of the plugin and what it cost; None if it is not usable."""
+    """Call `act`, and send the state and cost of the plugin; None if it is not usable."""
     cost: dict[str, object] = {}
     made: object = None
     with _measured(cost):
@@ -130,7 +130,7 @@ def _conformance(backend: api.backends.Backend, progress: StepProgress) -> dict[
 
 @contextmanager
 def _measured(cost: dict[str, object]) -> Generator[None]:
-    """Scope whose time, imports and memory `cost` then has."""
+    """Scope that measures its time, imports and memory into `cost`."""
     modules, peak = set(sys.modules), _peak_bytes()
     started, busy = time.perf_counter(), time.process_time()
     try:

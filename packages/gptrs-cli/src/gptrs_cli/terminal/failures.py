@@ -29,13 +29,14 @@ USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# typer does not export the base of its `BadParameter`, click's `UsageError`, which covers unknown
-# options, missing arguments and the like. The module of click depends on typer's version.
+# typer does not export `UsageError`, the base of `BadParameter` that covers unknown options,
+# missing arguments and so on. It lies in click, and in which module of it depends on typer's
+# version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class Failure(NamedTuple):
-    """An exit code, its machine-readable name, and the message and hint for the user."""
+    """An exit code with its machine-readable name, and the message and hint for the user."""
 
     exit_code: int
     code: str
@@ -58,19 +59,19 @@ class OutputFileError(GptrsError):
 
 
 def is_usual_end(error: BaseException) -> bool:
-    """Return whether a command ends by `error` on purpose: a usage error, or an exit code."""
+    """Return whether `error` ends a command on purpose: a usage error or an exit code."""
     return isinstance(error, (_UsageError, typer.Exit, typer.Abort))
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Report `error` to the user, with `debug` its traceback as well; return the exit code."""
+    """Report `error` to the user (with `debug`, its traceback, too); return the exit code."""
     if isinstance(error, BrokenPipeError):
         _give_up_stdout()
         return BROKEN_PIPE
     failure = _failure(error)
     if debug:
         traceback.print_exception(error)
-    # If standard output itself failed, even JSON users get a line on standard error.
+    # If standard output itself failed, the error goes to standard error even with --json.
     if _written(_as_line(failure) if as_json else "") and as_json:
         return failure.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -103,12 +104,12 @@ def _failure(error: BaseException) -> Failure:
         1,
         "internal",
         f"this is a bug in gptrs or a plugin: {kind}: {text}",
-        "run it again with --debug and report what that shows",
+        "run it again with --debug and report the output",
     )
 
 
 def _system_failure(error: OSError) -> Failure:
-    """Return the failure of a call of the system, with what it was for where that is known."""
+    """Return the failure of a system call, with its purpose if known."""
     reason = error.strerror or str(error)
     if error.filename:
         return Failure(1, "system", f"{reason} `{error.filename}`", None)
@@ -128,7 +129,7 @@ def _has_folder() -> bool:
 
 
 def _usage_failure(error: typer.BadParameter) -> Failure:
-    """Return the failure of a usage error of typer, its sentence turned into a clause."""
+    """Return the failure of a usage error of typer, whose sentence becomes a clause."""
     message = " ".join(error.format_message().split()).rstrip(".")
     parameter = getattr(error, "param", None)
     if parameter is not None and _of_environment(error.ctx, parameter):
@@ -145,12 +146,12 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
 
 
 def _takes_texts(context: Any) -> bool:
-    """Return whether a command has its texts in an option, and not as its arguments."""
+    """Return whether a command takes texts by an option and not as arguments."""
     return context is not None and any("--text" in each.opts for each in context.command.params)
 
 
 def _takes_arguments(context: Any) -> bool:
-    """Return whether a command has arguments besides its options."""
+    """Return whether a command takes arguments."""
     return context is not None and any(
         each.param_type_name == "argument" for each in context.command.params
     )
@@ -178,19 +179,19 @@ def _written(text: str) -> bool:
 
 
 def _give_up_stdout() -> None:
-    """Send standard output to the null device, or the interpreter's last flush fails again."""
+    """Send standard output to the null device; else the interpreter's last flush fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# A status line with elapsed seconds, on a terminal, while something takes long.
+# A status line with elapsed seconds, shown on a terminal during long work.
 
 
 _DELAY_S = 0.4
-"""Seconds before the line appears, so that short waits do not flicker."""
+"""Delay in seconds before the line appears, so that short waits do not flicker."""
 
 
 class Waiting:
-    """A line on a terminal that names the work in progress and counts its seconds.
+    """A line on a terminal that names the work in progress and counts seconds.
 
     Use it as a context manager; `stop` ends it early and may be called again.
     """
@@ -214,7 +215,7 @@ class Waiting:
         self.stop()
 
     def now(self, what: str) -> None:
-        """Name the next work in progress, and restart its seconds."""
+        """Name the next work in progress, and restart the count."""
         self._what, self._details, self._started = what, "", time.monotonic()
         self._update()
 

@@ -1,6 +1,7 @@
-"""Reliable Ctrl-C: neither lost in a callback, nor reported as an error, nor fatal at exit.
+"""Reliable Ctrl-C: not lost in a callback, not reported as an error, not fatal at exit.
 
-Also when it is pressed many times: what an interrupt began is not interrupted by its echo.
+This holds for repeated presses, too: cleaning up after an interrupt is not interrupted again at
+once.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from types import FrameType
 
 _AGAIN_S = 0.02
 _ECHO_S = 0.5
-"""An interrupt so soon after one that was raised belongs to it: its scopes are still closing."""
+"""Seconds: an interrupt this soon after another is its echo, since scopes are still closing."""
 
 
 @contextmanager
 def interrupts_arrive() -> Generator[None]:
-    """Open a scope that an interrupt always leaves as KeyboardInterrupt.
+    """Open a scope that every interrupt leaves as KeyboardInterrupt.
 
     Python prints and drops a KeyboardInterrupt raised in a destructor or in a callback from C;
-    compilers have many of these. This scope sends the signal again `_AGAIN_S` later, and turns any
+    compilers run many of these. The scope sends the signal again `_AGAIN_S` later, and turns any
     error after an interrupt into KeyboardInterrupt.
     """
     interrupts = _Interrupts()
@@ -41,9 +42,9 @@ def interrupts_arrive() -> Generator[None]:
 
 @contextmanager
 def interrupts_end_with_process() -> Generator[None]:
-    """Open the scope of a whole process: interrupts are raised in it, and ignored after it.
+    """Open the scope of a process: interrupts are raised inside, and ignored afterwards.
 
-    The exit code is then that of the process, and not the signal that came while it ended.
+    Thus the process keeps its exit code even if a signal arrives while it ends.
     """
     interrupts = _Interrupts()
     ours = _is_ours(signal.getsignal(signal.SIGINT))
@@ -59,8 +60,8 @@ def interrupts_end_with_process() -> Generator[None]:
 def forget_interrupt() -> None:
     """Clear CPython's record of an unhandled interrupt, so that our exit code is used.
 
-    CPython records an interrupt that leaves code compiled from a string, as libraries have it, and
-    kills itself by the signal at exit although the interrupt was caught. `exec` clears the record.
+    CPython records an interrupt that leaves code compiled from a string (libraries have some), and
+    kills itself by the signal at exit even if the interrupt was caught. `exec` clears the record.
     """
     exec("")
 
@@ -93,7 +94,7 @@ class _Interrupts:
                 signal.signal(signal.SIGINT, handler)
 
     def strike(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, unless this is the echo of one that was raised just now."""
+        """Raise KeyboardInterrupt, unless this is the echo of a recent one."""
         now = time.monotonic()
         if self.struck and now - self._last < _ECHO_S and not self._again:
             return
@@ -103,7 +104,7 @@ class _Interrupts:
     def _dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._again = True
-            # After a delay, or the signal would strike within this very callback.
+            # Delayed, or the signal would arrive within this same callback.
             self._timer = threading.Timer(_AGAIN_S, os.kill, [os.getpid(), signal.SIGINT])
             self._timer.daemon = True
             self._timer.start()
@@ -112,15 +113,15 @@ class _Interrupts:
 
 
 def _is_ours(handler: object) -> bool:
-    """Return whether a handler may be replaced: Python's own or one of this module.
+    """Return whether a handler may be replaced: Python's default or one of this module.
 
-    Any other ignores interrupts or belongs to somebody else. Only the main thread can do it.
+    Others ignore interrupts or belong to the program. Only the main thread can set handlers.
     """
     known = handler is signal.default_int_handler or _whose(handler) is not None
     return known and threading.current_thread() is threading.main_thread()
 
 
 def _whose(handler: object) -> _Interrupts | None:
-    """Return the object of this module whose method a handler is, None if it is something else."""
+    """Return the object of this module that a handler is bound to; None for other handlers."""
     owner = getattr(handler, "__self__", None)
     return owner if isinstance(owner, _Interrupts) else None

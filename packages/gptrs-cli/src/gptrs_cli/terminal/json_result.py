@@ -1,4 +1,4 @@
-"""Results as JSON: one object on one line, whose `schema` says what it is."""
+"""Results as JSON: one object on one line; its `schema` names the kind of result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gptrs_runtime.results import Result, plain
 
 
 class Error(Result, frozen=True, tag="gptrs.error/1"):
-    """Failure of any command; the exit code says the same more coarsely."""
+    """The failure of a command, in more detail than the exit code."""
 
     code: str
     message: str
@@ -27,8 +27,8 @@ class Error(Result, frozen=True, tag="gptrs.error/1"):
 
 def as_line(result: Result) -> str:
     """Return a result as a line of JSON; numbers that JSON lacks become "nan", "inf", "-inf"."""
-    # Not by msgspec.json: it takes no lone surrogates, which names of files may have, and writes
-    # NaN as null.
+    # Not msgspec.json: it refuses lone surrogates, which file names may have, and writes NaN as
+    # null.
     record = msgspec.to_builtins(result, enc_hook=plain)
     try:
         return json.dumps(record, allow_nan=False) + "\n"
@@ -37,7 +37,7 @@ def as_line(result: Result) -> str:
 
 
 def print_result(result: Result) -> None:
-    """Print a result on standard output, at once."""
+    """Print a result on standard output and flush it."""
     sys.stdout.write(as_line(result))
     sys.stdout.flush()
 
@@ -53,19 +53,19 @@ def _finite(value: object) -> object:
     return value
 
 
-# Lines that say what `gptrs doctor` and `gptrs plugins check` found, coloured by state.
+# Lines of findings for `gptrs doctor` and `gptrs plugins check`, coloured by state.
 
 
 BROKEN_CODE = 4
-"""The exit code where something is broken."""
+"""The exit code if something is broken."""
 _MOST_LINES = 3
-"""Of plugins of one kind that are fine."""
+"""Checks that are joined in one line if all are fine: plugins of a kind."""
 _MARKS = {"ok": ("✓", "+", "green"), "note": ("!", "!", "yellow"), "broken": ("✗", "x", "red")}
-"""For each state: the mark, the same in ASCII, its colour."""
+"""By state: mark, mark in ASCII, colour."""
 
 
 class Check(Struct, frozen=True):
-    """A line of a report: what was looked at, what was found, what to do; `data` for machines."""
+    """A line of a report: the subject, the finding, a hint; `data` is for programs."""
 
     name: str
     state: Literal["ok", "note", "broken"]
@@ -75,7 +75,7 @@ class Check(Struct, frozen=True):
 
 
 def shortened(checks: Iterable[Check]) -> Iterator[Check]:
-    """Yield checks to be read: of many plugins of one kind that are fine only their names."""
+    """Yield checks for reading: plugins of one kind that are fine share a line."""
     for (name, state), group in groupby(checks, lambda check: (check.name, check.state)):
         alike = list(group)
         names = [str(check.data["name"]) for check in alike if "kind" in check.data]
@@ -86,7 +86,7 @@ def shortened(checks: Iterable[Check]) -> Iterator[Check]:
 
 
 def print_check(check: Check) -> None:
-    """Print a check on standard output at once, its hint below it."""
+    """Print a check on standard output, with its hint below, and flush it."""
     mark, ascii_mark, color = _MARKS[check.state]
     mark = mark if "utf" in (sys.stdout.encoding or "").lower() else ascii_mark
     mark = typer.style(mark, fg=color) if has_colors(sys.stdout) else mark

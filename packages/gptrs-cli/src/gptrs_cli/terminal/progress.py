@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of long work on standard error: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gptrs_observe.measure.compilations import compilations_told
 from gptrs_observe.measure.kernel_caches import compiling
 
 LINE_SECONDS: Final = 30.0
-"""Between two lines of progress, and before the first one."""
+"""Seconds before the first line of progress, and between lines."""
 
 
 @contextmanager
 def progress_bar(label: str, *, tells_name: bool = False) -> Generator[StepProgress]:
-    """Open the scope of a bar; yield the function that moves it.
+    """Open the scope of a progress bar; yield the function that moves it.
 
-    Where standard error is no terminal, work of more than `LINE_SECONDS` tells how far it is by a
-    line every so often, with the name of the step if `tells_name`.
+    If standard error is no terminal, work longer than `LINE_SECONDS` prints a line from time to
+    time, with the name of the step if `tells_name`.
     """
     if not is_terminal(sys.stderr):
         yield _Lines(label, tells_name=tells_name).step
@@ -44,7 +44,7 @@ class _Lines:
         self._first: tuple[float, int] | None = None
 
     def step(self, done: int, total: int, name: str) -> None:
-        """Tell how far the work is if nothing was said for a while."""
+        """Print the progress if the last line is old enough."""
         now = time.monotonic()
         if self._first is None:
             self._first = now, done
@@ -60,7 +60,7 @@ class _Lines:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds, minutes or hours, rounded up, so that there is always something left."""
+    """Format seconds as seconds, minutes or hours, rounded up so that it is never 0."""
     for unit, size, most in (("s", 1, 90), ("min", 60, 90)):
         if seconds <= size * most:
             return f"{max(1, math.ceil(seconds / size))} {unit}"
@@ -69,7 +69,7 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
-    """Open a scope in which `waiting` says what is compiled: kernels, or whole programs."""
+    """Open a scope in which `waiting` shows what is compiled: kernels or whole programs."""
 
     def tell(number: int, total: int | None) -> None:
         waiting.add(compiling_kernel(number, total))
@@ -80,6 +80,6 @@ def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
 
 
 def compiling_kernel(number: int, total: int | None) -> str:
-    """Return the text for the compilation of kernel `number` of `total`, None if unknown."""
+    """Return the text for compiling kernel `number` of `total` (None: unknown)."""
     of_all = "" if total is None else f" of {total}"
     return f"compiling kernel {number}{of_all} (once)"

@@ -25,9 +25,9 @@ from gptrs.quoting import clipped
 from gptrs_cli.terminal.streams import has_colors
 
 _NARROWEST = 24
-"""Least width of the last column of a table; with less, its cells go below their rows."""
+"""Least width of the last column of a table; if there is less, its cells go below their rows."""
 _BESIDE_NAME = 50
-"""Width of the bar, the counts and the time beside the name of what is being done."""
+"""Width of the bar, the counts and the time beside the label."""
 _STYLES = {
     "available": "green",
     "loaded": "green",
@@ -35,7 +35,7 @@ _STYLES = {
     "incompatible": "red",
     "broken": "red",
 }
-"""Styles of the cells that name a state."""
+"""Styles of cells that name a state."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -75,7 +75,7 @@ class LiveLine:
         self._live.start()
 
     def show(self, text: str, started: float) -> None:
-        """Replace the text, and the start of its seconds."""
+        """Replace the text, and restart its seconds."""
         self._text, self._started = text, started
 
     def stop(self) -> None:

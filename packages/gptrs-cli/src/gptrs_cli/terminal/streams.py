@@ -1,4 +1,4 @@
-"""The standard streams: whole lines, closed pipes and terminals that are not UTF-8."""
+"""The standard streams: complete lines, closed pipes, and terminals that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from typing_extensions import Buffer, override
 
 from gptrs.quoting import clipped
 
-_PLACES: Final = 6
-"""Most calls that a line names of those that led to an error."""
+_MOST_FRAMES: Final = 6
+"""Most frames of a traceback that a line shows."""
 _MOST_SAID: Final = 200
-"""Characters of what an error says: of a library it may quote what it was given."""
+"""Most characters of an error's text: libraries may quote whole inputs."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -44,12 +44,12 @@ def printable(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print `text` on standard error: information that is not a result."""
+    """Print `text`, which is no result, on standard error."""
     _write_line(printable(text))
 
 
 def note_below(text: str) -> None:
-    """Flush standard output, then print a note, so that it appears below the results."""
+    """Flush standard output first, so that the note appears below the results."""
     sys.stdout.flush()
     note(text)
 
@@ -98,16 +98,16 @@ class _LineHandler(logging.Handler):
 
 
 def _told(error: BaseException) -> str:
-    """Return what an error is, what it says, and where it was raised, the innermost place first."""
-    frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
-    places = [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(frames)]
+    """Return the kind of an error, its text, and the frames that raised it, innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
+    calls = [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(frames)]
     said = clipped(" ".join(str(error).split()), _MOST_SAID)
-    raised = f" (at {', '.join(places)})" if places else ""
+    raised = f" (at {', '.join(calls)})" if calls else ""
     return f"{type(error).__name__}{': ' if said else ''}{said}{raised}"
 
 
 def rich_output() -> Any:
-    """Import and return `terminal.rich_output`, late because rich is slow to import."""
+    """Import and return `terminal.rich_output`; late, because rich is slow to import."""
     return importlib.import_module("gptrs_cli.terminal.rich_output")
 
 
@@ -116,14 +116,14 @@ def _write_line(text: str) -> None:
     sys.stderr.flush()
 
 
-# Standard output that a command can rely on: it encodes everything and writes all of it.
+# Reliable standard output: every character can be encoded, and every write is complete.
 
 
 def make_stdout_reliable() -> None:
-    """Have characters that the encoding lacks become question marks, and no write be a part of one.
+    """Replace characters that the encoding lacks by question marks, and make writes complete.
 
-    Unbuffered (`PYTHONUNBUFFERED`), Python drops what the system did not take of a text: on a full
-    disk the last line would be torn without an error. Which errors are of this stream is kept, too.
+    With `PYTHONUNBUFFERED`, Python drops the rest of a short write: on a full disk, the last line
+    would be torn without an error. Errors of this stream are recorded, too.
     """
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper):
@@ -149,18 +149,18 @@ def is_of_stdout(error: OSError) -> bool:
 
 
 def _raw(below: object) -> object:
-    """Return the file below a buffer, None where there is no buffer."""
+    """Return the file below a buffer; None if there is no buffer."""
     return getattr(below, "raw", None)
 
 
 class _WholeWrites(io.FileIO):
-    """A file whose `write` returns when the system has taken all that it was given.
+    """A file that writes everything before `write` returns.
 
-    `io.BufferedWriter` would do so too, but even with a buffer of one byte it keeps a lone newline.
+    `io.BufferedWriter` would, too, but even a buffer of one byte holds back a lone newline.
     """
 
     failed: int | None = None
-    """The number of the error that the last write ended with."""
+    """The errno of the last write that failed."""
 
     @override
     def write(self, data: Buffer, /) -> int:

@@ -1,4 +1,4 @@
-"""Tables of aligned columns, colored and fitted on a terminal, plain lines in a pipe."""
+"""Tables: colored and fitted columns on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

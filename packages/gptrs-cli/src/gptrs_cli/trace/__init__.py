@@ -1,1 +1,1 @@
-"""`gptrs trace`: its options, the reference that it compares with, and its reports."""
+"""`gptrs trace`: its options, references and reports."""

@@ -1,1 +1,1 @@
-"""The work of `gptrs validate`: the reference that a model is compared with."""
+"""The work of `gptrs validate`: the references that a model is compared with."""

@@ -1,4 +1,4 @@
-"""`gptrs validate --against`: a model beside another one that gptrs loads, on a text."""
+"""`gptrs validate --against`: compares two models that gptrs loads, on a text."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class AgainstOptions:
         Path | None,
         option(
             "--against",
-            "Compare with this model, as gptrs runs it, instead of transformers; an imported model"
-            " with a FILE of outputs, another one, or a BACKEND.",
+            "Compare with this model, run by gptrs, instead of transformers. For imported models: "
+            "a FILE of outputs, another model, or a BACKEND.",
             metavar="MODEL",
             names=model_names,
         ),
@@ -55,7 +55,7 @@ class AgainstOptions:
         str | None,
         option(
             "--text",
-            "With --against: a UTF-8 file that both read; for embedders a text each line.",
+            "With --against: a UTF-8 file for both models; for embedders, a text on each line.",
             metavar="FILE",
         ),
     ] = None
@@ -63,26 +63,26 @@ class AgainstOptions:
         int | None,
         option(
             "--window",
-            "With --against: show both N tokens at a time.  [default: the context, at most 1024]",
+            "With --against: tokens per window.  [default: the context, at most 1024]",
             metavar="N",
         ),
     ] = None
 
     def require_unused(self) -> None:
-        """Raise UsageError for options that only `--against` has a use for."""
+        """Raise UsageError for options that need `--against`."""
         for name, value in (("--text", self.text), ("--window", self.window)):
             if value is not None:
                 raise UsageError(
-                    f"`{name}` is for the comparison of two models", hint="add `--against MODEL`"
+                    f"`{name}` needs a second model to compare with", hint="add `--against MODEL`"
                 )
 
 
 def compare(
     model: Path | None, options: AgainstOptions, settings: Settings
 ) -> tuple[LoadedModel, LoadedModel, TextDivergence | VectorDivergence, float]:
-    """Return both models, what was found, and the seconds that it took.
+    """Return both models, the findings, and the seconds.
 
-    `--weights` quantizes the first one only.
+    `--weights` quantizes only the first model.
     """
     if options.text is None:
         raise UsageError("`--against` compares two models on a text", hint="add `--text FILE`")
@@ -117,7 +117,7 @@ def print_comparison(
     found: TextDivergence | VectorDivergence,
     seconds: float,
 ) -> None:
-    """Print a line for each figure, and which models they are of."""
+    """Print a line for each figure, and the names of the models."""
     if isinstance(found, VectorDivergence):
         print(f"cosine of two vectors: {found.cosine:.6f}, least {found.least_cosine:.6f}")
         extent = counted(found.texts, "text")
@@ -146,7 +146,7 @@ def told_comparison(
     seconds: float,
     profile: Profile,
 ) -> ValidateAgainst:
-    """Return what `--json` prints."""
+    """Return the `--json` form."""
     figures: dict[str, Any]
     if isinstance(found, TextDivergence):
         figures = {
@@ -185,21 +185,21 @@ def _named(model: LoadedModel) -> str:
 
 
 def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> Sequence[int]:
-    """Return the tokens of the text; UsageError where the two models have others."""
+    """Return the tokens of the text; UsageError if the two models tokenize it differently."""
     ours, theirs = model.prompt_tokens(text), reference.prompt_tokens(text)
     if ours != theirs:
         raise UsageError(
-            f"`{model.name}` and `{reference.name}` cut the text into other tokens:"
-            " their predictions cannot be compared"
+            f"`{model.name}` and `{reference.name}` tokenize the text differently: their "
+            f"predictions cannot be compared"
         )
     return ours
 
 
-# transformers as the reference of a comparison, imported where one is asked for.
+# transformers as the reference of a comparison; imported only for one.
 
 
 def torch_reference(command: str) -> type[TorchReference]:
-    """Return the class; MissingLibraryError, which names `command`, without torch."""
+    """Return the class; MissingLibraryError, which names `command`, if torch is missing."""
     try:
         module = importlib.import_module("gptrs_cli.validate.torch_reference")
     except ImportError as missing:
@@ -211,16 +211,16 @@ def torch_reference(command: str) -> type[TorchReference]:
 
 
 def require_folder(model: LoadedModel) -> None:
-    """Raise ModelError for a model that is no folder."""
+    """Raise ModelError if the model is not a folder."""
     if not isinstance(model.files, HfDirectory):
         raise ModelError(
             f"{quoted(str(model.files.path), 200)} is a file that transformers does not read",
-            hint="compare the folder it was made of, or make one with `gptrs convert`",
+            hint="compare the folder it was made from, or make one with `gptrs convert`",
         )
 
 
 def _install_hint(missing: ImportError) -> str:
-    """Return what to install: transformers imports Pillow even for models of text."""
+    """Return an install hint: transformers imports Pillow even for text models."""
     if (missing.name or "").partition(".")[0] == "PIL":
         return (
             "Pillow alone is missing: `pip install pillow`; transformers imports it for any model"

@@ -1,4 +1,4 @@
-"""The findings of `gptrs validate`, as a table and as JSON."""
+"""The findings of `gptrs validate` as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "ty
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far `model` is from the reference, whose libraries have `versions`, on `origins`."""
+    """Differences between `model` and the reference on `origins`; `versions` are of libraries."""
 
     model: LoadedModel
     versions: Mapping[str, str]
@@ -29,7 +29,7 @@ class Outcome:
 
 
 def print_outcome(outcome: Outcome) -> None:
-    """Print a line for each array that was compared, and the verdict."""
+    """Print a line for each compared array, and the verdict."""
     found = outcome.found
     compared = [found.images, found.output, *found.layers]
     print_agreements(
@@ -48,12 +48,12 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def print_agreements(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of rows that `agreement_cells` made."""
+    """Print a table of rows from `agreement_cells`."""
     print_table(_COLUMNS, rows)
 
 
 def agreement_cells(one: Agreement, holds: bool) -> list[str]:
-    """Return the row of a table for an array that was compared."""
+    """Return the row of a table for a compared array."""
     return [
         one.name,
         f"{one.max_error:.3g}",
@@ -88,7 +88,7 @@ def _greedy(found: Validation) -> str:
 
 
 def told_outcome(outcome: Outcome, profile: Profile) -> Validate:
-    """Return what `--json` prints."""
+    """Return the `--json` form."""
     found, model, greedy = outcome.found, outcome.model, outcome.found.greedy
     return Validate(
         model=model.name,

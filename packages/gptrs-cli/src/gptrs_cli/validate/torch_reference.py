@@ -1,6 +1,6 @@
-"""The model in a folder as transformers runs it: what `gptrs validate` compares with.
+"""The model in a folder, run by transformers: the reference of `gptrs validate`.
 
-The one module of the packages that imports torch and transformers.
+This is the only module of the packages that imports both torch and transformers.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ _CLASSES: Final[dict[str, Any]] = {
     "masked_lm": transformers.AutoModelForMaskedLM,
     "text_embedder": transformers.AutoModel,
 }
-"""The class of transformers that loads a model, by its capability."""
+"""The class of transformers that loads a model, by capability."""
 _PROCESSOR: Final[Any] = transformers.AutoImageProcessor
 _UNUSED = "pooler."
-"""Weights that follow the vectors of the tokens, which a folder may lack."""
+"""Weights tied to the token embeddings, which a folder may lack."""
 
 Result = TypeVar("Result")
 
 
 class TorchReference:
-    """The model as transformers loads it, at f32, from this folder alone and without its code."""
+    """The model loaded by transformers in f32, only from this folder, without running its code."""
 
     def __init__(self, model: LoadedModel) -> None:
-        """Load it; ModelError where transformers cannot, or finds no weights for a part of it."""
+        """Load the model; ModelError if transformers cannot, or lacks weights for a part of it."""
         capability = next((name for name in _CLASSES if name in model.capabilities), None)
         if capability is None:
-            raise ModelError(f"`{model.name}` can do nothing that transformers could be asked for")
+            raise ModelError(
+                f"`{model.name}` has no capability that transformers could be compared on"
+            )
         self._folder = model.files.path
         self._embeds = capability == "text_embedder"
         transformers.utils.logging.set_verbosity_error()
@@ -59,23 +61,23 @@ class TorchReference:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the libraries."""
+        """Versions of the libraries."""
         return {"torch": str(torch.__version__), "transformers": transformers.__version__}
 
     def output(self, inputs: np.ndarray) -> np.ndarray:
-        """Logits of tokens [B, T] or images [B, C, H, W]; of an embedder vectors [B, T, D]."""
+        """Return logits of tokens [B, T] or images [B, C, H, W], vectors [B, T, D] of embedders."""
         found = self._run(inputs)
         return _array(found.last_hidden_state if self._embeds else found.logits)
 
     def hidden_states(self, inputs: np.ndarray) -> list[np.ndarray]:
-        """Return the values that the model computes on the way, in that order."""
+        """Return the hidden states in the order of computation."""
         return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
 
     def modules(self, inputs: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return the inputs and outputs of modules, as `NAME.input` and `NAME.output`.
 
-        A module of ours is the one of the same name, or the only one whose name ends with it;
-        others are left out.
+        A name matches the module of the same name, or the only one that ends with it; others are
+        left out.
         """
         known = dict(self._model.named_modules())
         found: dict[str, np.ndarray] = {}
@@ -93,9 +95,9 @@ class TorchReference:
         return found
 
     def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
-        """The logits [N, V] before each of `count` tokens that follow a prompt [T] greedily."""
+        """Return the logits [N, V] before each of `count` greedy tokens after a prompt [T]."""
         rows: list[np.ndarray] = []
-        # transformers has called it `cache` since 5.24, and warns of its old name.
+        # transformers calls it `cache` since 5.24, and warns about the old name.
         takes = inspect.signature(self._model.forward).parameters
         name = "cache" if "cache" in takes else "past_key_values"
         tokens, cache = prompt[np.newaxis], None
@@ -106,7 +108,7 @@ class TorchReference:
         return np.stack(rows)
 
     def image(self, path: Path) -> np.ndarray:
-        """Return the image [C, H, W] in a file, decoded and prepared as transformers does it."""
+        """Return the image [C, H, W] of a file, decoded and preprocessed by transformers."""
         processor: Any = self._load(_PROCESSOR.from_pretrained, backend="pil")
         with Image.open(path) as file:
             found = processor(load_image(file), return_tensors="np")
@@ -119,7 +121,7 @@ class TorchReference:
     def _load(self, load: Callable[..., Result], **options: object) -> Result:
         try:
             return load(self._folder, local_files_only=True, trust_remote_code=False, **options)
-        except Exception as problem:  # any, of a library that was given a stranger's files
+        except Exception as problem:  # a library may raise anything on untrusted files
             reason = clipped(" ".join(str(problem).split()) or type(problem).__name__, 300)
             raise ModelError(
                 f"transformers cannot load {quoted(str(self._folder), 200)}: {reason}"

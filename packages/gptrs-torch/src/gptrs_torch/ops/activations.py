@@ -37,7 +37,7 @@ def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 @converts("elu")
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
-    """Return `scale * x` above 0, `scale * alpha * (exp(input_scale * x) - 1)` below."""
+    """Return `scale * x` for x above 0, else `scale * alpha * (exp(input_scale * x) - 1)`."""
     if scale == 1 and input_scale == 1:
         return F.elu(x, float(alpha))
     below = scalar(alpha * scale, x.dtype) * F.expm1(x * scalar(input_scale, x.dtype))
@@ -95,7 +95,7 @@ def compared(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
     {"logical_and": F.logical_and, "logical_or": F.logical_or, "logical_xor": F.logical_xor}
 )
 def logical(function: Binary, x: Tensor, y: Tensor) -> Tensor:
-    """Convert an operator on truth values; numbers are true unless 0."""
+    """Convert a logical operator; numbers other than 0 are true."""
     return function(truth(x), truth(y))
 
 
@@ -112,7 +112,7 @@ def truth(x: Tensor) -> Tensor:
 
 @converts.each({"isnan": F.is_nan, "isinf": F.is_inf})
 def not_finite(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return where x is not a number, or is infinite."""
+    """Return where x is NaN, or where it is infinite."""
     return function(x) if x.dtype.is_float else F.zeros(x.shape, dtypes.i1)
 
 
@@ -187,7 +187,7 @@ def distances(node: Node, x: Tensor, y: Tensor, p: float, compute_mode: int | No
 def pdist(node: Node, x: Tensor, p: float = 2.0) -> Tensor:
     """Return the p-norms of the differences of all pairs of rows of x [rows, width]."""
     if not is_number(x.shape[0]):
-        node.refuse("has a free count of rows")
+        node.refuse("has a free number of rows")
     first, second = np.triu_indices(x.shape[0], 1)
     left, right = (F.take(x, primitives.constant(each), 0) for each in (first, second))
     return _norms(node, left - right, p)
@@ -213,7 +213,7 @@ def _norms(node: Node, differences: Tensor, p: float) -> Tensor:
 
 @converts("constant_pad_nd")
 def constant_pad(x: Tensor, pads: list[int], value: Number = 0) -> Tensor:
-    """Return x among elements of a number; `pads` has pairs from the last axis on."""
+    """Return x padded with a value; `pads` has pairs, beginning with the last axis."""
     if x.dtype.is_bool:
         value = bool(value)
     elif x.dtype.is_integer:
@@ -226,12 +226,12 @@ def constant_pad(x: Tensor, pads: list[int], value: Number = 0) -> Tensor:
     | {f"replication_pad{rank}d": "edge" for rank in (1, 2, 3)}
 )
 def image_pad(mode: Literal["reflect", "edge"], x: Tensor, pads: list[int]) -> Tensor:
-    """Return x with its mirror image at the ends, or its first and last elements repeated."""
+    """Return x padded by reflection, or by repeating its edge elements."""
     return F.pad(x, _widths(x, pads), mode)
 
 
 def _widths(x: Tensor, pads: list[int]) -> list[tuple[int, int]]:
     widths = [(0, 0)] * x.rank
-    for place in range(len(pads) // 2):
-        widths[x.rank - 1 - place] = (pads[2 * place], pads[2 * place + 1])
+    for pair in range(len(pads) // 2):
+        widths[x.rank - 1 - pair] = (pads[2 * pair], pads[2 * pair + 1])
     return widths

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: operands are promoted as torch does, then broadcast."""
+"""Elementwise arithmetic: operands are promoted as in torch, then broadcast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POWERS: dict[float, Unary] = {
     -1: F.reciprocal,
     -0.5: F.rsqrt,
 }
-"""Powers that torch computes without `pow`."""
+"""Exponents that torch computes without `pow`."""
 
 
 @converts.each(
@@ -56,7 +56,7 @@ _POWERS: dict[float, Unary] = {
     }
 )
 def unary(function: Unary, node: Node, x: Tensor) -> Tensor:
-    """Convert an operator of one operand; integers become floats where the result is one."""
+    """Convert an operator of one operand; integers become floats if the result is one."""
     if x.dtype.is_integer and function in _ROUNDING:
         return x
     return function(converted(x, node.dtype))
@@ -64,21 +64,21 @@ def unary(function: Unary, node: Node, x: Tensor) -> Tensor:
 
 @converts("abs")
 def absolute(node: Node, x: Tensor) -> Tensor:
-    """Return absolute values; unsigned integers are theirs."""
+    """Return absolute values; unsigned integers are unchanged."""
     is_own = x.dtype.is_integer and x.dtype.kind != "signed"
     return x if is_own else F.abs(converted(x, node.dtype))
 
 
 @converts("sign")
 def sign(x: Tensor) -> Tensor:
-    """Return -1, 0 or 1; torch has 0 for NaN, PTIR NaN."""
+    """Return -1, 0 or 1; the sign of NaN is 0 in torch, but NaN in PTIR."""
     found = F.sign(x)
     return F.where(F.is_nan(x), 0.0, found) if x.dtype.is_float else found
 
 
 @converts("round")
 def rounded(node: Node, x: Tensor, *, decimals: int = 0) -> Tensor:
-    """Return x rounded to even, at a number of decimals."""
+    """Return x rounded half to even, to a number of decimals."""
     if x.dtype.is_integer:
         return x if decimals >= 0 else node.refuse("rounds integers to tens")
     if decimals == 0:
@@ -116,7 +116,7 @@ def multiplied(node: Node, x: Operand, y: Operand) -> Tensor:
 
 @converts("div", "true_divide", "floor_divide")
 def divided(node: Node, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """Return `x / y`, rounded down or towards 0 where the node says so."""
+    """Return `x / y`, rounded down or towards 0 if the node says so."""
     dtype = node.dtype
     mode = "floor" if node.name == "floor_divide" else rounding_mode
     left, right = operand(x, dtype), operand(y, dtype)
@@ -138,7 +138,7 @@ def binary(function: Binary, node: Node, x: Operand, y: Operand) -> Tensor:
 
 @converts.each({"maximum": (F.maximum, F.logical_or), "minimum": (F.minimum, F.logical_and)})
 def extreme(functions: tuple[Binary, Binary], node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """Return the larger or the smaller of two, NaN if any is."""
+    """Return the larger or the smaller of two; NaN if either is NaN."""
     of_numbers, of_truths = functions
     function = of_truths if node.dtype.is_bool else of_numbers
     return function(operand(x, node.dtype), operand(y, node.dtype))
@@ -177,7 +177,7 @@ def inverted(x: Tensor) -> Tensor:
 def clamped(
     node: Node, x: Tensor, low: Operand | None = None, high: Operand | None = None, **named: Operand
 ) -> Tensor:
-    """Return x between two bounds; where they cross, the upper one."""
+    """Return x clamped to two bounds; the upper one wins if they cross."""
     dtype, name = node.dtype, node.name
     low, high = named.get("min", low), named.get("max", high)
     if name == "clamp_max":

@@ -1,4 +1,4 @@
-"""Attention, kept whole: backends have kernels for it."""
+"""Attention, kept whole, since backends have kernels for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def attended(
     causal: bool,
     scale: float | None,
 ) -> Tensor:
-    """Return attention of [.., T, D] with any number of axes in front."""
+    """Return the attention of [.., T, D] with any number of leading axes."""
     lead = query.shape[:-2]
     if query.rank < 4:
         extra = [1] * (4 - query.rank)
@@ -43,7 +43,7 @@ def flash_attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return attention, and zeros for the sums that only a gradient reads."""
+    """Return attention, and zeros for the sums that only gradients read."""
     if dropout_p:
         node.refuse("drops elements at random")
     made = attended(query, key, value, attn_mask, is_causal, scale)
@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return attention; with `enable_gqa`, or if there is but one, query heads share a key head."""
+    """Return attention; query heads share key heads with `enable_gqa`, or if there is only one."""
     if dropout_p:
         node.refuse("drops elements at random")
     alike = enable_gqa or query.shape[:-2] == key.shape[:-2] or _has_one_head(query, key, value)
@@ -81,7 +81,7 @@ def _has_one_head(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return all(is_number(count, 1) for count in heads) and len(batches) == 1
 
 
-# Rows of a table, reduced bag by bag.
+# Bags of rows of a table, reduced to one vector each.
 
 
 _SUM, _MEAN = 0, 1
@@ -102,11 +102,11 @@ def embedding_bag(
 ) -> tuple[Tensor, ...]:
     """Return sums, means or maxima [bags, width] of rows of the weight; an empty bag gives zeros.
 
-    What torch returns beside them is for gradients, and refused where anything reads it.
+    The other results of torch are for gradients; a graph that reads them is refused.
     """
     del scale_grad_by_freq, sparse
     if any(user.args[1:] != (0,) and user.users for user in node.source.users):
-        node.refuse("gives what only gradients need")
+        node.refuse("returns values that only gradients need")
     count = offsets.shape[0] - (1 if include_last_offset else 0)
     member = _membership(indices, offsets, count)
     if padding_idx >= 0:
@@ -121,7 +121,7 @@ def embedding_bag(
     if per_sample_weights is not None:
         rows = rows * F.expand_dims(per_sample_weights, 1)
     weights = F.cast(member, weight.dtype)
-    # Not by a product: 0 * NaN of a row that is in another bag would be NaN.
+    # Not a matrix product: 0 * NaN of a row in another bag would be NaN.
     chosen = F.where(F.expand_dims(member, 2), F.expand_dims(rows, 0), 0.0)
     found = F.sum(chosen, 1)
     if mode == _MEAN:
@@ -130,17 +130,17 @@ def embedding_bag(
 
 
 def _membership(indices: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """Return [bags, indices]: whether an index belongs to the bag that starts at an offset."""
+    """Return [bags, indices]: whether an index belongs to a bag."""
     shape = [offsets.shape[0], indices.shape[0]]
-    places = primitives.iota(shape, 1, dtypes.si64)
-    begun = places >= F.expand_dims(F.cast(offsets, dtypes.si64), 1)
+    numbers = primitives.iota(shape, 1, dtypes.si64)
+    begun = numbers >= F.expand_dims(F.cast(offsets, dtypes.si64), 1)
     last = F.zeros([1, indices.shape[0]], dtypes.i1)
     ended = F.concat([F.slice_axis(begun, 0, 1, offsets.shape[0] - 1), last], 0)
     member = F.logical_and(begun, F.logical_not(ended))
     return F.slice_axis(member, 0, 0, count)
 
 
-# Products whose groups of rows, columns or terms have matrices of their own: `_grouped_mm`.
+# Grouped matrix products: each group of rows, columns or terms has its own matrix (`_grouped_mm`).
 
 
 @converts("_grouped_mm")
@@ -152,10 +152,10 @@ def grouped_product(
     bias: Tensor | None = None,
     out_dtype: object = None,
 ) -> Tensor:
-    """Return products of groups; `offs` holds where each ends on the axis that they divide.
+    """Return products of groups; `offs` has the end of each group on the divided axis.
 
-    Of matrices x [G, M, K] and y [G, K, N] each is multiplied with its own. Else groups divide the
-    rows of x [M, K], the columns of y [K, N], or, of two matrices, what is summed up.
+    Matrices x [G, M, K] and y [G, K, N] are multiplied pairwise. Otherwise groups divide the rows
+    of x [M, K], the columns of y [K, N], or, for two matrices, the axis K.
     """
     del out_dtype
     if bias is not None:
@@ -175,14 +175,14 @@ def grouped_product(
 
 
 def _groups(node: Node, ends: Tensor, count: int) -> Tensor:
-    """Return the group of each of `count` places: how many groups end before or at it.
+    """Return the group of each of `count` indices: the number of groups that end at or before it.
 
-    Places behind the last group count to it: torch leaves their results open.
+    Indices after the last group belong to it: torch leaves their results undefined.
     """
     if not is_number(count):
         node.refuse("has a free count of rows")
-    places = F.expand_dims(F.arange(count), 1)
-    groups = F.sum(F.cast(F.greater_equal(places, ends), dtypes.si64), 1)
+    indices = F.expand_dims(F.arange(count), 1)
+    groups = F.sum(F.cast(F.greater_equal(indices, ends), dtypes.si64), 1)
     return F.minimum(groups, ends.shape[0] - 1)
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing at places that numbers or tensors name."""
+"""Reading and writing at indices, given by numbers or tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counted_from_start(indices: Tensor, size: int) -> Tensor:
 
 
 def _bounds(x: Tensor, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Return where a slice begins and how many elements it spans, of sizes that may be free."""
+    """Return the start and length of a slice; sizes may be free."""
     size = x.shape[axis]
     low = _clamped_bound(0 if start is None else start, size)
     high = size if end is None or (is_number(end) and end >= _END) else _clamped_bound(end, size)
@@ -79,8 +79,8 @@ def _part(x: Tensor, axis: int, first: int, span: int, step: int) -> Tensor:
 def selected(x: Tensor, dim: int, index: int) -> Tensor:
     """Return one slice of x along an axis, without the axis."""
     axis = axis_of(dim, x)
-    place = _counted(index, x.shape[axis])
-    return F.squeeze(_part(x, axis, place, 1, 1), axis)
+    start = _counted(index, x.shape[axis])
+    return F.squeeze(_part(x, axis, start, 1, 1), axis)
 
 
 @converts("slice_scatter")
@@ -106,8 +106,8 @@ def slice_scattered(
 
 
 def _scattered_steps(x: Tensor, source: Tensor, axis: int, first: int, step: int) -> Tensor:
-    places = F.arange(source.shape[axis]) * step + size_tensor(first)
-    shaped = F.reshape(places, [-1 if i == axis else 1 for i in range(x.rank)])
+    indices = F.arange(source.shape[axis]) * step + size_tensor(first)
+    shaped = F.reshape(indices, [-1 if i == axis else 1 for i in range(x.rank)])
     return F.scatter(x, F.broadcast_to(shaped, source.shape), converted(source, x.dtype), axis)
 
 
@@ -115,8 +115,8 @@ def _scattered_steps(x: Tensor, source: Tensor, axis: int, first: int, step: int
 def select_scattered(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     """Return x with one of its slices replaced."""
     axis = axis_of(dim, x)
-    place = _counted(index, x.shape[axis])
-    return slice_scattered(x, F.expand_dims(source, axis), axis, place, place + 1)
+    start = _counted(index, x.shape[axis])
+    return slice_scattered(x, F.expand_dims(source, axis), axis, start, start + 1)
 
 
 @converts("embedding")
@@ -128,7 +128,7 @@ def embedding(weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
 
 @converts("index_select")
 def index_select(x: Tensor, dim: int, indices: Tensor) -> Tensor:
-    """Return slices of x at places along an axis."""
+    """Return slices of x at indices along an axis."""
     if x.rank == 0:
         return x
     flat = indices if indices.rank else F.reshape(indices, [1])
@@ -137,7 +137,7 @@ def index_select(x: Tensor, dim: int, indices: Tensor) -> Tensor:
 
 @converts("gather")
 def gather(x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """Return elements of x at places of their own along an axis."""
+    """Return elements of x at separate indices along an axis."""
     del sparse_grad
     if x.rank == 0:
         return F.broadcast_to(x, indices.shape)
@@ -157,7 +157,7 @@ def scatter(
     reduce: str | None = None,
     include_self: bool = True,
 ) -> Tensor:
-    """Return x with updates put, or reduced, at places along an axis."""
+    """Return x with updates written, or reduced, at indices along an axis."""
     kind: ScatterKind = "add" if node.name == "scatter_add" else "replace"
     asked = how[0] if how else reduce
     if asked == "mean" and isinstance(updates, Tensor):
@@ -182,9 +182,9 @@ def scatter(
 def _scattered_means(
     node: Node, x: Tensor, dim: int, indices: Tensor, updates: Tensor, include_self: bool
 ) -> Tensor:
-    """Return x with means of updates at places along an axis, and of what is there, if asked."""
+    """Return x with means of updates at indices along an axis, optionally including x itself."""
     if not x.dtype.is_float:
-        node.refuse("takes means of integers")
+        node.refuse("computes means of integers")
     more: dict[str, Any] = {"reduce": "sum", "include_self": include_self}
     sums = scatter(node, x, dim, indices, updates, **more)
     ones = F.ones(updates.shape, x.dtype)
@@ -193,7 +193,7 @@ def _scattered_means(
 
 
 def _neutral(node: Node, kind: ScatterKind, x: Tensor) -> Tensor:
-    """Return the number that changes nothing when it is reduced with another."""
+    """Return the identity element of a reduction."""
     if x.dtype.is_float:
         found = {"add": 0.0, "mul": 1.0, "max": -math.inf, "min": math.inf}.get(kind, 0.0)
         return operand(found, x.dtype)
@@ -203,19 +203,20 @@ def _neutral(node: Node, kind: ScatterKind, x: Tensor) -> Tensor:
 
 
 def _flat_indices(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
-    """Return places of several axes as numbers in row-major order, broadcast together."""
+    """Return indices of several axes as row-major indices, broadcast together."""
     total: Tensor | None = None
     for axis, each in zip(axes, indices, strict=True):
-        place = counted_from_start(each, x.shape[axis])
-        inside = F.logical_and(place >= 0, place < size_tensor(x.shape[axis]))
-        place = F.where(inside, place, -(2**40))  # a place outside is one that no table has
-        total = place if total is None else total * size_tensor(x.shape[axis]) + place
+        index = counted_from_start(each, x.shape[axis])
+        inside = F.logical_and(index >= 0, index < size_tensor(x.shape[axis]))
+        # An index outside of its axis must not wrap into another row of the flat table.
+        index = F.where(inside, index, -(2**40))
+        total = index if total is None else total * size_tensor(x.shape[axis]) + index
     assert total is not None
     return total
 
 
 def _indexed_axes(node: Node, x: Tensor, indices: list[Tensor | None]) -> list[int]:
-    """Return the axes that have indices; masks are refused, their counts depend on data."""
+    """Return the axes with indices; masks are refused, since their counts depend on data."""
     for each in indices:
         if each is not None and each.dtype.is_bool:
             node.refuse("has a mask, whose count of elements depends on data")
@@ -232,13 +233,13 @@ def index(node: Node, x: Tensor, indices: list[Tensor | None]) -> Tensor:
         return F.take(x, counted_from_start(given[0], x.shape[axes[0]]), axes[0])
     rest = [axis for axis in range(x.rank) if axis not in axes]
     turned = F.transpose(x, [*axes, *rest])
-    places = _flat_indices(x, given, axes)
+    flat = _flat_indices(x, given, axes)
     sizes = [x.shape[axis] for axis in rest]
     table = F.reshape(turned, [math.prod(x.shape[axis] for axis in axes), *sizes])
-    found = F.take(table, places, 0)
+    found = F.take(table, flat, 0)
     if axes != list(range(axes[0], axes[0] + len(axes))) or axes[0] == 0:
         return found
-    lead, before = places.rank, axes[0]
+    lead, before = flat.rank, axes[0]
     order = [*range(lead, lead + before), *range(lead), *range(lead + before, found.rank)]
     return F.transpose(found, order)
 
@@ -247,23 +248,23 @@ def index(node: Node, x: Tensor, indices: list[Tensor | None]) -> Tensor:
 def index_put(
     node: Node, x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """Return x with values put, or added, at `x[indices]`; a mask takes one value."""
+    """Return x with values written, or added, at `x[indices]`; a mask takes one value."""
     given = [each for each in indices if each is not None]
     if len(given) == 1 and indices[0] is given[0] and given[0].dtype.is_bool:
         if accumulate or values.type.size != 1:
-            node.refuse("puts several values where a mask holds")
+            node.refuse("writes several values where a mask holds")
         mask = F.reshape(given[0], [*given[0].shape, *[1] * (x.rank - given[0].rank)])
         return F.where(mask, F.reshape(values, []), x)
     axes = _indexed_axes(node, x, indices)
     rest = [axis for axis in range(x.rank) if axis not in axes]
     order = [*axes, *rest]
     turned = F.transpose(x, order)
-    places = _flat_indices(x, [cast("Tensor", indices[axis]) for axis in axes], axes)
+    flat = _flat_indices(x, [cast("Tensor", indices[axis]) for axis in axes], axes)
     sizes = [x.shape[axis] for axis in rest]
     first, width = math.prod(x.shape[axis] for axis in axes), math.prod(sizes)
-    count = math.prod(places.shape)
-    spread = _spread_values(values, places, sizes, axes)
-    rows = F.broadcast_to(F.reshape(places, [count, 1]), [count, width])
+    count = math.prod(flat.shape)
+    spread = _spread_values(values, flat, sizes, axes)
+    rows = F.broadcast_to(F.reshape(flat, [count, 1]), [count, width])
     written = F.scatter(
         F.reshape(turned, [first, width]),
         rows,
@@ -275,13 +276,13 @@ def index_put(
     return F.transpose(F.reshape(written, turned.shape), back)
 
 
-def _spread_values(values: Tensor, places: Tensor, sizes: list[int], axes: list[int]) -> Tensor:
-    """Return values broadcast to the result of reading, with the axes of the places in front."""
+def _spread_values(values: Tensor, flat: Tensor, sizes: list[int], axes: list[int]) -> Tensor:
+    """Return values broadcast to the shape of a read, with the index axes in front."""
     together = axes == list(range(axes[0], axes[0] + len(axes)))
     before = axes[0] if together else 0
-    shape = [*sizes[:before], *places.shape, *sizes[before:]]
+    shape = [*sizes[:before], *flat.shape, *sizes[before:]]
     spread = F.broadcast_to(values, shape)
-    lead = places.rank
+    lead = flat.rank
     order = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
     return F.transpose(spread, order)
 

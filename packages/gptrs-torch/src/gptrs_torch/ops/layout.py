@@ -17,8 +17,8 @@ from gptrs_torch.conversion import Node, converts
 from gptrs_torch.ops.activations import truth
 from gptrs_torch.program_check import Number, Operand, axis_of, converted, operand, scalar
 
-MAX_PLACES: Final = 2**24
-"""Most elements of `as_strided`, whose places are a constant of the program."""
+MAX_INDICES: Final = 2**24
+"""Most elements of `as_strided`, since their indices become a constant of the program."""
 
 
 converts.rows({"tril": F.tril, "triu": F.triu})
@@ -35,22 +35,22 @@ converts.rows({"tril": F.tril, "triu": F.triu})
     "alias_copy",
 )
 def same(x: Tensor, **named: object) -> Tensor:
-    """Return x: values do not change, so that a copy is the same."""
+    """Return x: values never change, so a copy equals it."""
     del named
     return x
 
 
 @converts("_assert_tensor_metadata")
 def checked_type(x: Tensor, *rest: object, **named: object) -> None:
-    """Do nothing: the export checked types and layouts, and inputs have those of the export."""
+    """Do nothing: the export checked types and layouts, and inputs must match the export."""
     del x, rest, named
 
 
 @converts("_assert_scalar")
 def checked_size(node: Node, condition: object, message: str) -> None:
-    """Refuse sizes for which a condition of the export does not hold."""
+    """Refuse sizes that break a condition of the export."""
     if isinstance(condition, Tensor) or not condition:
-        node.refuse(f"demands what does not hold or depends on data: {message}")
+        node.refuse(f"has a condition that does not hold or depends on data: {message}")
 
 
 @converts("_to_copy", "to.dtype", "type_as", "to.dtype_layout")
@@ -77,7 +77,7 @@ def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 @converts("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias")
 def reshape(node: Node, x: Tensor, shape: list[int] | torch.dtype, *rest: object) -> Tensor:
-    """Return x in another shape, where one -1 is what is left."""
+    """Return x in another shape, in which one -1 is inferred."""
     del rest
     if isinstance(shape, torch.dtype):
         wanted = node.dtype_at(shape)
@@ -98,7 +98,7 @@ def resize(node: Node, x: Tensor, shape: list[int], *, memory_format: object = N
 
 
 def _without_rest(x: Tensor, shape: list[int]) -> list[int]:
-    rests = [place for place, size in enumerate(shape) if is_number(size, -1)]
+    rests = [axis for axis, size in enumerate(shape) if is_number(size, -1)]
     if not rests:
         return shape
     rest = rests[0]
@@ -120,7 +120,7 @@ def transpose(x: Tensor, first: int = 0, second: int = 1) -> Tensor:
 
 @converts("expand", "expand_copy")
 def expand(x: Tensor, sizes: list[int], *, implicit: bool = False) -> Tensor:
-    """Return x repeated to a shape, in which -1 keeps a size."""
+    """Return x broadcast to a shape, in which -1 keeps a size."""
     del implicit
     own = [1] * (len(sizes) - x.rank) + list(x.shape)
     target = [mine if is_number(size, -1) else size for size, mine in zip(sizes, own, strict=True)]
@@ -136,15 +136,15 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 @converts("squeeze", "squeeze_copy")
 def squeeze(x: Tensor, dim: int | list[int] | None = None) -> Tensor:
     """Return x without axes of size 1."""
-    places = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    axes = [axis_of(axis, x) for axis in places]
+    given = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = [axis_of(axis, x) for axis in given]
     ones = sorted({axis for axis in axes if x.rank and x.shape[axis] == 1})
     return F.squeeze(x, ones) if ones else x
 
 
 @converts("cat")
 def cat(node: Node, parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Return tensors one after another; old empty ones of one axis count for nothing."""
+    """Concatenate tensors; empty ones of one axis are ignored, as in old versions of torch."""
     kept = [part for part in parts if part.shape != (0,)] or parts[:1]
     joined = [converted(part, node.dtype) for part in kept]
     return F.concat(joined, axis_of(dim, joined[0])) if len(joined) > 1 else joined[0]
@@ -169,7 +169,7 @@ def split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
 
 @converts("split.Tensor")
 def split(x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
-    """Return parts of x of one size, the last one of what is left."""
+    """Return parts of x of one size; the last one may be smaller."""
     whole = x.shape[axis_of(dim, x)]
     return split_with_sizes(x, [min(size, whole - at) for at in range(0, whole, size)], dim)
 
@@ -179,7 +179,7 @@ def unbind(node: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
     """Return the slices of x along an axis."""
     axis = axis_of(dim, x)
     count = len(node.source.meta["val"])
-    return [F.squeeze(F.slice_axis(x, axis, place, 1), axis) for place in range(count)]
+    return [F.squeeze(F.slice_axis(x, axis, index, 1), axis) for index in range(count)]
 
 
 @converts("repeat")
@@ -190,7 +190,7 @@ def repeat(x: Tensor, repeats: list[int]) -> Tensor:
 
 @converts("flip")
 def flip(x: Tensor, dims: list[int]) -> Tensor:
-    """Return x turned round along axes."""
+    """Return x reversed along axes."""
     return F.flip(x, [axis_of(axis, x) for axis in dims]) if x.rank and dims else x
 
 
@@ -205,13 +205,13 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     count = max(min(rows - down, columns - right), 0)
     lead = list(turned.shape[:-2])
     flat = F.reshape(turned, [*lead, rows * columns])
-    places = F.arange(count) * (columns + 1) + (down * columns + right)
-    return F.take(flat, places, len(lead))
+    indices = F.arange(count) * (columns + 1) + (down * columns + right)
+    return F.take(flat, indices, len(lead))
 
 
 @converts("roll")
 def roll(x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
-    """Return x with its elements moved on along axes, the last ones first."""
+    """Return x rolled along axes."""
     several = [shifts] if isinstance(shifts, int) else shifts
     axes = [dims] if isinstance(dims, int) else (dims or [])
     if not axes:
@@ -225,22 +225,22 @@ def roll(x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
 def as_strided(
     node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
 ) -> Tensor:
-    """Return the elements of x at the places in its memory that strides name."""
+    """Return the elements of x at the offsets in memory given by strides."""
     held = node.argument(0)
     order = memory_order(held) if isinstance(held, torch.Tensor) else None
     if order is None or not all(map(is_number, (*size, *stride, *x.shape))):
         node.refuse("reads memory with gaps, or of a free size")
     x = F.transpose(x, list(order))
-    places = np.full(size, storage_offset or 0, np.int64)
-    if places.size > MAX_PLACES:
-        node.refuse(f"reads {places.size} places, at most {MAX_PLACES} are listed")
+    offsets = np.full(size, storage_offset or 0, np.int64)
+    if offsets.size > MAX_INDICES:
+        node.refuse(f"reads {offsets.size} elements, at most {MAX_INDICES} are listed")
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         shape = [count if i == axis else 1 for i in range(len(size))]
-        places += (np.arange(count) * step).reshape(shape)
-    return F.take(F.reshape(x, [math.prod(x.shape)]), primitives.constant(places), 0)
+        offsets += (np.arange(count) * step).reshape(shape)
+    return F.take(F.reshape(x, [math.prod(x.shape)]), primitives.constant(offsets), 0)
 
 
-# Tensors made of numbers.
+# Tensors made from numbers.
 
 
 def filled(shape: list[int], value: Operand, dtype: DType) -> Tensor:
@@ -251,7 +251,7 @@ def filled(shape: list[int], value: Operand, dtype: DType) -> Tensor:
 
 @converts("full", "new_full")
 def full(node: Node, shape: list[int] | Tensor, *rest: Any, **named: object) -> Tensor:
-    """Return a tensor of one number; `new_full` names a tensor first, whose type it takes."""
+    """Return a constant tensor; `new_full` takes a tensor first, for its type."""
     del named
     wanted, value = rest if isinstance(shape, Tensor) else (shape, rest[0])
     return filled(wanted, value, node.dtype)
@@ -259,28 +259,28 @@ def full(node: Node, shape: list[int] | Tensor, *rest: Any, **named: object) -> 
 
 @converts("full_like", "fill")
 def full_like(node: Node, x: Tensor, value: Operand, **named: object) -> Tensor:
-    """Return a tensor like x of one number."""
+    """Return a constant tensor like x."""
     del named
     return filled(list(x.shape), value, node.dtype)
 
 
 @converts("zeros_like", "ones_like", "empty_like")
 def constant_like(node: Node, x: Tensor, **named: object) -> Tensor:
-    """Return zeros or ones like x; memory that nobody has written is zeros, too."""
+    """Return zeros or ones like x; uninitialized memory is zeros, too."""
     del named
     return filled(list(x.shape), 1 if node.name == "ones_like" else 0, node.dtype)
 
 
 @converts("zeros", "ones", "empty", "empty_strided")
 def constant(node: Node, shape: list[int], *rest: object, **named: object) -> Tensor:
-    """Return zeros or ones; memory that nobody has written is zeros, too."""
+    """Return zeros or ones; uninitialized memory is zeros, too."""
     del rest, named
     return filled(shape, 1 if node.name == "ones" else 0, node.dtype)
 
 
 @converts("new_zeros", "new_ones", "new_empty", "new_empty_strided")
 def new_constant(node: Node, x: Tensor, shape: list[int], *rest: object, **named: object) -> Tensor:
-    """Return zeros or ones in the type of x; memory that nobody has written is zeros, too."""
+    """Return zeros or ones in the type of x; uninitialized memory is zeros, too."""
     del x, rest, named
     return filled(shape, 1 if node.name == "new_ones" else 0, node.dtype)
 
@@ -294,7 +294,7 @@ def scalar_tensor(node: Node, value: Number, **named: object) -> Tensor:
 
 @converts("arange.start_step", "arange.start", "arange.default")
 def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
-    """Return numbers from one to below another, in steps."""
+    """Return numbers from a start up to an end (excluded), in steps."""
     del named
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     dtype = node.dtype
@@ -302,14 +302,14 @@ def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
         if not isinstance(step, int) or not dtype.is_integer:
             node.refuse("has a fractional step over a free size")
         count = end - start if step == 1 else (end - start + step - 1) // step
-        places = F.arange(count)  # pyright: ignore[reportArgumentType]
-        return converted(places * scalar(step, dtypes.si64) + scalar(start, dtypes.si64), dtype)
+        steps = F.arange(count)  # pyright: ignore[reportArgumentType]
+        return converted(steps * scalar(step, dtypes.si64) + scalar(start, dtypes.si64), dtype)
     count = max(math.ceil((end - start) / step), 0)
     if dtype.is_integer:
         made = F.arange(int(start), int(start) + count * int(step), int(step))
         return converted(made, dtype)
-    places = F.cast(F.arange(count), dtypes.f64)
-    return converted(places * float(step) + float(start), dtype)
+    steps = F.cast(F.arange(count), dtypes.f64)
+    return converted(steps * float(step) + float(start), dtype)
 
 
 @converts("eye", "eye.m")

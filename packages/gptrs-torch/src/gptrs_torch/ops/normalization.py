@@ -1,4 +1,4 @@
-"""Normalization layers, kept whole: backends have kernels for them."""
+"""Normalization layers, kept whole, since backends have kernels for them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x normalized by statistics that are known, and two empty tensors."""
+    """Return x normalized by running statistics, and two empty tensors."""
     del momentum
     made = F.batch_norm(_widened(x, mean), mean, variance, weight, bias, epsilon, 1)
     empty = F.zeros([0], x.dtype)
@@ -78,13 +78,13 @@ def batch_norm(
 
 
 def _widened(x: Tensor, *weights: Tensor | None) -> Tensor:
-    """Return x in the type of its weights: under autocast they are wider, and torch sums in it."""
+    """Return x in the type of its weights, which autocast leaves wider: torch sums in that type."""
     types = [each.dtype for each in weights if each is not None]
     return converted(x, types[0]) if types else x
 
 
 def _typed(node: Node, *made: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return results in the types that torch gives them."""
+    """Return results in the types of torch."""
     held = cast("list[torch.Tensor]", node.source.meta["val"])
     first, second, third = (
         converted(each, node.dtype_at(like.dtype)) for each, like in zip(made, held, strict=True)
@@ -112,7 +112,7 @@ def max_pool(
     dilation: list[int] | int = 1,
     ceil_mode: bool = False,
 ) -> object:
-    """Return the largest element under each window and its place in the plane."""
+    """Return the largest element of each window, and its index in the plane."""
     name = node.name
     count = int(name.partition("_pool")[2][0])
     axes = range(x.rank - count, x.rank)
@@ -125,7 +125,7 @@ def max_pool(
 
 
 def _reads_second(node: Node) -> bool:
-    """Return whether anybody reads the places: they cost much more than the values."""
+    """Return whether the indices are read: they cost much more than the values."""
     return any(user.args[1:] != (0,) for user in node.source.users)
 
 
@@ -133,14 +133,14 @@ def _reads_second(node: Node) -> bool:
 def max_pool_gradient(
     node: Node, gradient: Tensor, x: Tensor, *rest: object, **named: object
 ) -> Tensor:
-    """Return the gradient of max pooling: that of each window at the place of its largest."""
-    places = named.get("indices", rest[-1] if rest else None)
-    if not isinstance(places, Tensor):
-        node.refuse("has no places of the largest elements")
+    """Return the gradient of max pooling: each window's goes to the index of its maximum."""
+    indices = named.get("indices", rest[-1] if rest else None)
+    if not isinstance(indices, Tensor):
+        node.refuse("lacks the indices of the largest elements")
     lead = x.shape[: x.rank - 2]
     empty = F.zeros([*lead, x.shape[-2] * x.shape[-1]], x.dtype)
     flat = [*lead, gradient.shape[-2] * gradient.shape[-1]]
-    made = F.scatter(empty, F.reshape(places, flat), F.reshape(gradient, flat), x.rank - 2, "add")
+    made = F.scatter(empty, F.reshape(indices, flat), F.reshape(gradient, flat), x.rank - 2, "add")
     return F.reshape(made, x.shape)
 
 
@@ -155,7 +155,7 @@ def average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """Return the mean under each window; padding counts as zeros unless the node says not."""
+    """Return the mean of each window; padding counts as zeros unless the node excludes it."""
     count = int(node.name[-2])
     kernel, steps = _pair(kernel_size, count), _pair(stride or kernel_size, count)
     counts = (ceil_mode, count_include_pad, divisor_override or None)
@@ -167,7 +167,7 @@ def average_pool(
     "_adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d", "adaptive_avg_pool2d"
 )
 def adaptive_average_pool(x: Tensor, output_size: list[int]) -> Tensor:
-    """Return means over windows that share the axes out: of one size, or by sums of parts."""
+    """Return means over windows that divide the axes: of one size, or by sums of parts."""
     count = len(_pair(output_size, 1)) if not isinstance(output_size, int) else 1
     wanted = _pair(output_size, count)
     axes = list(range(x.rank - count, x.rank))
@@ -180,14 +180,14 @@ def adaptive_average_pool(x: Tensor, output_size: list[int]) -> Tensor:
             shape = [*made.shape[:axis], parts, size // parts, *made.shape[axis + 1 :]]
             made = F.mean(F.reshape(made, shape), axis + 1)
             continue
-        # Not a product with a matrix of shares: NaN and infinities would be in all means.
+        # Not a product with a matrix of weights: NaN and infinities would spread to all means.
         numbers = np.arange(parts, dtype=np.int64)
         begins = numbers * size // parts
         counts = -(-(numbers + 1) * size // parts) - begins
         steps = np.arange(int(counts.max()), dtype=np.int64)
-        places = primitives.constant(np.minimum(begins[:, None] + steps, size - 1))
+        indices = primitives.constant(np.minimum(begins[:, None] + steps, size - 1))
         inside = (steps < counts[:, None]).reshape(parts, -1, *[1] * (made.rank - 1 - axis))
-        windows = F.where(primitives.constant(inside), F.take(made, places, axis), 0.0)
+        windows = F.where(primitives.constant(inside), F.take(made, indices, axis), 0.0)
         shape = [parts] + [1] * (made.rank - 1 - axis)
         own = F.cast(primitives.constant(counts.reshape(shape)), x.dtype)
         made = F.sum(windows, axis + 1) / own

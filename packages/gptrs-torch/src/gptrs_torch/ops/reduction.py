@@ -1,4 +1,4 @@
-"""Reductions along axes, and sums along the way."""
+"""Reductions along axes, and running sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summed(
     *,
     dtype: object = None,
 ) -> Tensor:
-    """Return the sum or the mean, of integers in si64."""
+    """Return the sum or the mean; integers are summed in si64."""
     del dtype
     if x.rank == 0:
         return converted(x, node.dtype)
@@ -92,7 +92,7 @@ def extreme(
 def extreme_with_index(
     function: Reduction, x: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest or smallest elements along an axis, and where they are."""
+    """Return the largest or smallest elements along an axis, and their indices."""
     if x.rank == 0:
         return x, F.zeros([], dtypes.si64)
     axis = axis_of(dim, x)
@@ -107,7 +107,7 @@ def extreme_with_index(
 def argmax_or_argmin(
     function: Reduction, x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
-    """Return where the largest or smallest element is."""
+    """Return the index of the largest or smallest element (argmax, argmin)."""
     if x.rank == 0:
         return F.zeros([], dtypes.si64)
     return function(x, None if dim is None else axis_of(dim, x), keepdim)
@@ -117,7 +117,7 @@ def argmax_or_argmin(
 def quantified(
     function: Reduction, node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False
 ) -> Tensor:
-    """Return whether any or all elements are not 0."""
+    """Return whether any, or all, elements differ from 0."""
     made = truth(x)
     if x.rank:
         axes = [] if dim == [] else axes_of(dim, x)
@@ -173,7 +173,7 @@ def variance_and_mean(
 def running(
     function: Reduction, node: Node, x: Tensor, dim: int, *, dtype: object = None
 ) -> Tensor:
-    """Return the sums or products of all elements up to each one."""
+    """Return the cumulative sums or products."""
     del dtype
     made = converted(x, node.dtype)
     return made if x.rank == 0 else function(made, axis_of(dim, x))
@@ -186,7 +186,7 @@ def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tens
     return made if x.rank == 0 else F.logsumexp(made, axes_of(dim, x), keepdim)
 
 
-# Sorting, and the largest of a row.
+# Sorting, and the k largest elements.
 
 
 @converts("sort")
@@ -198,15 +198,15 @@ def ordered(
     stable: bool | None = None,
     **named: object,
 ) -> tuple[Tensor, Tensor]:
-    """Return elements in order along an axis, and where they were; equal ones keep theirs."""
+    """Return sorted elements along an axis, and their indices; the sort is stable."""
     del stable
     axis = axis_of(int(str(named.get("dim", dim))), x)
     down = bool(named.get("descending", descending))
     if x.rank == 0:
         return x, F.zeros([], dtypes.si64)
-    places = primitives.iota(x.shape, axis, dtypes.si64)
+    indices = primitives.iota(x.shape, axis, dtypes.si64)
     keys = F.cast(x, dtypes.ui8) if x.dtype.is_bool else x
-    values, found = primitives.sort([keys, places], axis, down, True)
+    values, found = primitives.sort([keys, indices], axis, down, True)
     return (F.cast(values, x.dtype) if x.dtype.is_bool else values), found
 
 
@@ -214,23 +214,23 @@ def ordered(
 def top_k(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest or smallest elements along an axis, and where they are."""
+    """Return the k largest or smallest elements along an axis, and their indices."""
     del sorted
     if x.rank == 0:
         return x, F.zeros([], dtypes.si64)
-    values, places = F.top_k(x, k, axis_of(dim, x), largest)
-    return values, F.cast(places, dtypes.si64)
+    values, indices = F.top_k(x, k, axis_of(dim, x), largest)
+    return values, F.cast(indices, dtypes.si64)
 
 
-# Counts of elements between edges.
+# Histograms.
 
 
 @converts("histc")
 def histogram(node: Node, x: Tensor, bins: int = 100, min: Number = 0, max: Number = 0) -> Tensor:
-    """Return how many elements lie in each of the bins; the last one holds its upper edge as well.
+    """Return the number of elements in each bin; the last bin includes its upper edge.
 
-    Edges that are equal stand for the least and the greatest element. Elements near an edge are
-    where torch puts them: their bins are rounded in the same order.
+    Equal edges mean the least and the greatest element. Elements near an edge land in the same bin
+    as in torch, since bins are rounded in the same order.
     """
     if not all(is_number(size) for size in x.shape):
         node.refuse("has a free size")
@@ -242,7 +242,7 @@ def histogram(node: Node, x: Tensor, bins: int = 100, min: Number = 0, max: Numb
     equal = F.equal(low, high)
     low, high = F.where(equal, low - 1.0, low), F.where(equal, high + 1.0, high)
     inside = F.logical_and(F.greater_equal(flat, low), F.less_equal(flat, high))
-    places = F.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
-    found = F.minimum(F.cast(places, dtypes.si64), scalar(bins - 1, dtypes.si64))
+    slots = F.where(inside, (flat - low) * float(bins) / (high - low), 0.0)
+    found = F.minimum(F.cast(slots, dtypes.si64), scalar(bins - 1, dtypes.si64))
     counts = F.scatter(F.zeros([bins], dtypes.si64), found, F.cast(inside, dtypes.si64), 0, "add")
     return converted(counts, node.dtype)

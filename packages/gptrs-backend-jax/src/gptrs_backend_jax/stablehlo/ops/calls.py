@@ -1,4 +1,4 @@
-"""Calls of functions, which are written out, and of what is known by a name alone."""
+"""Calls of functions, which are inlined, and custom calls known by name."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gptrs_backend_jax.stablehlo.reading.module import shown
 
 SHAPE_ASSERTION: Final = "shape_assertion"
 MARKS: Final = ("Sharding", "annotate_device_placement", "LayoutConstraint")
-"""Targets of custom calls that say where a value lies, and change none."""
+"""Targets of custom calls that only annotate the sharding of a value."""
 _APPROXIMATE: Final = "ApproxTopK"
 _KNOWN: Final = {"mhlo.erf": "chlo.erf", "mhlo.topk": "chlo.top_k"}
-"""Targets that stand for operations of CHLO, in artifacts of JAX before 0.10."""
+"""Targets for operations of CHLO, in artifacts of JAX before 0.10."""
 
 
 @converts("func.call", "call")
 def call(node: Node, *operands: Value, callee: str) -> list[Value]:
-    """Return the results of a function, written out."""
+    """Inline a function, and return its results."""
     return node.conversion.call(callee, operands)
 
 
 @converts("sdy.sharding_constraint")
 def sharding_constraint(x: Value) -> Value:
-    """Return the operand: where it lies changes no value."""
+    """Return the operand: a sharding changes no value."""
     return x
 
 
@@ -41,14 +41,14 @@ def sharding_constraint(x: Value) -> Value:
 def composite(
     node: Node, *operands: Value, name: str, decomposition: str
 ) -> Value | Sequence[Value]:
-    """Return what is known by its name, else what the decomposition computes."""
+    """Convert a composite that is known by name; else inline its decomposition."""
     known = converter_of(name)
     return known(node, operands) if known else node.conversion.call(decomposition, operands)
 
 
 @converts("custom_call")
 def custom_call(node: Node, *operands: Value) -> Value | Sequence[Value]:
-    """Return the operand of a mark, check an assertion, else convert what is known by its name."""
+    """Return the operand of an annotation, check an assertion, or convert a call known by name."""
     target = node.text("call_target_name")
     if target in MARKS:
         return operands[0]
@@ -67,10 +67,10 @@ def custom_call(node: Node, *operands: Value) -> Value | Sequence[Value]:
 def _require(node: Node, holds: Value, *sizes: Value) -> None:
     """Check an assertion about sizes while the program is captured."""
     if not isinstance(holds, Known) or any(not isinstance(each, Known) for each in sizes):
-        node.refuse("of `shape_assertion` depends on values that are computed of data")
+        node.refuse("of `shape_assertion` depends on values that are computed from data")
     if not bool(holds.array[()]):
         numbers = [each.integers()[0] for each in sizes if isinstance(each, Known)]
         message = node.text("error_message", "sizes do not fit")
-        for place, number in enumerate(numbers):
-            message = message.replace(f"{{{place}}}", str(number))
+        for index, number in enumerate(numbers):
+            message = message.replace(f"{{{index}}}", str(number))
         raise UsageError(ascii(message.splitlines()[0])[1:-1][:400])

@@ -31,7 +31,7 @@ def if_(node: Node, predicate: Value) -> Sequence[Value]:
 
 @converts("case")
 def case(node: Node, index: Value) -> Sequence[Value]:
-    """Return the results of a region by number; the last one for numbers outside."""
+    """Return the results of a region by index; indices out of range select the last one."""
     count = len(node.operation.regions)
     if isinstance(index, Known):
         number = index.integers()[0]
@@ -63,7 +63,7 @@ def while_(node: Node, *state: Tensor) -> tuple[Tensor, ...]:
     return primitives.while_(condition, body, *state)
 
 
-# Regions of scalars as expressions, by which reductions and orders are known.
+# Regions of scalars as expressions, which identify reductions and comparators.
 
 
 Expression: TypeAlias = "tuple[str | Expression, ...]"
@@ -87,19 +87,19 @@ def param(number: int) -> Expression:
 
 
 def call(name: str, *operands: Expression) -> Expression:
-    """Return an operation; operands that may change places are in one order."""
+    """Return an operation; operands of commutative ones are sorted."""
     return (name, *(sorted(operands, key=repr) if name in _COMMUTATIVE else operands))
 
 
 def compared(direction: str, lhs: Expression, rhs: Expression) -> Expression:
-    """Return a comparison that is not of the total order of floats."""
+    """Return a comparison other than by the total order of floats."""
     return call(f"compare {direction}", lhs, rhs)
 
 
 def expressions(module: StableHlo, block: Block) -> list[Expression | None]:
-    """Return each result of a block; None for what has regions, or reads more than constants."""
+    """Return each result of a block; None if it uses regions, or outer values except constants."""
     found: dict[int, Expression | None] = {
-        number: param(place) for place, number in enumerate(block.params)
+        number: param(position) for position, number in enumerate(block.params)
     }
 
     def known(number: int) -> Expression | None:
@@ -136,15 +136,15 @@ def _constant(operation: Operation) -> Expression | None:
 
 
 def combined_by(module: StableHlo, block: Block) -> list[str | None]:
-    """Return how a region of (first.., second..) combines each pair.
+    """Return how a region with parameters (first.., second..) combines each pair.
 
     `add`, `mul`, `max`, `min`, `and`, `or`, `xor`, `sub` (first minus second), `replace` (the
     second), `keep` (the first); None for anything else.
     """
     count = len(block.results)
     kinds: list[str | None] = []
-    for place, made in enumerate(expressions(module, block)):
-        first, second = param(place), param(place + count)
+    for position, made in enumerate(expressions(module, block)):
+        first, second = param(position), param(position + count)
         known: dict[Expression, str] = {second: "replace", first: "keep"}
         known[call("subtract", first, second)] = "sub"
         for name, kind in _KINDS.items():

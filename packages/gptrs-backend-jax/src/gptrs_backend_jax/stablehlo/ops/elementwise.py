@@ -1,4 +1,4 @@
-"""Operations that compute each element by itself."""
+"""Elementwise operations."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ Binary = Callable[[Tensor, Tensor], Tensor]
 
 @elementwise("abs")
 def absolute(node: Node, x: Tensor) -> Tensor:
-    """Return absolute values; of complex numbers scaled, so that no square is out of range."""
+    """Return absolute values; complex parts are scaled first, so that no square overflows."""
     if not x.dtype.is_complex:
         return primitives.abs(x)
-    parts = [primitives.abs(complex_part(node, x, place)) for place in (0, 32)]
+    parts = [primitives.abs(complex_part(node, x, shift)) for shift in (0, 32)]
     large, small = primitives.maximum(*parts), primitives.minimum(*parts)
     zero, one = filled(0, large), filled(1, large)
     ratio = primitives.div(
@@ -73,7 +73,7 @@ def absolute(node: Node, x: Tensor) -> Tensor:
 
 @elementwise("shift_right_arithmetic")
 def shift_right_arithmetic(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Return integers shifted down, the top bit repeated, in unsigned types too."""
+    """Return integers shifted right with sign extension, in unsigned types, too."""
     if lhs.dtype.kind == "signed":
         return primitives.shift_right_arithmetic(lhs, rhs)
     whole = signed_of(lhs.dtype)
@@ -85,13 +85,13 @@ def shift_right_arithmetic(lhs: Tensor, rhs: Tensor) -> Tensor:
     {"add": (primitives.add, primitives.bit_or), "multiply": (primitives.mul, primitives.bit_and)}
 )
 def add_or_multiply(functions: tuple[Binary, Binary], lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Return the sum or product; of truth values the logical or, and."""
+    """Return the sum or product; for i1, logical or and logical and."""
     return functions[lhs.dtype.is_bool](lhs, rhs)
 
 
 @elementwise.each({"divide": primitives.div, "remainder": primitives.rem})
 def divide(computed: Binary, lhs: Value, rhs: Value) -> Tensor:
-    """Return the quotient or remainder; of integers by 0 what XLA gives, -1 and `lhs`."""
+    """Return the quotient or remainder; for integers by 0 as XLA does, -1 and `lhs`."""
     left, right = as_tensor(lhs), as_tensor(rhs)
     if not left.dtype.is_integer or _has_no_zero(rhs):
         return computed(left, right)
@@ -108,7 +108,7 @@ def _has_no_zero(value: Value) -> bool:
 
 @elementwise("power")
 def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
-    """Return floats to a power; integers are refused by name."""
+    """Return powers of floats; integers are refused."""
     if base.dtype.is_integer:
         node.refuse(f"of integers, `{base.type}`, is not converted")
     return primitives.pow(base, exponent)
@@ -118,7 +118,7 @@ def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
 def compare(
     node: Node, lhs: Tensor, rhs: Tensor, *, comparison_direction: str, compare_type: str = ""
 ) -> Tensor:
-    """Return where a comparison holds; the total order of floats is that of their bits."""
+    """Return the result of a comparison; the total order of floats compares their bits."""
     if compare_type == "TOTALORDER" and lhs.dtype.is_float:
         lhs, rhs = total_order(lhs), total_order(rhs)
     match direction := comparison_direction.lower():
@@ -129,7 +129,7 @@ def compare(
 
 
 def total_order(x: Tensor) -> Tensor:
-    """Return integers in the order of floats: -NaN, -inf, .., -0.0, 0.0, .., inf, NaN."""
+    """Return integers ordered like the floats: -NaN, -inf, .., -0.0, 0.0, .., inf, NaN."""
     whole = signed_of(x.dtype)
     bits = primitives.bitcast(x, whole)
     most = filled(2 ** (whole.bits - 1) - 1, bits)
@@ -149,7 +149,7 @@ def unsigned_of(dtype: DType) -> DType:
 
 @elementwise("select")
 def select(predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
-    """Return elements of one or the other; a scalar predicate is for all of them."""
+    """Select elements; a scalar predicate applies to all of them."""
     return primitives.select(spread(predicate, on_true.shape), on_true, on_false)
 
 
@@ -185,7 +185,7 @@ def cube_root(x: Tensor) -> Tensor:
 
 @elementwise.each({"popcnt": False, "count_leading_zeros": True})
 def count_bits(leads: bool, x: Tensor) -> Tensor:
-    """Return how many bits are 1, or how many zeros come before the first of them."""
+    """Return the number of 1 bits, or of leading zeros."""
     bits = primitives.bitcast(x, unsigned_of(x.dtype)) if x.dtype.kind == "signed" else x
     width = x.dtype.bits
     if leads:
@@ -195,8 +195,8 @@ def count_bits(leads: bool, x: Tensor) -> Tensor:
                 bits = primitives.bit_or(bits, shifted)
         bits = primitives.logical_not(bits)
     total = filled(0, bits)
-    for place in range(width):
-        moved = primitives.shift_right_logical(bits, filled(place, bits))
+    for bit in range(width):
+        moved = primitives.shift_right_logical(bits, filled(bit, bits))
         total = primitives.add(total, primitives.bit_and(moved, filled(1, bits)))
     return primitives.bitcast(total, x.dtype) if total.dtype is not x.dtype else total
 
@@ -213,7 +213,7 @@ _WIDER: Final = ((dtypes.f32, dtypes.f64), (dtypes.bf16, dtypes.f32), (dtypes.f1
 
 @elementwise("reduce_precision")
 def reduce_precision(node: Node, x: Tensor, *, exponent_bits: int, mantissa_bits: int) -> Tensor:
-    """Return floats rounded to a type of fewer bits; refused where PTIR has no such type."""
+    """Return floats rounded to a type of fewer bits; refused if PTIR has no such type."""
     narrow = _FORMATS.get((exponent_bits, mantissa_bits))
     if narrow is None:
         node.refuse(f"to {exponent_bits} and {mantissa_bits} bits is not converted")
@@ -223,19 +223,19 @@ def reduce_precision(node: Node, x: Tensor, *, exponent_bits: int, mantissa_bits
 
 
 @elementwise.each({"real": 0, "imag": 32})
-def part(place: int, node: Node, x: Tensor) -> Tensor:
+def part(shift: int, node: Node, x: Tensor) -> Tensor:
     """Return a part of complex numbers, by their bits."""
     if not x.dtype.is_complex:
-        return filled(0, x) if place else x
-    return complex_part(node, x, place)
+        return filled(0, x) if shift else x
+    return complex_part(node, x, shift)
 
 
-def complex_part(node: Node, x: Tensor, place: int) -> Tensor:
-    """Return the real part (`place` 0) or the imaginary one (32)."""
+def complex_part(node: Node, x: Tensor, shift: int) -> Tensor:
+    """Return the real part (`shift` 0) or the imaginary one (32)."""
     if x.dtype is not dtypes.cf32:
         node.refuse(f"of `{x.type}` is not converted")
     bits = primitives.bitcast(x, dtypes.ui64)
-    moved = primitives.shift_right_logical(bits, filled(place, bits))
+    moved = primitives.shift_right_logical(bits, filled(shift, bits))
     low = primitives.bit_and(moved, filled(2**32 - 1, bits))
     return primitives.bitcast(primitives.cast(low, dtypes.ui32), dtypes.f32)
 
@@ -255,13 +255,13 @@ def complex_number(node: Node, real: Tensor, imaginary: Tensor) -> Tensor:
 
 @converts("optimization_barrier")
 def barrier(*values: Tensor) -> tuple[Tensor, ...]:
-    """Return the operands: no program of PTIR computes another thing for being optimized."""
+    """Return the operands: optimization changes no results of PTIR programs."""
     return values
 
 
 @converts("map")
 def map_elements(node: Node, *values: Tensor) -> tuple[Tensor, ...]:
-    """Return a region of scalars applied to each element."""
+    """Apply a region of scalars to each element."""
     return node.lifted(0, values, values[0].shape)
 
 
@@ -289,7 +289,7 @@ def batch_norm(
     return primitives.add(primitives.mul(normal, along(scale)), along(offset))
 
 
-# Trigonometric functions and the error function, of what PTIR has.
+# Trigonometric functions, composed of PTIR ops.
 
 
 @elementwise("tan")
@@ -311,7 +311,7 @@ def _real(node: Node, x: Tensor) -> Tensor:
     return x
 
 
-# Conversion between element types: integers wrap, floats are cut and saturate, bits are read.
+# Conversion between element types: integers wrap, floats truncate and saturate; bit casts.
 
 
 @elementwise("convert")
@@ -355,30 +355,30 @@ def bitcast(node: Node, x: Tensor) -> Tensor:
     narrow, wide = sorted((source, target), key=lambda each: each.bits)
     count = wide.bits // narrow.bits
     bits = primitives.bitcast(x, unsigned_of(source)) if source is not unsigned_of(source) else x
-    places = [place * narrow.bits for place in range(count)]
-    made = _split(bits, target, places) if source is wide else _joined(bits, target, places)
+    shifts = [shift * narrow.bits for shift in range(count)]
+    made = _split(bits, target, shifts) if source is wide else _joined(bits, target, shifts)
     return made if made.dtype is target else primitives.bitcast(made, target)
 
 
-def _split(bits: Tensor, target: DType, places: list[int]) -> Tensor:
+def _split(bits: Tensor, target: DType, shifts: list[int]) -> Tensor:
     """Return the parts of integers, low bits first, on a new last axis."""
     parts = [
-        converted(primitives.shift_right_logical(bits, filled(place, bits)), unsigned_of(target))
-        for place in places
+        converted(primitives.shift_right_logical(bits, filled(shift, bits)), unsigned_of(target))
+        for shift in shifts
     ]
     return primitives.concat(
         [primitives.reshape(each, (*bits.shape, 1)) for each in parts], bits.rank
     )
 
 
-def _joined(bits: Tensor, target: DType, places: list[int]) -> Tensor:
+def _joined(bits: Tensor, target: DType, shifts: list[int]) -> Tensor:
     """Return integers of the parts on the last axis, low bits first."""
     total: Tensor | None = None
     lead = bits.shape[:-1]
-    for number, place in enumerate(places):
+    for number, shift in enumerate(shifts):
         column = primitives.slice(bits, [0] * len(lead) + [number], [*lead, 1])
         one = primitives.cast(primitives.reshape(column, lead), unsigned_of(target))
-        moved = primitives.shift_left(one, filled(place, one))
+        moved = primitives.shift_left(one, filled(shift, one))
         total = moved if total is None else primitives.bit_or(total, moved)
     assert total is not None
     return total

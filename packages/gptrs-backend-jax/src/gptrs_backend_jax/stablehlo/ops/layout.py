@@ -17,7 +17,7 @@ from gptrs_backend_jax.stablehlo.weights import LARGE
 
 @converts("constant")
 def constant(node: Node, *, value: ConstantArray) -> Value:
-    """Return a constant: known if it is small, a weight if it is large."""
+    """Return a constant: a known value if small, a weight if large."""
     dtype, size = value.type.dtype, int(np.prod(value.shape, dtype=np.int64))
     if size <= SMALL:
         return Known(value.whole(), dtype)
@@ -29,7 +29,7 @@ def constant(node: Node, *, value: ConstantArray) -> Value:
 
 
 def static_shape(node: Node) -> tuple[int, ...]:
-    """Return the dims of the first result; refused where they are free."""
+    """Return the dims of the first result; refuses free ones."""
     shape = node.type.shape
     if shape is None or None in shape:
         node.refuse(f"gives `{node.type}`, whose sizes depend on data")
@@ -38,7 +38,7 @@ def static_shape(node: Node) -> tuple[int, ...]:
 
 @converts("reshape")
 def reshape(node: Node, x: Tensor) -> Tensor:
-    """Return the elements under another shape."""
+    """Return the elements in another shape."""
     return primitives.reshape(x, static_shape(node))
 
 
@@ -50,12 +50,12 @@ def transpose(x: Tensor, *, permutation: list[int]) -> Tensor:
 
 @converts("broadcast_in_dim")
 def broadcast_in_dim(node: Node, x: Tensor, *, broadcast_dimensions: list[int]) -> Tensor:
-    """Return `x` repeated, its axes at the places that are given."""
+    """Return `x` broadcast, its axes at the given positions."""
     return broadcast_axes(x, broadcast_dimensions, static_shape(node))
 
 
 def broadcast_axes(x: Tensor, axes: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Return `x`, whose axis i becomes `axes[i]`, repeated to `shape`."""
+    """Return `x` broadcast to `shape`, with axis i at `axes[i]`."""
     order = sorted(range(x.rank), key=lambda axis: axes[axis])
     turned = x if order == list(range(x.rank)) else primitives.transpose(x, order)
     dims = [1] * len(shape)
@@ -73,7 +73,7 @@ def broadcast(x: Tensor, *, broadcast_sizes: list[int]) -> Tensor:
 
 @converts("concatenate")
 def concatenate(*parts: Tensor, dimension: int) -> Tensor:
-    """Return the parts one after another."""
+    """Concatenate the parts."""
     return parts[0] if len(parts) == 1 else primitives.concat(parts, dimension)
 
 
@@ -81,7 +81,7 @@ def concatenate(*parts: Tensor, dimension: int) -> Tensor:
 def sliced(
     x: Tensor, *, start_indices: list[int], limit_indices: list[int], strides: list[int]
 ) -> Tensor:
-    """Return elements from starts to before limits."""
+    """Return elements from starts (included) to limits (excluded)."""
     bounds = zip(start_indices, limit_indices, strides, strict=True)
     sizes = [-((start - limit) // step) for start, limit, step in bounds]
     return primitives.slice(x, start_indices, sizes, strides)
@@ -109,12 +109,12 @@ def pad(
 def padded(
     x: Tensor, value: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
 ) -> Tensor:
-    """Return `x` padded; a value that is computed goes where a padded mask is false."""
+    """Return `x` padded; a computed value is selected by a padded mask."""
     if not any(low) and not any(high) and not any(interior):
         return x
     if isinstance(value, Known) and not x.dtype.is_complex:
         held = cast("float", value.array.reshape(-1)[0].item())
-        if held == held:  # NaN is selected, which keeps its bits
+        if held == held:  # a select keeps the bits of NaN
             return primitives.pad(x, low, high, interior, held)
     spread = primitives.pad(x, low, high, interior)
     inside = primitives.broadcast_to(scalar(True, dtypes.i1), x.shape)

@@ -1,4 +1,4 @@
-"""Reductions: those that PTIR has by what their region computes, others by a loop."""
+"""Reductions: by PTIR ops if their region is recognized, otherwise by a loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _JOINED: Final = {
 
 @converts("reduce")
 def reduce(node: Node, *operands: Value) -> Sequence[Tensor]:
-    """Return each combination of the elements along some axes."""
+    """Combine the elements along some axes."""
     count = len(operands) // 2
     inputs = [as_tensor(each) for each in operands[:count]]
     firsts = operands[count:]
@@ -62,7 +62,7 @@ def _is_reduced(kind: str | None, dtype: DType) -> bool:
 
 
 def bool_kind(kind: str, dtype: DType) -> str:
-    """Return a kind of numbers as that of truth values."""
+    """Return the logical kind for a numeric kind."""
     return (
         {"add": "or", "max": "or", "mul": "and", "min": "and"}.get(kind, kind)
         if dtype.is_bool
@@ -101,7 +101,7 @@ def is_identity(kind: str, value: Value, dtype: DType) -> bool:
 
 
 def identity(kind: str, dtype: DType) -> float:
-    """Return what changes nothing: 0, 1, and the least or greatest value of a type."""
+    """Return the identity element of a kind: 0, 1, or the least or greatest value of a type."""
     if kind in ("add", "mul"):
         return 0 if kind == "add" else 1
     if dtype.is_float:
@@ -114,9 +114,10 @@ def identity(kind: str, dtype: DType) -> float:
 def _extreme(
     node: Node, inputs: Sequence[Tensor], firsts: Sequence[Value], axes: Sequence[int]
 ) -> list[Tensor] | None:
-    """Return the greatest or least elements and their indices, None for other regions.
+    """Return the extreme elements and their indices (argmax, argmin); None for other regions.
 
-    The region is that of JAX's argmax and argmin: the first of equals wins, NaN before all.
+    The region is that of JAX's argmax and argmin: the first of equal elements wins, and NaN wins
+    against numbers.
     """
     if len(inputs) != 2 or len(axes) != 1 or not _counts(node, axes[0]):
         return None
@@ -133,8 +134,8 @@ def _extreme(
         return None
     choose = primitives.argmax if kind == "max" else primitives.argmin
     values = primitives.reduce(x, "max" if kind == "max" else "min", axes)
-    places = choose(x, axes[0])
-    return [values, primitives.cast(places, numbers.dtype)]
+    indices = choose(x, axes[0])
+    return [values, primitives.cast(indices, numbers.dtype)]
 
 
 def _counts(node: Node, axis: int) -> bool:
@@ -146,7 +147,7 @@ def _counts(node: Node, axis: int) -> bool:
 
 
 def _extreme_regions(kind: str) -> list[list[Expression | None]]:
-    """Return the regions of JAX: for floats, where NaN wins, and for integers."""
+    """Return JAX's regions for floats, where NaN wins, and for integers."""
     a, i, b, j = (param(number) for number in range(4))
     better = compared("GT" if kind == "max" else "LT", a, b)
     regions: list[list[Expression | None]] = []
@@ -181,19 +182,19 @@ def _by_loop(
     return list(carried[:count])
 
 
-# Gather and scatter as reads and writes of whole rows: the one numbering that both share.
+# Gather and scatter as reads and writes of whole rows, with a common numbering.
 #
-# The axes of an operand are those that indices choose on, and those that are read whole. With the
-# first ones put together to one axis of rows, `take` and `scatter_reduce` do the rest.
+# The axes of an operand are either indexed or read whole. The indexed ones are flattened to one
+# axis of rows, on which `take` and `scatter_reduce` work.
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How windows of an operand lie in its rows.
+    """The layout of windows in the rows of an operand.
 
-    `window` has a size for each axis of the operand, `removed` the axes of size 1 that windows do
-    not have, `batching` pairs of axes of the operand and of the indices (without the axis of
-    vectors), `mapped` the axis that each entry of an index vector is for.
+    `window` has a size for each axis of the operand; `removed` lists the axes of size 1 that
+    windows lack; `batching` has pairs of axes of the operand and of the indices (without the axis
+    of vectors); `mapped` has the axis of each entry of an index vector.
     """
 
     shape: tuple[int, ...]
@@ -215,7 +216,7 @@ class RowLayout:
 
     def _is_whole(self, axis: int) -> bool:
         if not self.is_reading and axis in self.mapped:
-            return False  # a window that begins elsewhere than at 0 lies outside: it is not written
+            return False  # a window that does not begin at 0 lies outside: it is not written
         return self.window[axis] == self.shape[axis]
 
     @property
@@ -248,7 +249,7 @@ class RowLayout:
 
 
 def index_vectors(indices: Tensor, axis: int) -> Tensor:
-    """Return indices with their vectors on the last axis; `axis` may be one past the last."""
+    """Return indices with their vectors on the last axis; `axis` may be the rank."""
     if axis == indices.rank:
         return primitives.reshape(indices, [*indices.shape, 1])
     order = [each for each in range(indices.rank) if each != axis]
@@ -256,9 +257,9 @@ def index_vectors(indices: Tensor, axis: int) -> Tensor:
 
 
 def row_numbers(layout: RowLayout, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the rows of each window, [batch.., kept window axes..], and which windows lie inside.
+    """Return the rows of each window, [batch.., kept window axes..], and which windows are inside.
 
-    When reading, places are clamped so that all of them do, and there is no mask.
+    For reads, starts are clamped so that all windows are inside, and there is no mask.
     """
     lead = vectors.shape[:-1]
     dtype = _position_type(layout, vectors.dtype)
@@ -267,10 +268,10 @@ def row_numbers(layout: RowLayout, vectors: Tensor) -> tuple[Tensor, Tensor | No
     inside: Tensor | None = None
     stride = 1
     for axis in reversed(layout.chosen):
-        place, is_inside = _start(layout, vectors, axis, dtype)
+        start, is_inside = _start(layout, vectors, axis, dtype)
         if is_inside is not None:
             inside = is_inside if inside is None else primitives.bit_and(inside, is_inside)
-        number = None if place is None else _at_lead(place, shape)
+        number = None if start is None else _at_lead(start, shape)
         if axis in layout.kept and layout.window[axis] != 1:
             own = primitives.iota(shape, len(lead) + layout.kept.index(axis), dtype)
             number = own if number is None else primitives.add(number, own)
@@ -284,7 +285,7 @@ def row_numbers(layout: RowLayout, vectors: Tensor) -> tuple[Tensor, Tensor | No
 
 
 def _position_type(layout: RowLayout, given: DType) -> DType:
-    """Return si32 where it holds every row, and the indices come in no wider type."""
+    """Return si32 if it can hold every row, and the indices are not wider."""
     count = layout.count
     is_small = not isinstance(count, SymbolicDim) and count < 2**31
     return dtypes.si32 if is_small and (given.bits < 32 or given is dtypes.si32) else dtypes.si64
@@ -304,7 +305,7 @@ def _scaled(x: Tensor, stride: int) -> Tensor:
 def _start(
     layout: RowLayout, vectors: Tensor, axis: int, dtype: DType
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return where windows begin on an axis, None for 0, and whether they lie inside."""
+    """Return the start of windows on an axis (None: 0), and whether they are inside."""
     lead = vectors.shape[:-1]
     for own, other in layout.batching:
         if own == axis:
@@ -312,11 +313,11 @@ def _start(
     if axis not in layout.mapped:
         return None, None
     column = [*([0] * len(lead)), layout.mapped.index(axis)]
-    place = primitives.reshape(primitives.slice(vectors, column, [*lead, 1]), lead)
-    place = primitives.cast(place, dtype) if place.dtype is not dtype else place
-    least = filled(0, place)
-    most = filled(size_tensor(layout.shape[axis] - layout.window[axis], dtype), place)
-    bounded = primitives.clamp(place, least, most)
+    start = primitives.reshape(primitives.slice(vectors, column, [*lead, 1]), lead)
+    start = primitives.cast(start, dtype) if start.dtype is not dtype else start
+    least = filled(0, start)
+    most = filled(size_tensor(layout.shape[axis] - layout.window[axis], dtype), start)
+    bounded = primitives.clamp(start, least, most)
     if layout.is_reading:
         return bounded, None
-    return bounded, primitives.compare(place, bounded, "eq")
+    return bounded, primitives.compare(start, bounded, "eq")

@@ -1,4 +1,4 @@
-"""Sizes of tensors, what is computed of them, and the operations that take them as shapes."""
+"""Sizes of tensors, arithmetic on them, and operations that take them as shapes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _smaller(a: int, b: int) -> int:
     }
 )
 def combine(function: Callable[[int, int], int], lhs: Known, rhs: Known) -> Known | None:
-    """Return sizes combined pair by pair; quotients are cut toward zero, by 0 there are none."""
+    """Combine sizes elementwise; quotients truncate toward zero, and division by 0 is unknown."""
     if not _are_sizes(lhs, rhs):
         return None
     pairs = list(zip(lhs.integers(), rhs.integers(), strict=True))
@@ -82,7 +82,7 @@ def combine(function: Callable[[int, int], int], lhs: Known, rhs: Known) -> Know
 
 @folds("negate")
 def negate(x: Known) -> Known | None:
-    """Return sizes with the other sign."""
+    """Return negated sizes."""
     return known_sizes([-a for a in x.integers()], x.shape, x.dtype) if _are_sizes(x) else None
 
 
@@ -96,7 +96,7 @@ def sign(x: Known) -> Known | None:
 
 @folds("compare")
 def compare(lhs: Known, rhs: Known, *, comparison_direction: str) -> Known | None:
-    """Return where sizes compare; a guard remembers what was decided for an example."""
+    """Compare sizes; a guard records the decision made for the example."""
     if not _are_sizes(lhs, rhs):
         return None
     holds = _COMPARISONS[comparison_direction]
@@ -106,14 +106,14 @@ def compare(lhs: Known, rhs: Known, *, comparison_direction: str) -> Known | Non
 
 @folds.each({"and": np.logical_and, "or": np.logical_or})
 def both_or_either(function: Callable[..., Any], lhs: Known, rhs: Known) -> Known | None:
-    """Return where two conditions hold, or one of them."""
+    """Return the logical and, or the logical or."""
     is_truth = lhs.dtype.is_bool and rhs.dtype.is_bool
     return Known(function(lhs.array, rhs.array), dtypes.i1) if is_truth else None
 
 
 @folds("select")
 def select(predicate: Known, on_true: Known, on_false: Known) -> Known | None:
-    """Return sizes of one or the other."""
+    """Select sizes."""
     if not _are_sizes(on_true, on_false):
         return None
     chosen = np.broadcast_to(predicate.array, on_true.shape).reshape(-1)
@@ -123,7 +123,7 @@ def select(predicate: Known, on_true: Known, on_false: Known) -> Known | None:
 
 @folds("convert")
 def convert(node: Node, x: Known) -> Known | None:
-    """Return sizes in another of the two integer types of sizes."""
+    """Return sizes in the other of their two integer types."""
     if not _are_sizes(x) or node.dtype.name not in _INDEX:
         return None
     return known_sizes(x.integers(), x.shape, node.dtype)
@@ -131,7 +131,7 @@ def convert(node: Node, x: Known) -> Known | None:
 
 @folds("reshape")
 def reshape(node: Node, x: Known) -> Known:
-    """Return small constants under another shape."""
+    """Return small constants in another shape."""
     return Known(x.array.reshape(static_shape(node)), x.dtype)
 
 
@@ -146,7 +146,7 @@ def broadcast_in_dim(node: Node, x: Known) -> Known | None:
 
 @folds("concatenate")
 def concatenate(node: Node, *parts: Known) -> Known | None:
-    """Return sizes one after another: a shape."""
+    """Concatenate sizes to a shape."""
     if not _are_sizes(*parts) or any(each.array.ndim != 1 for each in parts):
         return None
     values = [size for each in parts for size in each.integers()]
@@ -173,29 +173,29 @@ def get_dimension_size(node: Node, x: Tensor, *, dimension: int) -> Value:
 
 @converts("dynamic_reshape")
 def dynamic_reshape(x: Tensor, shape: Sizes) -> Tensor:
-    """Return the elements under a shape that is computed of sizes."""
+    """Return the elements in a computed shape."""
     return primitives.reshape(x, shape)
 
 
 @converts("dynamic_broadcast_in_dim")
 def dynamic_broadcast_in_dim(x: Tensor, shape: Sizes, *, broadcast_dimensions: list[int]) -> Tensor:
-    """Return `x` repeated to a shape that is computed of sizes."""
+    """Return `x` broadcast to a computed shape."""
     return broadcast_axes(x, broadcast_dimensions, shape)
 
 
 @converts("dynamic_iota")
 def dynamic_iota(node: Node, shape: Sizes, *, iota_dimension: int) -> Tensor:
-    """Return indices along an axis of a shape that is computed of sizes."""
+    """Return indices along an axis of a computed shape."""
     return indices(shape, iota_dimension, node)
 
 
 @converts("dynamic_pad")
 def dynamic_pad(x: Tensor, value: Value, low: Sizes, high: Sizes, interior: Sizes) -> Tensor:
-    """Return `x` padded by what is computed of sizes."""
+    """Return `x` with computed padding."""
     return padded(x, value, low, high, interior)
 
 
 @converts("real_dynamic_slice")
 def real_dynamic_slice(x: Tensor, starts: Sizes, limits: Sizes, steps: Sizes) -> Tensor:
-    """Return a block whose bounds are computed of sizes."""
+    """Return a block with computed bounds."""
     return sliced(x, start_indices=starts, limit_indices=limits, strides=steps)

@@ -1,4 +1,4 @@
-"""Sorting by comparators that compare keys one after another, and the k greatest elements."""
+"""Sorting by lexicographic comparators of keys, and the k largest elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gptrs_backend_jax.stablehlo.ops.layout import static_shape
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One operand that decides the order; `by_bits` in the total order of floats."""
+    """An operand that decides the order; `by_bits`: by the total order of floats."""
 
     operand: int
     descending: bool
@@ -27,12 +27,12 @@ class SortKey:
 def sort(
     node: Node, *operands: Tensor, dimension: int = 0, is_stable: bool = False
 ) -> list[Tensor]:
-    """Return lines in the order of their keys; the last key is sorted by first."""
+    """Sort lines by their keys; stable sorts run from the last key to the first."""
     axis = dimension + operands[0].rank if dimension < 0 else dimension
     (order,) = expressions(node.conversion.module, node.operation.regions[0])
     keys = None if order is None else sort_keys(order)
     if keys is None:
-        node.refuse("orders by a region that does not compare operands one after another")
+        node.refuse("orders by a region that is no lexicographic comparison")
     values = list(operands)
     stable = is_stable or len(keys) > 1
     for key in reversed(keys):
@@ -41,14 +41,14 @@ def sort(
             made = primitives.sort([total_order(by), *values], axis, key.descending, stable)
             values = list(made[1:])
         else:
-            others = [x for place, x in enumerate(values) if place != key.operand]
+            others = [x for position, x in enumerate(values) if position != key.operand]
             first, *rest = primitives.sort([by, *others], axis, key.descending, stable)
             values = [*rest[: key.operand], first, *rest[key.operand :]]
     return values
 
 
 def sort_keys(order: Expression) -> list[SortKey] | None:
-    """Return the keys of a comparator, most important first; None where it is none of keys.
+    """Return the keys of a comparator, most important first; None for other regions.
 
     `or(l < r, and(l == r, rest))`, as JAX writes it for several keys.
     """
@@ -93,9 +93,9 @@ def _number(made: Expression) -> int | None:
 
 
 def _plain(made: Expression) -> tuple[Expression, bool]:
-    """Return what a key is made of, and whether zeros and NaN of both signs were made one.
+    """Return the source of a key, and whether zeros and NaN of both signs were made equal.
 
-    JAX does so by `select(x == 0, 0, x)` and `select(x != x, NaN, x)`, which is PTIR's own order.
+    JAX does so by `select(x == 0, 0, x)` and `select(x != x, NaN, x)`: the order of PTIR's sort.
     """
     tests: list[tuple[Expression, Expression]] = []
     inner = made
@@ -121,20 +121,20 @@ def _is_zero(constant: Expression) -> bool:
 
 @converts("chlo.top_k")
 def top_k(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the greatest elements of the last axis in the total order, and their indices."""
-    places, axis = node.operation.types[1].dtype, x.rank - 1
+    """Return the largest elements of the last axis by the total order, and their indices."""
+    index_type, axis = node.operation.types[1].dtype, x.rank - 1
     count = (node.type.shape or (None,))[-1]
     if count is None:
-        node.refuse("gives a number of elements that depends on data")
+        node.refuse("returns a number of elements that depends on data")
     keys = total_order(x) if x.dtype.is_float else x
-    wanted = dtypes.si64 if places is dtypes.si64 else dtypes.si32
+    wanted = dtypes.si64 if index_type is dtypes.si64 else dtypes.si32
     _, indices = primitives.top_k(keys, count, axis, True, wanted)
     found = primitives.gather(x, indices, axis)
-    return found, indices if places is wanted else primitives.cast(indices, places)
+    return found, indices if index_type is wanted else primitives.cast(indices, index_type)
 
 
 def approximate_top_k(node: Node, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the greatest or least elements along an axis, and their `numbers`: exactly those."""
+    """Return the largest or smallest elements along an axis, exactly, and their `numbers`."""
     settings = node.operation.attributes.get("mhlo.backend_config")
     called = node.operation.attributes.get("called_computations")
     axis = settings.get("reduction_dim") if isinstance(settings, dict) else None
@@ -144,17 +144,17 @@ def approximate_top_k(node: Node, x: Tensor, numbers: Tensor) -> tuple[Tensor, T
     order = None if block is None else expressions(node.conversion.module, block)[0]
     keys = None if order is None else sort_keys(order)
     if not isinstance(axis, int) or count is None or keys is None or len(keys) != 1:
-        node.refuse("of `ApproxTopK` does not say which elements it chooses")
+        node.refuse("of `ApproxTopK` does not say which elements it selects")
     is_greatest = keys[0].descending
-    _, places = primitives.top_k(x, count, axis, is_greatest, dtypes.si32)
-    return primitives.gather(x, places, axis), primitives.gather(numbers, places, axis)
+    _, indices = primitives.top_k(x, count, axis, is_greatest, dtypes.si32)
+    return primitives.gather(x, indices, axis), primitives.gather(numbers, indices, axis)
 
 
-# Random bits by Philox, in the order in which XLA has them.
+# Random bits by Philox, in XLA's order.
 
 
 _ALGORITHMS: Final = ("DEFAULT", "PHILOX")
-"""XLA's default is Philox on CPUs and GPUs."""
+"""The supported algorithms: XLA's default is Philox on CPUs and GPUs."""
 _ROUNDS: Final = 10
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
 _STEPS: Final = (0x9E3779B9, 0xBB67AE85)
@@ -172,7 +172,7 @@ def rng_bit_generator(node: Node, state: Tensor, *, rng_algorithm: str) -> list[
         node.refuse(f"gives `{dtype}`")
     shape = tuple(dim or 0 for dim in node.operation.types[1].shape or ())
     static_shape(node)
-    key, *counter = (_entry(state, place) for place in range(state.shape[0]))
+    key, *counter = (_entry(state, index) for index in range(state.shape[0]))
     # A state of two has the low half of the counter; the key is the high one.
     low, high = counter if len(counter) == 2 else (counter[0], key)
     words = 2 if dtype.bits == 64 else 1
@@ -189,18 +189,18 @@ def rng_bit_generator(node: Node, state: Tensor, *, rng_algorithm: str) -> list[
 _STATES: Final = ((2,), (3,))
 
 
-def _entry(x: Tensor, place: int) -> Tensor:
-    return primitives.reshape(primitives.slice(x, [place], [1]), ())
+def _entry(x: Tensor, index: int) -> Tensor:
+    return primitives.reshape(primitives.slice(x, [index], [1]), ())
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the low and the high 32 bits, in elements of 64."""
+    """Return the low and the high 32 bits, in 64-bit elements."""
     high = primitives.shift_right_logical(x, filled(32, x))
     return primitives.bit_and(x, filled(_LOW, x)), high
 
 
 def _counted(low: Tensor, high: Tensor, count: int) -> list[Tensor]:
-    """Return the counter and those after it, as four parts [count] of 32 bits."""
+    """Return the counter and its successors, as four parts [count] of 32 bits."""
     numbers = primitives.iota((count,), 0, dtypes.ui64)
     first = primitives.broadcast_to(low, (count,))
     total = primitives.add(first, numbers)
@@ -209,7 +209,7 @@ def _counted(low: Tensor, high: Tensor, count: int) -> list[Tensor]:
 
 
 def _philox(x: list[Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Return Philox 4x32-10 of counters, by Salmon et al., Parallel random numbers (2011)."""
+    """Return Philox 4x32-10 of counters (Salmon et al. 2011, Parallel random numbers)."""
     keys = list(key)
     for number in range(_ROUNDS):
         if number:
@@ -231,7 +231,7 @@ def _philox(x: list[Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
 
 
 def _arranged(bits: list[Tensor], dtype: DType, size: int) -> Tensor:
-    """Return the first elements of what counters give, one counter after another."""
+    """Return the first elements of the blocks of counters in order."""
     words = bits
     if dtype.bits == 64:
         words = [

@@ -1,4 +1,4 @@
-"""Reductions of sliding windows: pooling and running totals."""
+"""Reductions of sliding windows (pooling, running totals), convolutions and products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs_backend_jax.stablehlo.ops.reduction import is_identity
 
 @converts("convolution")
 def convolution(node: Node, x: Tensor, kernel: Tensor, *, dimension_numbers: Numbers) -> Tensor:
-    """Return a cross-correlation: arranged channels last, computed, and arranged as asked for."""
+    """Return a cross-correlation, computed channels last, in the layout of the result."""
     numbers = dimension_numbers
     spatial = len(numbers["input_spatial_dimensions"])
     kernel_axes = ["kernel_output_feature_dimension", "kernel_input_feature_dimension"]
@@ -52,12 +52,12 @@ def convolution(node: Node, x: Tensor, kernel: Tensor, *, dimension_numbers: Num
         made = _empty(node, numbers, arranged, weight)
     else:
         made = F.conv(arranged, weight, None, steps, pads, gaps, groups)
-    places = [
+    axes = [
         *numbers["output_batch_dimension"],
         *numbers["output_spatial_dimensions"],
         *numbers["output_feature_dimension"],
     ]
-    return primitives.transpose(made, [places.index(axis) for axis in range(made.rank)])
+    return primitives.transpose(made, [axes.index(axis) for axis in range(made.rank)])
 
 
 def _flags(held: object, count: int) -> list[bool]:
@@ -69,7 +69,7 @@ def _arranged(x: Tensor, numbers: Numbers, names: Sequence[str]) -> Tensor:
 
 
 def _batches_as_groups(node: Node, x: Tensor, batches: int, groups: int) -> Tensor:
-    """Return x [G * N, spatial.., C] as [N, spatial.., G * C]: groups of texts become channels."""
+    """Return x [G * N, spatial.., C] as [N, spatial.., G * C]: batch groups become channels."""
     if groups != 1:
         node.refuse("has groups of features and of batches")
     count, *dims = x.shape
@@ -87,12 +87,12 @@ def _empty(node: Node, numbers: Numbers, x: Tensor, weight: Tensor) -> Tensor:
 
 
 MAX_WINDOW: Final = 1024
-"""Most elements of a window whose region is applied one by one."""
+"""Most elements of a window with a region that is applied one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """How a window moves, one entry an axis."""
+    """The movement of a window, one entry per axis."""
 
     window: list[int]
     strides: list[int]
@@ -101,12 +101,12 @@ class Movement:
     gaps: list[int]
     """The distance between elements of a window."""
     base: list[int]
-    """The distance of the elements of the operand, zeros between them."""
+    """The distance between elements of the operand, with zeros between them."""
 
 
 @converts("reduce_window")
 def reduce_window(node: Node, *operands: Value) -> list[Tensor]:
-    """Return the combination of the elements under each position of a window."""
+    """Combine the elements in each position of a window."""
     count = len(operands) // 2
     inputs = [as_tensor(each) for each in operands[:count]]
     firsts = operands[count:]
@@ -122,7 +122,7 @@ def reduce_window(node: Node, *operands: Value) -> list[Tensor]:
 
 
 def movement(node: Node, rank: int) -> Movement:
-    """Return how the window of an operation moves over an operand of this rank."""
+    """Return the movement of an operation's window over an operand of this rank."""
     ones = [1] * rank
     padding = node.integers("padding", [0, 0] * rank)
     return Movement(
@@ -160,7 +160,7 @@ def _window_kind(kind: str) -> primitives.WindowKind:
 
 
 def _running(x: Tensor, kind: str, move: Movement) -> Tensor | None:
-    """Return running totals along an axis, which JAX writes as a window of the whole axis."""
+    """Return running totals along an axis, which JAX expresses as a window over the whole axis."""
     wide = [axis for axis, size in enumerate(move.window) if size != 1]
     ones = [1] * x.rank
     if len(wide) != 1 or move.strides != ones or move.gaps != ones or move.base != ones:
@@ -179,10 +179,10 @@ def _running(x: Tensor, kind: str, move: Movement) -> Tensor | None:
 def _by_elements(
     node: Node, inputs: Sequence[Tensor], firsts: Sequence[Value], move: Movement
 ) -> list[Tensor]:
-    """Return any reduction of windows: the region is applied to one place of it after another."""
+    """Reduce windows by any region, applied to one offset in the window after another."""
     size = math.prod(move.window)
     if size > MAX_WINDOW:
-        node.refuse(f"combines {size} elements by a region that is none of PTIR")
+        node.refuse(f"combines {size} elements by a region that has no op in PTIR")
     wide = [
         padded(x, first, move.low, move.high, [step - 1 for step in move.base])
         for x, first in zip(inputs, firsts, strict=True)
@@ -196,8 +196,8 @@ def _by_elements(
     totals = [spread(as_tensor(each), dims) for each in firsts]
     if 0 in dims:
         return totals
-    for place in itertools.product(*map(range, move.window)):
-        starts = [index * gap for index, gap in zip(place, move.gaps, strict=True)]
+    for offset in itertools.product(*map(range, move.window)):
+        starts = [index * gap for index, gap in zip(offset, move.gaps, strict=True)]
         parts = [primitives.slice(x, starts, dims, move.strides) for x in wide]
         totals = list(node.lifted(0, [*totals, *parts], dims))
     return totals
@@ -208,7 +208,7 @@ def _by_elements(
 
 @converts("dot_general")
 def dot_general(node: Node, lhs: Tensor, rhs: Tensor, *, dot_dimension_numbers: Numbers) -> Tensor:
-    """Return sums of products, converted to the type of the result."""
+    """Return a general dot product, converted to the type of the result."""
     axes = dot_dimension_numbers
     contract = axes["lhs_contracting_dimensions"], axes["rhs_contracting_dimensions"]
     batch = axes["lhs_batching_dimensions"], axes["rhs_batching_dimensions"]
@@ -222,7 +222,7 @@ def product(
     batch: tuple[list[int], list[int]],
     result: DType,
 ) -> Tensor:
-    """Return a contraction in `result`: operands of two types meet in it, sums are kept in it."""
+    """Return a contraction in type `result`: operands are converted to it, sums are kept in it."""
     if lhs.dtype is not rhs.dtype:
         lhs, rhs = converted(lhs, result), converted(rhs, result)
     if lhs.dtype is result:

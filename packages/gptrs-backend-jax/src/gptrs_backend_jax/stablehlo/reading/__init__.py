@@ -1,1 +1,1 @@
-"""StableHLO out of files and functions of JAX, as the plain data that `module` describes."""
+"""Readers of StableHLO from files and JAX functions, to the plain data of `module`."""

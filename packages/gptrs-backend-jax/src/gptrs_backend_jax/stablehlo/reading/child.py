@@ -1,7 +1,7 @@
-"""The process that reads one file: MLIR's parsers may end it, where a file is damaged.
+"""A process that reads one file: MLIR's parsers can crash on damaged ones.
 
-`python -m gptrs_backend_jax.stablehlo.reading.child FILE FOLDER` writes the module to FOLDER, or
-what is wrong with the file.
+`python -m gptrs_backend_jax.stablehlo.reading.child FILE FOLDER` writes the module, or the error,
+to FOLDER.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gptrs_backend_jax.stablehlo.reading.document import (
 )
 
 _ROOM: Final = 8 * 2**30
-"""Most memory beyond what JAX has mapped when it was imported, and a multiple of the file."""
+"""Most bytes of memory beyond the import of JAX, and per byte of the file."""
 _GROWTH: Final = 24
 
 
 def main(file: str, folder: str) -> None:
-    """Read `file` and write what it holds, or why it is not read, to `folder`."""
-    path, place = Path(file), Path(folder)
+    """Read `file`, and write its contents, or the error, to `folder`."""
+    path, target = Path(file), Path(folder)
     try:
         _limit_memory(path.stat().st_size)
         module = read_artifact(path.read_bytes())
-        with open(place / DOCUMENT, "wb") as document, open(place / CONSTANTS, "wb") as constants:
+        with open(target / DOCUMENT, "wb") as document, open(target / CONSTANTS, "wb") as constants:
             write_module(module, document, constants)
     except GptrsError as error:
         kind = "model" if isinstance(error, ModelError) else "unsupported"
-        _report(place, kind, error.message, error.hint)
+        _report(target, kind, error.message, error.hint)
     except MemoryError:
-        _report(place, "model", "it asks for more memory than a file of its size may", None)
+        _report(target, "model", "it needs more memory than a file of its size may use", None)
     except RecursionError:
-        _report(place, "model", "it is nested too deep", None)
+        _report(target, "model", "it is nested too deeply", None)
     except Exception as error:
         reason = ascii(" ".join(str(error).split())[:200])[1:-1]
-        _report(place, "model", f"{type(error).__name__}: {reason}", None)
+        _report(target, "model", f"{type(error).__name__}: {reason}", None)
 
 
 def _report(folder: Path, kind: str, message: str, hint: str | None) -> None:

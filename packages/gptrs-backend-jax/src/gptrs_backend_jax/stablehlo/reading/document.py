@@ -1,4 +1,4 @@
-"""A module as a JSON document and the bytes of its constants: what a child process sends back."""
+"""Modules as a JSON document and the bytes of constants, for exchange between processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALIGNMENT: Final = 64
 DOCUMENT: Final = "module.json"
 CONSTANTS: Final = "constants.bin"
 ERROR: Final = "error.json"
-"""The files of a folder: a module, its constants, and instead of both what is wrong."""
+"""The files in a folder: a module and its constants, or an error."""
 
 
 def write_module(module: StableHlo, document: BinaryIO, constants: BinaryIO) -> None:
@@ -41,7 +41,7 @@ def write_module(module: StableHlo, document: BinaryIO, constants: BinaryIO) -> 
         "functions": {name: writer.block(each) for name, each in module.functions.items()},
         "inputs": module.inputs,
         "outputs": module.outputs,
-        "sizes": [[place, axis, name] for (place, axis), name in module.sizes.items()],
+        "sizes": [[number, axis, name] for (number, axis), name in module.sizes.items()],
     }
     document.write(json.dumps(made).encode())
 
@@ -87,14 +87,14 @@ def _type(type_: ValueType) -> list[object]:
 
 
 def read_module(document: bytes, constants: np.ndarray) -> StableHlo:
-    """Return the module that was written; its large constants are views of `constants`."""
+    """Read a module back; its large constants are views of `constants`."""
     held = cast("dict[str, Any]", json.loads(document))
     reader = _Reader(constants)
     return StableHlo(
         {str(name): reader.block(each) for name, each in held["functions"].items()},
         tuple(map(str, held["inputs"])),
         tuple(map(str, held["outputs"])),
-        {(int(place), int(axis)): str(name) for place, axis, name in held["sizes"]},
+        {(int(number), int(axis)): str(name) for number, axis, name in held["sizes"]},
     )
 
 
@@ -145,11 +145,11 @@ def _typed(held: Sequence[Any]) -> ValueType:
     return ValueType(str(element), dims)
 
 
-# Files of StableHLO, read by a process of their own: a parser that crashes takes only that.
+# StableHLO files are read by a separate process, which contains crashes of the parser.
 
 
 MAX_BYTES: Final = 2**31
-"""Most bytes of a file: what MLIR takes."""
+"""Most bytes of a file that MLIR accepts."""
 _SECONDS: Final = 300
 _MODULE: Final = "gptrs_backend_jax.stablehlo.reading.child"
 
@@ -157,8 +157,8 @@ _MODULE: Final = "gptrs_backend_jax.stablehlo.reading.child"
 def read_file(path: str | os.PathLike[str]) -> StableHlo:
     """Return the module in a file: text or bytecode of MLIR, or an artifact of `jax.export`.
 
-    ModelError for a file that is not there, is too large, damaged, or none of these;
-    UnsupportedError for a module that is not converted.
+    Raises ModelError for files that are missing, too large, damaged, or none of these;
+    UnsupportedError for modules that cannot be converted.
     """
     source, name = Path(path), shown(os.path.basename(path))
     if not source.is_file():
@@ -168,18 +168,18 @@ def read_file(path: str | os.PathLike[str]) -> StableHlo:
         raise ModelError(f"`{name}` has {size} bytes, 1 to {MAX_BYTES} are read")
     with tempfile.TemporaryDirectory() as folder:
         code = _run(source, folder)
-        place = Path(folder)
-        if (place / ERROR).exists():
-            raise _error(name, place / ERROR)
+        where = Path(folder)
+        if (where / ERROR).exists():
+            raise _error(name, where / ERROR)
         if code != 0:
             raise ModelError(f"`{name}` is damaged: MLIR's reader ended by {_end(code)}")
-        constants = np.fromfile(place / CONSTANTS, np.uint8)
+        constants = np.fromfile(where / CONSTANTS, np.uint8)
         constants.flags.writeable = False
-        return read_module((place / DOCUMENT).read_bytes(), constants)
+        return read_module((where / DOCUMENT).read_bytes(), constants)
 
 
 def _run(source: Path, folder: str) -> int | None:
-    """Return the exit code of the process that reads a file, None if it took too long."""
+    """Return the exit code of the process that reads a file; None if it took too long."""
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
     try:
@@ -213,7 +213,7 @@ def _end(code: int | None) -> str:
         return f"signal {-code}"
 
 
-# The module in the bytes of a file: StableHLO, or an artifact of `jax.export`.
+# The module in the bytes of a file: StableHLO or an artifact of `jax.export`.
 
 
 _BYTECODE: Final = b"ML\xefR"
@@ -221,15 +221,15 @@ _TEXT: Final = (b"module", b"#", b"//", b"func.func", b'"builtin.module"', b"{")
 
 
 def read_artifact(data: bytes) -> StableHlo:
-    """Return the module in bytecode, text, or an artifact of `jax.export`, told by how it begins.
+    """Return the module in bytecode, text, or an artifact of `jax.export`, by the first bytes.
 
-    ModelError for what is none of them or is damaged, UnsupportedError for what is not converted.
+    Raises ModelError if it is damaged or none of them; UnsupportedError if it cannot be converted.
     """
     if data.startswith(_BYTECODE) or data.lstrip()[:20].startswith(_TEXT):
         return parsed(data)
     exported = _exported(data)
     if exported.nr_devices != 1:
-        raise UnsupportedError(f"it is for {exported.nr_devices} devices, one is taken")
+        raise UnsupportedError(f"it is for {exported.nr_devices} devices; only one is supported")
     module = parsed(exported.mlir_module_serialized, free_sizes(exported))
     if len(module.inputs) != len(exported.module_kept_var_idx):
         raise UnsupportedError("it is for several platforms", hint="export it for one of them")
@@ -241,20 +241,20 @@ def _exported(data: bytes) -> Any:
         return cast("Any", _export).deserialize(bytearray(data))
     except ImportError as error:
         raise UnsupportedError(
-            "it is no text or bytecode of MLIR; files of jax.export need `flatbuffers`",
+            "it is no MLIR text or bytecode; files of jax.export need `flatbuffers`",
             hint="pip install flatbuffers",
         ) from error
     except Exception as error:
         raise ModelError(
-            f"it is no module of StableHLO and no file of jax.export: {shown(error) or 'damaged'}"
+            f"it is no StableHLO module and no file of jax.export: {shown(error) or 'damaged'}"
         ) from error
 
 
 def free_sizes(exported: Any) -> dict[tuple[int, int], str]:
     """Return the names of free sizes by (input of the module, axis)."""
     found: dict[tuple[int, int], str] = {}
-    for place, number in enumerate(exported.module_kept_var_idx):
+    for position, number in enumerate(exported.module_kept_var_idx):
         for axis, dim in enumerate(exported.in_avals[number].shape):
             if not isinstance(dim, int):
-                found[place, axis] = str(dim)
+                found[position, axis] = str(dim)
     return found

@@ -1,4 +1,4 @@
-"""MLIR's bindings turned into plain data: the one place that sees objects of MLIR."""
+"""Conversion of MLIR's bindings to plain data: the only module that handles MLIR objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gptrs_backend_jax.stablehlo.reading.module import (
     shown,
 )
 
-# The elements of constants of MLIR, those of types too that its bindings give to no buffer.
+# Elements of MLIR constants, including types that its bindings expose by no buffer.
 
 
 _LITERAL: Final = re.compile(r"dense<(.*)> : tensor<.*>", re.DOTALL)
@@ -39,8 +39,8 @@ _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 def elements(held: Any, type_: ValueType, shape: tuple[int, ...]) -> np.ndarray:
     """Return the elements of a dense attribute in the NumPy type of PTIR.
 
-    A rank of 0 is for an attribute whose elements are all equal. UnsupportedError for element types
-    that PTIR does not have, ModelError for elements that are not there.
+    The rank is 0 for a splat. Raises UnsupportedError for element types that PTIR lacks, ModelError
+    for missing elements.
     """
     dtype = type_.dtype
     try:
@@ -57,7 +57,7 @@ def elements(held: Any, type_: ValueType, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def written_elements(text: str, type_: ValueType) -> np.ndarray:
-    """Return the elements of the first dense attribute in a text; of rank 0 if there is one."""
+    """Return the elements of the first dense attribute in a text; of rank 0 for a splat."""
     found = _DENSE.search(text)
     if found is None:
         raise ModelError(f"an attribute of `{shown(type_)}` is not read")
@@ -74,7 +74,7 @@ def _same_bits(found: np.ndarray, dtype: DType) -> bool:
 
 
 def _written(text: str, dtype: DType) -> np.ndarray:
-    """Return the elements that MLIR writes: numbers, their bits in hexadecimal, or all as bytes."""
+    """Parse elements as MLIR prints them: numbers, hexadecimal bits, or bytes of all."""
     found = _LITERAL.fullmatch(text)
     if found is None:
         raise ModelError(f"a constant is written as `{shown(text)}`, which is not read")
@@ -104,7 +104,7 @@ stablehlo = cast("Any", _stablehlo)
 _BYTECODE: Final = b"ML\xefR"
 _ENUM: Final = re.compile(r"#(?:stablehlo|chlo)<[a-z_]+ (\w+)>")
 _MESH: Final = "sdy.mesh"
-"""The devices that marks of shards name, which change no value."""
+"""A line that declares meshes of devices, which change no value."""
 _WRAPPED: Final = "_wrapped_jax_export_main"
 _RETURNS: Final = ("stablehlo.return", "func.return")
 _GATHER: Final = (
@@ -136,21 +136,21 @@ _DIMENSION_NUMBERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 def parsed(data: bytes, sizes: Mapping[tuple[int, int], str] | None = None) -> StableHlo:
     """Return the module in `data`: a portable artifact or other bytecode of MLIR, or its text.
 
-    ModelError where MLIR does not take it, or it has no `main`; UnsupportedError for dialects that
-    are not StableHLO.
+    Raises ModelError if MLIR refuses it or it has no `main`; UnsupportedError for dialects other
+    than StableHLO.
     """
     with _jax_mlir.make_ir_context() as context, ir.Location.unknown():
-        context.allow_unregistered_dialects = True  # they are refused by name, if they are used
+        context.allow_unregistered_dialects = True  # they are refused by name when they are used
         context.attach_diagnostic_handler(_taken)
         try:
             module = _module(context, data)
         except (ir.MLIRError, ValueError, UnicodeDecodeError) as error:
-            raise ModelError(f"MLIR does not take it: {_line(error)}") from error
+            raise ModelError(f"MLIR refuses it: {_line(error)}") from error
         return _Reading().module(module, sizes or {})
 
 
 def _taken(message: Any) -> bool:
-    """Keep MLIR's messages from standard error: exceptions say the same."""
+    """Keep MLIR's messages off standard error: exceptions repeat them."""
     del message
     return True
 
@@ -163,20 +163,20 @@ def _module(context: Any, data: bytes) -> Any:
     text = data.decode()
     if "chlo." not in text:
         return ir.Module.parse(text)
-    # What JAX writes as text has ops of CHLO. In a portable artifact they are composites.
+    # Text from JAX has ops of CHLO; in portable artifacts, they are composites.
     artifact = _extend.serialize_portable_artifact(text, stablehlo.get_current_version())
     return stablehlo.deserialize_portable_artifact(context, artifact)
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of MLIR's message that says something."""
+    """Return the first line of MLIR's message with content."""
     lines = [line.strip(" :") for line in str(error).splitlines()]
     wanted = [line for line in lines if "error:" in line] or [line for line in lines if line]
     return shown(" ".join((wanted or ["it gives no reason"])[0].split())[:200])
 
 
 class _Reading:
-    """One walk over a module; numbers its values."""
+    """A walk over a module that numbers its values."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -194,7 +194,7 @@ class _Reading:
                 raise UnsupportedError(f"the module has `{shown(operation.name)}`: not converted")
             name = str(operation.attributes["sym_name"].value)
             blocks = list(operation.regions[0].blocks)
-            if len(blocks) != 1:  # a declaration has none
+            if len(blocks) != 1:  # a declaration has no body
                 continue
             functions[name] = self.block(blocks[0], 0)
             if name == "main":
@@ -203,7 +203,8 @@ class _Reading:
                 bodies[name] = list(blocks[0].arguments)
         if "main" not in functions:
             raise ModelError("it has no function `@main`")
-        # With free sizes, JAX wraps the function, which takes the sizes first and has the names.
+        # With free sizes, JAX wraps the function: the inner one takes the sizes first, and has the
+        # names.
         inner, named = bodies.get(_WRAPPED, []), bodies["main"]
         named = inner[len(inner) - len(named) :] if len(inner) >= len(named) else named
         inputs = _distinct(_argument_name(each, n) for n, each in enumerate(named))
@@ -233,7 +234,8 @@ class _Reading:
             blocks = list(region.blocks)
             if len(blocks) != 1:
                 raise UnsupportedError(
-                    f"`{shown(operation.name)}` has a region of {len(blocks)} blocks, one is taken"
+                    f"`{shown(operation.name)}` has a region of {len(blocks)} blocks; only one is "
+                    f"supported"
                 )
             regions.append(self.block(blocks[0], depth + 1))
         operands = tuple(self.number(each) for each in operation.operands)
@@ -257,7 +259,7 @@ def _attributes(operation: Any) -> Iterator[tuple[str, Attribute]]:
 
 
 def _argument_name(argument: Any, number: int) -> str:
-    """Return the name of an argument in Python, which JAX keeps as its location."""
+    """Return the Python name of an argument, which JAX stores as its location."""
     found = re.fullmatch(r'loc\("([^"\\]{1,60})"\)', str(argument.location))
     return found[1] if found else f"arg{number}"
 
@@ -298,7 +300,7 @@ def value_type(type_: Any) -> ValueType:
 
 
 def attribute(held: Any) -> Attribute:
-    """Return an attribute of MLIR as data; one that is not known as its text."""
+    """Return an attribute of MLIR as data; an unknown one as its text."""
     for kind, convert in _CONVERTERS:
         if isinstance(held, kind):
             return convert(held)

@@ -1,4 +1,4 @@
-"""A StableHLO module as plain data: functions of blocks of operations, without MLIR."""
+"""StableHLO modules as plain data: functions, blocks and operations, without MLIR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gptrs.api import UnsupportedError
 from gptrs.api.programs import DType, dtypes
 
 MAX_OPERATIONS: Final = 200_000
-"""Most operations of a module, and most that are converted, calls written out."""
+"""Most operations of a module, and most that are converted after inlining."""
 MAX_NESTING: Final = 32
 """Deepest nesting of regions and calls."""
 
@@ -32,9 +32,9 @@ ELEMENT_TYPES: Final[Mapping[str, DType]] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The type of a value: its element type as MLIR writes it, and its dims, None for a free one.
+    """The type of a value: the element type in MLIR's spelling, and the dims (None: free).
 
-    What is no tensor (a token, a tuple) has `shape` None, and its whole type as `element`.
+    Values other than tensors (tokens, tuples) have `shape` None, and their whole type as `element`.
     """
 
     element: str
@@ -57,7 +57,7 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantArray:
-    """The elements of a constant; `array` is of rank 0 where all of them are equal."""
+    """The elements of a constant; `array` has rank 0 if they are all equal."""
 
     type: ValueType
     array: np.ndarray
@@ -79,20 +79,20 @@ Attribute: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation: values are numbers, unique in the module."""
+    """An operation; values are numbers that are unique in the module."""
 
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
     types: tuple[ValueType, ...]
-    """Those of the results."""
+    """Types of the results."""
     attributes: Mapping[str, Attribute]
     regions: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Operations with parameters and results. It may read the values of what is around it."""
+    """Operations with parameters and results; they may read values of enclosing blocks."""
 
     params: tuple[int, ...]
     types: tuple[ValueType, ...]
@@ -111,9 +111,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StableHlo:
-    """A module: its functions by name, and names for what `main` takes and gives.
+    """A module: its functions by name, and the names of the inputs and outputs of `main`.
 
-    `sizes` has a name for each free dim of an input, by (input, axis), where these are known.
+    `sizes` has names of free dims of inputs, by (input, axis), as far as they are known.
     """
 
     functions: Mapping[str, Block]
@@ -121,7 +121,7 @@ class StableHlo:
     outputs: tuple[str, ...]
     sizes: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     definitions: dict[int, Operation] = field(default_factory=dict[int, Operation])
-    """The operation that gives each value; filled here."""
+    """The operation that defines each value; filled here."""
 
     def __post_init__(self) -> None:
         for function in self.functions.values():
@@ -136,5 +136,5 @@ class StableHlo:
 
 
 def shown(text: object) -> str:
-    """Return a text out of a file as messages show it: escaped and cut."""
+    """Return a text from a file, escaped and shortened for messages."""
     return ascii(str(text))[1:-1][:80]

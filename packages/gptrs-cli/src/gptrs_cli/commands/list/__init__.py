@@ -1,6 +1,6 @@
-"""`gptrs list`: what is installed, what models call, and what a backend runs.
+"""`gptrs list`: lists plugins, kinds of models, functionals, ops and patterns.
 
-A list of plugins must be quick, so each list is imported when it is asked for.
+Each list is imported when it is asked for, so that the list of plugins is quick.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ LISTS = (
     _list("backends", "List the backends.", "plugins"),
     _list("models", "List the kinds of models, and the models of packages.", "plugins"),
     _list("functionals", "List the functionals that models call.", "functionals"),
-    _list("ops", "List what a backend says it runs: ops by element types.", "functionals"),
-    _list("patterns", "List the functions whose calls are found in programs.", "functionals"),
+    _list("ops", "List the ops that a backend claims, by element type.", "functionals"),
+    _list(
+        "patterns", "List the patterns of functions that are matched in programs.", "functionals"
+    ),
     _list("plugins", "List every plugin.", "plugins"),
 )
 
 
 class ListGroup(PlainGroup):
-    """The lists; one at a time is imported."""
+    """The lists; each is imported on its own."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
@@ -41,7 +43,7 @@ class ListGroup(PlainGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         described = next((each for each in LISTS if each.name == cmd_name), None)
         if described is None:
-            self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
+            self.commands = dict.fromkeys(self.list_commands(ctx))  # for typer's suggestions
             return None
         return LazyCommand(described.name, described.summary, lambda: _load(described))
 
@@ -55,7 +57,7 @@ app = Application(
 
 @app.callback()
 def _lists() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Make a group of an application without commands of its own."""
+    """Return the group of an application without commands of its own."""
 
 
 def _load(described: CommandPlugin) -> Any:

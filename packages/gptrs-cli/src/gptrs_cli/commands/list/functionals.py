@@ -1,4 +1,4 @@
-"""`gptrs list functionals`: what models call, what implements it, and which one is used."""
+"""`gptrs list functionals`: lists functionals, their implementations, and which one is used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gptrs_runtime.sources.find_model import find_model
 
 
 class Implementation(Struct, frozen=True, kw_only=True):
-    """An implementation of a functional, perhaps of a plugin."""
+    """An implementation of a functional, built in or from a plugin."""
 
     name: str
     state: str
@@ -49,15 +49,15 @@ class Implementation(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An implementation that the policy `benchmark` found to be the fastest."""
+    """The implementation that the policy `benchmark` found to be the fastest."""
 
     functional: str
     implementation: str
     operands: list[str]
-    """Their types; a symbolic size is a range, `f32[2..16, 768]`."""
+    """Types of the operands; a symbolic size is a range, as in `f32[2..16, 768]`."""
     backend: str
     seconds: dict[str, float]
-    """Of each implementation that was timed."""
+    """Time of each implementation that was measured."""
 
 
 class Functional(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Functional(Struct, frozen=True, kw_only=True):
     because: str
     implementations: list[Implementation]
     choices: list[Choice]
-    """Those of `benchmark` so far, on any backend."""
+    """Choices of `benchmark` so far, on any backend."""
 
 
 class ListFunctionals(Result, frozen=True, kw_only=True, tag="gptrs.list.functionals/1"):
@@ -88,7 +88,7 @@ def functionals(
 ) -> None:
     """List the functionals that models call.
 
-    Each is shown with the implementation that it uses, and why.
+    Each is shown with the implementation in use, and the reason for it.
     """
     config = find_model(model_path(model)).config if model else None
     with command_line_overrides(settings.overrides):
@@ -174,7 +174,7 @@ _GROUPS = {
     "f": {"f16": "16", "f32": "32", "f64": "64"},
     "cf": {"cf32": "32", "cf64": "64"},
 }
-"""The element types by the first line of the header, with what its second line says."""
+"""The element types by the first line of the header, with the second line."""
 _COLUMNS = [dtype for group in _GROUPS.values() for dtype in group]
 _MARKS = {"all": "x", "some": "~", "none": "-"}
 _LOOKS = {"x": "green", "~": "yellow", "-": "bright_black"}
@@ -183,7 +183,7 @@ LEGEND = "x taken   ~ taken in some forms   - refused   blank: not defined by PT
 
 
 def print_op_matrix(support: Mapping[str, Mapping[str, str]]) -> None:
-    """Print what `gptrs.api.backends.op_support` found, a line an op, and what the marks mean."""
+    """Print the result of `gptrs.api.backends.op_support`, a line per op, and a key of marks."""
     left = max(map(len, ["OP", *support]))
     colored = has_colors(sys.stdout)
     bits = [name for group in _GROUPS.values() for name in group.values()]
@@ -217,7 +217,7 @@ _Support = dict[str, dict[str, Literal["all", "some", "none"]]]
 
 
 class ListOps(Result, frozen=True, kw_only=True, tag="gptrs.list.ops/1"):
-    """`gptrs list ops`: for each op and element type whether the backend takes it."""
+    """`gptrs list ops`: whether the backend takes each pair of op and element type."""
 
     backend: str
     ops: _Support
@@ -225,10 +225,10 @@ class ListOps(Result, frozen=True, kw_only=True, tag="gptrs.list.ops/1"):
 
 @command_options("backend")
 def ops(settings: Settings) -> None:
-    """List what a backend says it runs: ops by element types.
+    """List the ops that a backend claims, by element type.
 
-    Nothing is run to find out. Some forms: it depends on other types, attributes or shapes.
-    `gptrs conformance run` tells whether what a backend runs is right.
+    Nothing is run for this. "Some forms": other types, attributes or shapes decide. To check the
+    results of a backend, use `gptrs conformance run`.
     """
     engine = get_backend(settings.backend)
     with Waiting(f"asking {engine.name}"):
@@ -242,7 +242,7 @@ def ops(settings: Settings) -> None:
     print(f"backend `{engine.name}` takes {taken} of {len(states)} pairs of op and element type")
 
 
-# `gptrs list patterns`: the calls that backends can find in programs.
+# `gptrs list patterns`: lists the calls that backends can match in programs.
 
 
 class ListPatterns(Result, frozen=True, kw_only=True, tag="gptrs.list.patterns/1"):
@@ -253,10 +253,9 @@ class ListPatterns(Result, frozen=True, kw_only=True, tag="gptrs.list.patterns/1
 
 @command_options()
 def patterns(settings: Settings) -> None:
-    """List the functions whose calls are found in programs.
+    """List the patterns of functions that are matched in programs.
 
-    Such a call can be computed by one kernel. With --json, every way in which it can look comes
-    with an example program.
+    One kernel can compute such a call. With --json, each variant has an example program.
     """
     listed = list_patterns()
     if settings.json:
@@ -280,7 +279,7 @@ def _print_patterns(listed: list[ListedPattern]) -> None:
 
 
 def _alike(pattern: ListedPattern) -> list[tuple[ListedVariant, int]]:
-    """Variants that differ in nothing but the types that are computed in, with their number."""
+    """Variants that differ only in the types of their arithmetic, with their number."""
     counts: dict[str, tuple[ListedVariant, int]] = {}
     for variant in pattern.variants:
         key = f"{variant.operands} {_settings(variant)}"

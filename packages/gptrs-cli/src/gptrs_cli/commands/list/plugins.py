@@ -1,4 +1,4 @@
-"""`gptrs list backends`, `models` and `plugins`: what is installed, and what state it is in."""
+"""`gptrs list backends`, `models` and `plugins`: lists plugins and their state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gptrs_cli.terminal.streams import note, printable
 from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.results import Result
 
-# Says below a list why some of what is in it cannot be used.
+# Notes below a list: why some plugins cannot be used.
 
 
 def explain_unusable(records: Iterable[PluginRecord]) -> None:
@@ -49,7 +49,7 @@ def shown_device(device: DeviceInfo) -> str:
 
 
 class BackendRecord(Struct, frozen=True, kw_only=True):
-    """A backend that is installed."""
+    """An installed backend."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ class ListBackends(Result, frozen=True, kw_only=True, tag="gptrs.list.backends/1
 
 
 class RefusedKind(Struct, frozen=True):
-    """A kind of model that is known and not supported, and the nearest one that is."""
+    """A known kind of model that is not supported, and the nearest supported one."""
 
     name: str
     nearest: str
@@ -98,12 +98,12 @@ class ListPlugins(Result, frozen=True, kw_only=True, tag="gptrs.list.plugins/1")
 def backends(
     settings: Settings,
     devices: Annotated[
-        bool, typer.Option("--devices", help="Start them, and show which devices they have.")
+        bool, typer.Option("--devices", help="Start the backends, and show their devices.")
     ] = False,
 ) -> None:
     """List the backends.
 
-    `*` marks the one that is used unless another is named, and the devices that it runs on.
+    `*` marks the default backend, and the devices it runs on.
     """
     usable = manager().descriptions(BackendPlugin)
     best = min(usable, key=lambda plugin: (-plugin.priority, plugin.name), default=None)
@@ -142,7 +142,7 @@ def backends(
 
 
 def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
-    """Return the devices of a backend; none where it cannot be used or does not say."""
+    """Return the devices of a backend; none if it is unusable or does not list them."""
     if not record.state.usable:
         return ()
     try:
@@ -153,7 +153,7 @@ def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
 
 
 def _default_backend(best: str | None) -> PluginRecord | None:
-    """Return the backend that `GPTRS_BACKEND` names, else `best`; None where it is not usable."""
+    """Return the backend that `GPTRS_BACKEND` names, else `best`; None if it is unusable."""
     name = os.environ.get("GPTRS_BACKEND") or best
     if name is None:
         return None
@@ -169,10 +169,10 @@ def models(
     settings: Settings,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Show kinds that are refused, too, and the nearest ones."),
+        typer.Option("--all", help="Also show unsupported kinds, and the nearest supported ones."),
     ] = False,
 ) -> None:
-    """List the kinds of models, and the models of packages."""
+    """List the kinds of models, and the bundled models."""
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
     refused = sorted(manager().relatives().items()) if every else []
     if settings.json:
@@ -197,13 +197,13 @@ def plugins(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Import them and start backends, in a process that they cannot harm."
+            "--check", help="Import the plugins and start the backends, in a separate process."
         ),
     ] = False,
 ) -> None:
     """List every plugin.
 
-    Those that are broken, disabled or written for another version are shown, too.
+    The list includes plugins that are broken, disabled or written for another version.
     """
     if check:
         check_plugins(manager())
