@@ -83,7 +83,7 @@ def test_the_half_for_images_is_a_kind(tmp_path):
     model = gptrs.load_model(made, backend="ref")
     assert model.kind == "siglip2_vision_model"
     assert_close(model.image_embedder().embed_images(pixels), wanted)
-    with pytest.raises(ModelError, match="less than a patch of 5"):
+    with pytest.raises(ModelError, match="smaller than a patch of 5"):
         model.image_embedder().embed_images(images(1, 4, 20))
 
 

@@ -216,7 +216,7 @@ def test_settings_of_texts_beside_those_of_other_parts(tmp_path, caplog):
     tokens = np.random.default_rng(2).integers(0, 90, (1, 12))
     with caplog.at_level(logging.INFO, logger="gptrs"):
         model = gptrs.load_model(tmp_path / "m", backend="ref")
-    assert "`qwen2_vl` model the language model alone is loaded" in caplog.text
+    assert "only the language model of the `qwen2_vl` model is loaded" in caplog.text
     with torch.no_grad():
         wanted = theirs(input_ids=torch.from_numpy(tokens)).logits
     assert_close(model.forward(tokens), wanted.numpy())

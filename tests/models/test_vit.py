@@ -76,7 +76,7 @@ def test_dinov2_takes_images_of_other_sizes(tmp_path, backend_name, name):
     for height, width in ((26, 13), (12, 43)):
         pixels = images(1, height, width)
         assert_close(model.forward(pixels), torch_logits(folder, pixels))
-    with pytest.raises(ModelError, match="less than a patch of 6"):
+    with pytest.raises(ModelError, match="smaller than a patch of 6"):
         model.forward(images(1, 5, 20))
 
 

@@ -17,7 +17,7 @@ def test_a_known_kind_is_refused_with_the_nearest(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
     with pytest.raises(ModelError) as caught:
         gptrs.load_model(tmp_path, backend="ref")
-    assert "no model kind `flaubert`; nearest by architecture is `bert`" in str(caught.value)
+    assert "no model kind `flaubert`; the nearest architecture is `bert`" in str(caught.value)
     assert "add_a_model_kind.md" in str(caught.value)
     assert "docs/torch.md" in str(caught.value)
 
@@ -30,7 +30,7 @@ def test_no_kind_is_suggested_for_how_it_is_spelled(kind):
     said = str(caught.value)
     assert said.startswith(f"there is no model kind `{kind}`; `gptrs list models` shows")
     assert "did you mean" not in said
-    assert "run as what torch exports (docs/torch.md)" in said
+    assert "run as an export of torch (docs/torch.md)" in said
     assert not any(name in said.split() for name in ("`llama`", "`gpt2`"))
 
 

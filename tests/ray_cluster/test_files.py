@@ -50,7 +50,7 @@ def test_other_formats_and_damaged_files_are_refused(tmp_path):
 def test_numbers_that_json_lacks_are_refused(tmp_path):
     with (
         (tmp_path / "out.jsonl").open("wb") as file,
-        pytest.raises(OutputRowsError, match="nothing that JSON can say"),
+        pytest.raises(OutputRowsError, match="cannot be represented in JSON"),
     ):
         write_rows(file, ".jsonl", [{"output": [float("nan")]}])
 
@@ -76,7 +76,7 @@ def test_what_is_done_is_found_again_and_nothing_else_is_taken_for_it(tmp_path):
         parts.write(4, [{"id": 1}])
     with Parts(out, {"task": "embed", "rows": 2}) as parts:
         assert parts.done == {4}
-        with pytest.raises(OutputRowsError, match="before it changed"):
+        with pytest.raises(OutputRowsError, match="before it was changed"):
             parts.require_model("b")
     with pytest.raises(OutputRowsError, match="another `rows`"), Parts(out, {"task": "embed"}):
         pass

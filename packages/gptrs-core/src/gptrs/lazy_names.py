@@ -33,10 +33,12 @@ class _NoPublicNameError(AttributeError):
 
     def __str__(self) -> str:
         module, name, stub, elsewhere = self.args
-        return f"`{module}` has no public name `{name}`{_place_of(name, module, stub) or elsewhere}"
+        return (
+            f"`{module}` has no public name `{name}`{_module_of(name, module, stub) or elsewhere}"
+        )
 
 
-def _place_of(name: str, module: str, stub: Path) -> str:
+def _module_of(name: str, module: str, stub: Path) -> str:
     """Return which module has the name, this one or a sibling, or the closest name in them."""
     package = module if stub.stem == "__init__" else module.rpartition(".")[0]
     found = {

@@ -26,15 +26,15 @@ _TRY = {
 
 def new(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that users will type.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that users type.")],
     into: Annotated[
         Path, typer.Option("--into", metavar="DIR", help="Make the package in this folder.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make a package with a plugin of your own.
 
-    It has metadata, tests, a CI file, and code that works and can be changed.
+    It has metadata, tests, a CI file, and working code to start from.
     """
     names = Names(kind, name)
     _require_free(names)
@@ -54,11 +54,11 @@ def new(
         return
     for path in files:
         print(path)
-    print("\nTo go on:", *(f"  {step}" for step in steps), sep="\n", file=sys.stderr)
+    print("\nNext steps:", *(f"  {step}" for step in steps), sep="\n", file=sys.stderr)
 
 
 def _require_free(names: Names) -> None:
-    """UsageError where an installed plugin has the name, which would make it a contested one."""
+    """Raise UsageError if an installed plugin has the name, which would be contested."""
     for record in manager().installed():
         if (record.kind, record.name) == (names.kind.extension_point, names.plugin):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""A package rendered from its templates, and written whole or not at all."""
+"""Packages: rendered from templates, and written atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import jinja2
 
 from gptrs.api import API_VERSION, UsageError
 
-# The kinds of plugins that can be made, and the names in a package of one.
+# The kinds of plugins with templates, and the names in a package.
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
@@ -25,7 +25,7 @@ _LONGEST = 40
 
 
 class Kind(StrEnum):
-    """A kind of plugin; there is a folder of templates of its name."""
+    """A kind of plugin; a folder of templates has its name."""
 
     BACKEND = "backend"
     MODEL = "model"
@@ -37,13 +37,13 @@ class Kind(StrEnum):
 
     @property
     def extension_point(self) -> str:
-        """The kind as `gptrs list plugins` has it."""
+        """The kind in `gptrs list plugins`."""
         return self.replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names in a package; UsageError for a plugin name that no package can be called by."""
+    """The names in a package; UsageError for a plugin name that cannot be used in them."""
 
     kind: Kind
     name: str
@@ -52,19 +52,19 @@ class Names:
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST:
             raise UsageError(
                 f"`{self.name[:_LONGEST]}` cannot be the name of a plugin",
-                hint="begin with a lower-case letter; then come such letters, digits, `-` and `_`",
+                hint="use lower-case letters, digits, `-` and `_`, and begin with a letter",
             )
         if keyword.iskeyword(self.module) or self.module in sys.stdlib_module_names:
             raise UsageError(f"`{self.name}` is a name of Python itself", hint="take another one")
 
     @property
     def module(self) -> str:
-        """The package that is imported, such as `gptrs_backend_acme`."""
+        """The import name, such as `gptrs_backend_acme`."""
         return self.distribution.replace("-", "_")
 
     @property
     def distribution(self) -> str:
-        """The distribution that is installed, such as `gptrs-backend-acme`."""
+        """The distribution, such as `gptrs-backend-acme`."""
         return f"gptrs-{self.kind}-{self.name.replace('_', '-')}"
 
     @property
@@ -79,7 +79,7 @@ class Names:
 
     @property
     def plugin(self) -> str:
-        """The name that users type; an implementation is that of a functional."""
+        """The name that users type; an implementation has the functional as a prefix."""
         return f"silu.{self.name}" if self.kind is Kind.FUNCTIONAL else self.name
 
 
@@ -88,7 +88,7 @@ _SUFFIX = ".jinja"
 
 
 def rendered(names: Names) -> dict[str, str]:
-    """Return the files of a package by their paths in it."""
+    """Return the files of a package by relative path."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gptrs_new"),
         undefined=jinja2.StrictUndefined,
@@ -114,7 +114,7 @@ def rendered(names: Names) -> dict[str, str]:
 
 
 def write_package(names: Names, parent: Path) -> list[Path]:
-    """Write the package below `parent` and return its files; UsageError where that cannot be."""
+    """Write the package below `parent`, and return its files; UsageError if that is impossible."""
     folder = parent / names.distribution
     if os.path.lexists(folder):
         raise UsageError(

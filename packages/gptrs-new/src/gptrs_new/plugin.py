@@ -1,4 +1,4 @@
-"""The description of the command; what renders templates is imported when it runs."""
+"""The description of the command; running it imports the renderer of templates."""
 
 from gptrs.api import CommandPlugin
 

@@ -1,4 +1,4 @@
-"""A run over a file of rows: slices go to workers, results to parts, parts into one file."""
+"""Runs over a file of rows: workers process slices, and their results are joined into one file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gptrs_ray.tasks import ERROR, task_named
 from gptrs_ray.worker import BatchWorker, WorkerSettings
 
 ROWS: Final = 256
-"""Rows of a slice: what is done again when a worker is lost."""
+"""Rows of a slice: the work that is repeated when a worker is lost."""
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """How a run ended: rows in all, those that earlier runs had done, and those left out as bad.
+    """The result of a run: all rows, rows done by earlier runs, and bad rows that were skipped.
 
-    `lost` workers ended before their time, and others did their rows.
+    `lost` workers ended early, and others repeated their rows.
     """
 
     rows: int
@@ -50,9 +50,9 @@ def run_batch(
 ) -> BatchResult:
     """Run a model over the rows of `source`, and write them with their results to `out`.
 
-    Both are .jsonl or .parquet. Results have the order of the rows. A run that was ended goes on
-    with the same arguments. UsageError for arguments that do not fit, InputRowsError,
-    OutputRowsError, ClusterError, and RemoteError with what a worker could not do.
+    Both are .jsonl or .parquet. Results keep the order of the rows. An interrupted run continues if
+    it is called again with the same arguments. Raises UsageError for invalid arguments,
+    InputRowsError, OutputRowsError, ClusterError, and RemoteError with the error of a worker.
     """
     if rows < 1:
         raise UsageError(f"a slice has at least 1 row, got {rows}")
@@ -93,7 +93,7 @@ def _slices(source: Path, rows: int) -> Iterator[Slice]:
 
 
 def _of_results(settings: WorkerSettings) -> dict[str, object]:
-    """Return the settings that results depend on; threads are not among them."""
+    """Return the settings that affect results (threads do not)."""
     fields = asdict(settings)
     del fields["threads"]
     return fields
@@ -119,15 +119,16 @@ def map_batches(
 ) -> Dataset:
     """Return `dataset` with columns that `model` adds: `generate`, `embed` or `forward` each row.
 
-    `column` names what is read: a text, tokens or messages for `generate` (`prompt`, `prompt_ids`
-    or `messages` unless told), a text for `embed` (`text`), numbers for `forward` (`input`). Added
-    are `generated`, `generated_token_ids` and `finish_reason`; `embedding`; `output`. `workers`
-    actors, or from so many to so many, have `cpus` CPUs and as many threads each; those of a host
-    share one copy of the weights in memory. `options` are those of `gptrs.generate` or
-    `gptrs.embed`. With `skip_bad` a row that cannot be run has nulls, and says why in `error`.
+    `column` is the input column: a text, tokens or messages for `generate` (default: `prompt`,
+    `prompt_ids` or `messages`), a text for `embed` (default: `text`), numbers for `forward`
+    (default: `input`). Result columns are `generated`, `generated_token_ids` and `finish_reason`;
+    `embedding`; `output`. `workers` is the number of actors, or a range; each has `cpus` CPUs and
+    as many threads, and actors of a host share the weights in memory. `options` are those of
+    `gptrs.generate` or `gptrs.embed`. With `skip_bad`, a row that cannot be run has nulls, and the
+    reason in `error`.
 
-    As always with Ray Data nothing runs before the dataset is read. UsageError for a task or an
-    option that is none; other errors are raised when it runs.
+    As always in Ray Data, nothing runs before the dataset is read. Raises UsageError for unknown
+    tasks and options; other errors are raised when it runs.
     """
     task_named(task).require_options(options)
     settings = WorkerSettings(

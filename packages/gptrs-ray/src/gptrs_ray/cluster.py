@@ -1,4 +1,4 @@
-"""The cluster: joining or starting one, and how many workers it has room for."""
+"""Ray clusters: joining or starting one, and its room for workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gptrs.api import GptrsError
 from gptrs.api.backends import granted_cpus
 from gptrs_ray.worker import Failed
 
-# Errors that end a run on a cluster.
+# Errors of runs on a cluster.
 
 
 class InputRowsError(GptrsError):
@@ -28,21 +28,21 @@ class InputRowsError(GptrsError):
 
 
 class OutputRowsError(GptrsError):
-    """The results cannot be written, or those that are there are of something else."""
+    """The results cannot be written, or existing ones are from another run."""
 
     exit_code = 3
     code = "file"
 
 
 class ClusterError(GptrsError):
-    """The cluster cannot be reached, has no room, or loses its workers again and again."""
+    """The cluster cannot be reached, has no room, or keeps losing workers."""
 
     exit_code = 4
     code = "cluster"
 
 
 class RemoteError(GptrsError):
-    """An error of a worker, in its own words."""
+    """An error of a worker, with its message."""
 
     def __init__(self, failed: Failed, where: str = "") -> None:
         super().__init__(f"{where}{failed.message}", hint=failed.hint)
@@ -51,9 +51,10 @@ class RemoteError(GptrsError):
 
 
 RAY: Final[Any] = ray
-"""Ray, whose functions have types in part."""
+"""The module `ray`, which is only partly typed."""
 MOST_CPUS: Final = 4
-"""CPUs of a worker unless told: with more, workers of fewer threads answer more rows a second."""
+"""Default limit of the CPUs per worker: beyond it, more workers with fewer threads have the higher
+throughput."""
 _VARIABLE: Final = "RAY_ADDRESS"
 _ADDRESS: Final = re.compile(r"(ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
 _CONNECT_S: Final = 10.0
@@ -61,7 +62,7 @@ _CONNECT_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Room:
-    """How many workers there are, and the CPUs of each."""
+    """The number of workers, and the CPUs of each."""
 
     workers: int
     cpus: int
@@ -71,8 +72,8 @@ class Room:
 def joined(address: str | None) -> Generator[None]:
     """Scope in which this process is part of the cluster at `address`.
 
-    None is the one that this process has joined already, else what RAY_ADDRESS says, else a cluster
-    on this machine alone, which ends with the scope. ClusterError where it cannot be reached.
+    None means the cluster that this process has joined already, else RAY_ADDRESS, else a local
+    cluster that ends with the scope. ClusterError if it cannot be reached.
     """
     if RAY.is_initialized():
         if address is not None:
@@ -85,7 +86,7 @@ def joined(address: str | None) -> Generator[None]:
     where = address or os.environ.get(_VARIABLE) or "local"
     alone: dict[str, Any] = {}
     if where == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # our cluster reports to nobody
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         alone = {"num_cpus": granted_cpus(), "include_dashboard": False}
     else:
         _require_reachable(where)
@@ -104,7 +105,7 @@ def joined(address: str | None) -> Generator[None]:
 
 
 def _require_reachable(where: str) -> None:
-    """ClusterError if nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    """Raise ClusterError if nothing listens at HOST:PORT: Ray itself would retry for minutes."""
     address = _ADDRESS.fullmatch(where)
     if address is None:
         return
@@ -118,10 +119,10 @@ def _require_reachable(where: str) -> None:
 
 
 def room_for(workers: int | None, cpus: int | None) -> Room:
-    """Return how the cluster is divided among workers; ClusterError if it has no room for one.
+    """Return the division of the cluster among workers; ClusterError if there is no room for one.
 
-    `cpus` None gives each worker all of the smallest node, but at most `MOST_CPUS`; `workers` None
-    makes as many as fit.
+    `cpus` None: each worker gets the CPUs of the smallest node, at most `MOST_CPUS`. `workers`
+    None: as many as fit.
     """
     nodes = [int(node["Resources"].get("CPU", 0)) for node in _alive()]
     nodes = [count for count in nodes if count]

@@ -18,13 +18,15 @@ from gptrs_ray.tasks import TASKS
 from gptrs_ray.worker import WorkerSettings
 
 _SECONDS: Final = 5.0
-"""Between two lines of progress."""
+"""Seconds between lines of progress."""
 
 _In = Annotated[Path, typer.Argument(metavar="IN", help="Rows: .jsonl or .parquet.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The rows with results, likewise.")]
+_Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The rows with results: .jsonl or .parquet.")
+]
 _Model = Annotated[
     str,
-    typer.Option("--model", metavar="MODEL", help="As each host finds it: a path, or ORG/NAME."),
+    typer.Option("--model", metavar="MODEL", help="A path that exists on each host, or ORG/NAME."),
 ]
 _TaskName = Annotated[
     str, typer.Option("--task", metavar="TASK", help=f"{', '.join(TASKS)}: done with each row.")
@@ -32,7 +34,7 @@ _TaskName = Annotated[
 _Column = Annotated[
     str | None,
     typer.Option(
-        "--column", metavar="NAME", help="What to read; else `prompt`, `text` or `input`."
+        "--column", metavar="NAME", help="Input column; default: `prompt`, `text` or `input`."
     ),
 ]
 _Options = Annotated[
@@ -40,37 +42,43 @@ _Options = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the task: max_tokens=64, temperature=0.7; repeatable.",
+        help="An option of the task, such as max_tokens=64; repeatable.",
     ),
 ]
 _Ray = Annotated[
     str | None,
     typer.Option(
-        "--ray", metavar="ADDRESS", help="A cluster: auto, HOST:6379, ray://HOST:10001; else here."
+        "--ray",
+        metavar="ADDRESS",
+        help="Cluster: auto, HOST:6379, ray://HOST:10001; default: here.",
     ),
 ]
 _Workers = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="As many as fit, unless told.")
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Number of workers; default: as many as fit."
+    ),
 ]
 _Cpus = Annotated[
-    int | None, typer.Option("--cpus", metavar="N", min=1, help="CPUs and threads of a worker.")
+    int | None, typer.Option("--cpus", metavar="N", min=1, help="CPUs and threads per worker.")
 ]
 _Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", min=1, help="Rows of a slice, done or not as one.")
+    int, typer.Option("--rows", metavar="N", min=1, help="Rows per slice, the unit of work.")
 ]
 _SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Say in the column `error` why a row cannot be run.")
+    bool, typer.Option("--skip-bad", help="Report rows that cannot be run in the column `error`.")
 ]
 _Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="NAME", help="Run the model on it.")
+    str | None, typer.Option("--backend", metavar="NAME", help="Backend to run the model on.")
 ]
 _Weights = Annotated[
-    str | None, typer.Option("--weights", metavar="TYPE", help="Quantize at load: q8, q4.")
+    str | None, typer.Option("--weights", metavar="TYPE", help="Quantize on loading: q8, q4.")
 ]
 _Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="TYPE", help="Of products: f32, bf16, int8.")
+    str | None,
+    typer.Option("--precision", metavar="TYPE", help="Arithmetic of products: f32, bf16, int8."),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print how it ended as JSON.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def batch(
@@ -93,8 +101,9 @@ def batch(
 ) -> None:
     """Run a model over a file of rows, on a Ray cluster.
 
-    Without --ray the cluster is this machine. OUT has all columns of IN, in the same order, and
-    those of the task. What was ended goes on with the same command: results wait in OUT.parts.
+    Without --ray, the run uses this machine. OUT has all rows and columns of IN in order, and the
+    columns of the task. Run the same command again to continue an interrupted run: finished results
+    are kept in OUT.parts.
     """
     settings = WorkerSettings(
         model=model,
@@ -106,7 +115,7 @@ def batch(
         weights=weights,
         precision=precision,
     )
-    with redirect_stdout(sys.stderr):  # where Ray tells of lost hosts
+    with redirect_stdout(sys.stderr):  # the logger of lost hosts in Ray
         result = run_batch(
             source,
             out,
@@ -125,7 +134,7 @@ def batch(
 
 
 def _task_options(given: list[str]) -> dict[str, Any]:
-    """Return options by name; values are JSON, or texts where they are not."""
+    """Return options by name; values that are no JSON are texts."""
     options: dict[str, Any] = {}
     for each in given:
         name, separator, value = each.partition("=")
@@ -139,7 +148,7 @@ def _task_options(given: list[str]) -> dict[str, Any]:
 
 
 class _Progress:
-    """Lines on standard error, one every few seconds."""
+    """Lines of progress on standard error, every few seconds."""
 
     def __init__(self) -> None:
         self._started: float | None = None
@@ -147,7 +156,7 @@ class _Progress:
         self._told = 0.0
 
     def tell(self, done: int, total: int) -> None:
-        """Print how many rows are done, how fast, and how long the others take."""
+        """Print the number of finished rows, the speed, and the time left."""
         now = time.monotonic()
         if self._started is None:
             self._started, self._before = now, done

@@ -1,4 +1,4 @@
-"""Parquet files of rows; pyarrow has no types, so that it is `Any` here and nowhere else."""
+"""Parquet files of rows; pyarrow is untyped, so only this module uses it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _PROBLEMS: Final = (cast("type[Exception]", _ARROW.ArrowException), OSError)
 
 
 def parquet_rows(path: Path, file: BinaryIO, count: int) -> Iterator[Row]:
-    """Yield the rows of an open file, read `count` at a time; InputRowsError for a damaged one."""
+    """Yield the rows of an open file, `count` at a time; InputRowsError if it is damaged."""
     with _read(path):
         for batch in _PARQUET.ParquetFile(file).iter_batches(batch_size=count):
             yield from cast("list[Row]", batch.to_pylist())
 
 
 def parquet_count(path: Path, file: BinaryIO) -> int:
-    """Return how many rows an open file has; InputRowsError for a damaged one."""
+    """Return the number of rows of an open file; InputRowsError if it is damaged."""
     with _read(path):
         return cast("int", _PARQUET.ParquetFile(file).metadata.num_rows)
 
 
 def write_parquet(file: BinaryIO, rows: list[Row]) -> None:
-    """Write rows as a whole file; types of columns follow from their values."""
+    """Write rows as a complete file; column types are inferred from the values."""
     _PARQUET.write_table(_ARROW.Table.from_pylist(rows), file)
 
 
 def join_parquet(parts: list[Path], file: BinaryIO) -> None:
-    """Write the rows of files as one file; a column that one of them lacks is null there."""
+    """Join files of rows into one; columns that a file lacks are null."""
     schemas = [_PARQUET.read_schema(part) for part in parts]
     schema = _ARROW.unify_schemas(schemas, promote_options="permissive")
     with _PARQUET.ParquetWriter(file, schema) as writer:
@@ -47,7 +47,7 @@ def join_parquet(parts: list[Path], file: BinaryIO) -> None:
 
 
 def _fitted(table: Any, schema: Any) -> Any:
-    """Return a table with all columns of `schema`, null where it has none."""
+    """Return a table with all columns of `schema`; missing ones are null."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, _ARROW.nulls(len(table), field.type))
@@ -56,7 +56,7 @@ def _fitted(table: Any, schema: Any) -> Any:
 
 @contextmanager
 def _read(path: Path) -> Generator[None]:
-    """Scope in which a file is read; InputRowsError where it is no good."""
+    """Scope that reads a file; InputRowsError if it is invalid."""
     try:
         yield
     except _PROBLEMS as error:

@@ -1,4 +1,4 @@
-"""The description of the command; Ray is imported when it runs."""
+"""The description of the command; running it imports Ray."""
 
 from gptrs.api import CommandPlugin
 

@@ -1,8 +1,8 @@
-"""Workers that come and go: slices of rows are given to those there are, and again after a loss.
+"""A pool of workers that come and go: slices of rows go to those alive, and again after a loss.
 
-Ray could restart actors and repeat their calls by itself, but a call to an actor that finds no room
-any more waits for ever. Here a slice that was lost with its worker goes to the next one, and a new
-worker joins when the cluster has room for it.
+Ray could restart actors and repeat their calls by itself, but a call to an actor that no longer
+finds room waits forever. Here, a slice lost with its worker goes to the next one, and a new worker
+joins when the cluster has room.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from gptrs_ray.tasks import Row
 from gptrs_ray.worker import Failed, RowWorker, WorkerSettings
 
 MOST_LOSSES: Final = 4
-"""Workers that may end over one slice, or while they load, before it is the fault of the rows."""
+"""Workers that may end on one slice, or while loading, before the rows (or the model) are
+blamed."""
 _AHEAD: Final = 2
-"""Slices that a worker has, so that one is there when it ends another."""
+"""Slices assigned to a worker: one waits while it runs another."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of the input: the number of the slice, that of its first row (from 1), and the rows."""
+    """A slice of the input: its number, the number of its first row (from 1), and the rows."""
 
     number: int
     first: int
@@ -38,7 +39,7 @@ class Slice:
 
 @dataclass
 class _Worker:
-    """An actor, whether it has loaded the model, and the slices that it has."""
+    """An actor, whether it has loaded the model, and its slices."""
 
     actor: Any
     loaded: bool = False
@@ -57,7 +58,7 @@ class Pool:
         self._lost_loading = 0
         self._identity: str | None = None
         self.lost = 0
-        """Workers that ended before their time."""
+        """Workers that ended early."""
         for _ in range(room.workers):
             self._start()
 
@@ -74,15 +75,15 @@ class Pool:
         self._workers.clear()
 
     def identity(self) -> str:
-        """Wait for the first worker; return the identity of its model. Errors are those of it."""
+        """Return the identity of the first worker's model, once it is loaded; raises its errors."""
         while self._identity is None:
             self._joined(self._wait())
         return self._identity
 
     def run(self, slices: Iterable[Slice]) -> Iterator[tuple[Slice, list[Row]]]:
-        """Yield each slice and its rows with results, in any order.
+        """Yield each slice and its rows with results, as they finish.
 
-        RemoteError for what a worker could not do, ClusterError for rows that end their workers.
+        Raises RemoteError for an error of a worker, ClusterError for rows that end their workers.
         """
         coming = iter(slices)
         again: deque[Slice] = deque()
@@ -122,7 +123,7 @@ class Pool:
         self._loading[actor.load.remote()] = worker
 
     def _joined(self, done: Any) -> None:
-        """Take a worker that has loaded its model; if it was lost, begin another one."""
+        """Register a worker that has loaded its model; start another one if it was lost."""
         worker = self._loading[done]
         try:
             found = cast("str | Failed", RAY.get(done))
@@ -147,7 +148,7 @@ class Pool:
         worker.loaded = True
 
     def _lose(self, worker: _Worker) -> list[Slice]:
-        """Replace a worker that ended; return the slices that it had."""
+        """Replace a worker that ended; return its slices."""
         self.lost += 1
         self._workers.remove(worker)
         self._loading = {call: each for call, each in self._loading.items() if each is not worker}
@@ -163,7 +164,7 @@ class Pool:
             )
 
     def _free(self) -> _Worker | None:
-        """Return the loaded worker with the fewest slices, None if all have enough."""
+        """Return the loaded worker with the fewest slices; None if all have enough."""
         ready = [worker for worker in self._workers if worker.loaded and len(worker.held) < _AHEAD]
         return min(ready, key=lambda worker: len(worker.held), default=None)
 

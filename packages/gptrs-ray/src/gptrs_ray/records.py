@@ -1,4 +1,4 @@
-"""Files of rows: JSON lines and Parquet, read and written in slices."""
+"""Files of rows (JSON lines, Parquet), read and written in slices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUFFIXES: Final = (".jsonl", ".parquet")
 
 
 def format_of(path: Path) -> str:
-    """Return `.jsonl` or `.parquet`; UsageError for a name that ends otherwise."""
+    """Return `.jsonl` or `.parquet`; UsageError for other suffixes."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(
@@ -40,15 +40,15 @@ def format_of(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return what tells the content of a file from any other; InputRowsError if it has none."""
+    """Return a digest of the contents of a file; InputRowsError if it cannot be read."""
     with _opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def slices(path: Path, rows: int) -> Iterator[list[Row]]:
-    """Yield the rows of a file in order, `rows` at a time, the last ones maybe fewer.
+    """Yield the rows of a file in order, `rows` at a time; the last slice may be shorter.
 
-    InputRowsError for a file that cannot be read or a line that is no object.
+    Raises InputRowsError if the file cannot be read, or a line is no object.
     """
     found = _json_rows(path) if format_of(path) == ".jsonl" else _parquet_rows(path, rows)
     while part := list(itertools.islice(found, rows)):
@@ -56,7 +56,7 @@ def slices(path: Path, rows: int) -> Iterator[list[Row]]:
 
 
 def count_rows(path: Path) -> int:
-    """Return how many rows a file has; errors as those of `slices`."""
+    """Return the number of rows of a file; raises the errors of `slices`."""
     if format_of(path) == ".parquet":
         with _opened(path) as file:
             return parquet_count(path, file)
@@ -65,7 +65,7 @@ def count_rows(path: Path) -> int:
 
 
 def write_rows(file: BinaryIO, suffix: str, rows: list[Row]) -> None:
-    """Write rows as a whole file of the format `suffix`."""
+    """Write rows as a complete file of the format `suffix`."""
     if suffix == ".jsonl":
         file.writelines(map(_line, rows))
         return
@@ -73,7 +73,7 @@ def write_rows(file: BinaryIO, suffix: str, rows: list[Row]) -> None:
 
 
 def join(parts: list[Path], suffix: str, file: BinaryIO) -> None:
-    """Write the rows of `parts`, files of the format `suffix`, as one file of it."""
+    """Join `parts`, files of rows in the format `suffix`, into one."""
     if suffix == ".jsonl":
         for part in parts:
             with part.open("rb") as rows:
@@ -88,7 +88,7 @@ def _line(row: Row) -> bytes:
         return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise OutputRowsError(
-            f"a row is nothing that JSON can say: {error}", hint="write .parquet"
+            f"a row cannot be represented in JSON: {error}", hint="write .parquet"
         ) from error
 
 
@@ -120,11 +120,10 @@ def _shown(path: Path) -> str:
     return quoted(str(path), 200)
 
 
-# Results on the way: a folder with one whole file for each slice of rows, and what they are of.
+# Intermediate results: a folder with a file for each slice of rows, and the identity of the run.
 #
-# A file of results appears whole or not at all, so that a run that ended in any way goes on with
-# the slices that are missing. When all are there they are joined into one file, which appears at
-# once.
+# Each file is written atomically, so that a run that ended in any way continues with the missing
+# slices. In the end, all are joined into one file, again atomically.
 
 
 _RUN: Final = "run.json"
@@ -136,8 +135,8 @@ _MOST_BYTES: Final = 1 << 20
 class Parts:
     """The folder `OUT.parts` beside `out`; use it as a context manager, which locks it.
 
-    `run` says what the results are of: a run of something else is refused. OutputRowsError where
-    the folder cannot be written, is used by another process, or `out` is there without parts.
+    `run` identifies the run: results of another one are refused. Raises OutputRowsError if the
+    folder cannot be written, is used by another process, or if `out` exists without parts.
     """
 
     def __init__(self, out: Path, run: Mapping[str, Any]) -> None:
@@ -180,17 +179,17 @@ class Parts:
         self._unlock()
 
     def require_model(self, identity: str) -> None:
-        """OutputRowsError if results that are there are of another model."""
+        """Raise OutputRowsError if existing results are from another model."""
         known = self._run.setdefault("model_identity", identity)
         if known != identity:
             raise OutputRowsError(
-                f"the results in {self._shown} are of the model as it was before it changed",
-                hint="remove the folder to begin anew",
+                f"the results in {self._shown} are from the model before it was changed",
+                hint="remove the folder to start over",
             )
         self._write_run()
 
     def write(self, number: int, rows: list[Row]) -> None:
-        """Keep the results of a slice."""
+        """Write the results of a slice."""
         with atomic_file(self._part(number), OutputRowsError) as file:
             write_rows(file, self._out.suffix.lower(), rows)
         self.done.add(number)
@@ -213,8 +212,8 @@ class Parts:
         for name in sorted({*found, *self._run}):
             if found.get(name) != self._run.get(name):
                 raise OutputRowsError(
-                    f"the results in {self._shown} are of a run with another `{name}`",
-                    hint="run the same command to go on, or remove the folder to begin anew",
+                    f"the results in {self._shown} are from a run with another `{name}`",
+                    hint="run the same command to continue, or remove the folder to start over",
                 )
         if identity is not None:
             self._run["model_identity"] = identity

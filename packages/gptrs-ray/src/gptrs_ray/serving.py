@@ -15,7 +15,7 @@ from gptrs_serve.app import Access, new_app
 from gptrs_serve.served import Served
 
 _SERVE: Final[Any] = serve
-"""Ray Serve, whose functions have types in part."""
+"""The module `ray.serve`, which is only partly typed."""
 
 
 def serve_app(
@@ -28,11 +28,11 @@ def serve_app(
     keys: tuple[str, ...] = (),
     name: str = "gptrs",
 ) -> Application:
-    """Return an application that answers the clients of OpenAI's API; run it by `serve.run`.
+    """Return an application that speaks OpenAI's API; run it by `serve.run`.
 
-    `models` are paths or names, as `load_model` takes them on each host, by the names that clients
-    call them by. Each of the `replicas` has `cpus` CPUs, as many threads, an engine and a key/value
-    cache of its own. With `keys` those alone are answered who send one of them.
+    `models` maps names for clients to paths or names that `load_model` takes on each host. Each of
+    the `replicas` has `cpus` CPUs, as many threads, and its own engine and KV cache. With `keys`,
+    requests must send one of these API keys.
     """
 
     def replica() -> Starlette:

@@ -1,4 +1,4 @@
-"""Tasks of a model on rows: generate, forward, the verbs; each adds columns of its own."""
+"""Tasks of a model on rows (generate, forward, the verbs); each adds columns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gptrs_runtime.text_batches import Prompt
 from gptrs_runtime.verbs import VERBS, Verb
 
 Row = dict[str, Any]
-"""Columns of a row by name: JSON values, or what Ray Data makes of them."""
+"""Columns of a row by name: JSON values, or their forms in Ray Data."""
 Rows = Sequence[Row]
 
 ERROR: Final = "error"
-"""The column that says why a row could not be run, where bad rows are left out."""
+"""The column with the reason why a row could not be run, if bad rows are skipped."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: it reads the first present column of `columns`, and `adds` those of its results.
+    """A task: it reads the first present column of `columns`, and adds the columns `adds`.
 
-    `options` are the names that it takes; None for those of a generation, which core checks.
+    `options` names the options it takes; None: those of a generation, which the runtime checks.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Task:
     options: frozenset[str] | None
     run: Callable[[LoadedModel, list[Any], Mapping[str, Any]], list[Row]]
     read: Callable[[Any, Row], Any] = lambda value, _: value
-    """Makes an input of the value in the column, and of what others say of it."""
+    """Makes an input from the value in the column, and from other columns of the row."""
     check: Callable[[Mapping[str, Any]], object] = lambda _: None
-    """Raises UsageError for values that options do not take."""
+    """Raises UsageError for invalid values of options."""
 
     def require_options(self, options: Mapping[str, Any]) -> None:
-        """UsageError for an option that the task does not have, or a value that is none of it."""
+        """Raise UsageError for unknown options and invalid values."""
         if self.options is None:
             return
         for name in options:
@@ -55,7 +55,7 @@ class Task:
         self.check(options)
 
     def input_of(self, row: Row, column: str | None) -> Any:
-        """Return what the task reads of a row; UsageError where its column is missing."""
+        """Return the input of the task in a row; UsageError if the column is missing."""
         wanted = self.columns if column is None else (column,)
         for name in wanted:
             if row.get(name) is not None:
@@ -65,7 +65,7 @@ class Task:
         raise UsageError(f"a row needs {listed}, found {found}", hint="name its column")
 
     def require_free(self, row: Row) -> None:
-        """UsageError where a row already has a column that the task would write."""
+        """Raise UsageError if a row already has a column that the task would write."""
         taken = [name for name in self.adds if name in row]
         if taken:
             raise UsageError(
@@ -75,7 +75,7 @@ class Task:
 
 
 def task_named(name: str) -> Task:
-    """Return a task; UsageError for a name that is none."""
+    """Return a task by name; UsageError if there is none."""
     if name not in TASKS:
         raise UsageError(f"there is no task `{name}`", hint=f"there are {', '.join(TASKS)}")
     return TASKS[name]
@@ -92,9 +92,9 @@ def run_rows(
 ) -> list[Row]:
     """Return each row with the results of the task, in the same order.
 
-    With `skip_bad` a row that cannot be run has null results and says why in the column `error`,
-    which is null in the others. Without it the error is raised, and names no row: a caller that
-    knows their numbers finds the first one by running them alone.
+    With `skip_bad`, a row that cannot be run has null results, and the reason in the column
+    `error`, which is null in other rows. Otherwise the error is raised, without the number of the
+    row: callers find it by running rows one by one.
     """
     given = dict(options or {})
     adds = (*task.adds, ERROR) if skip_bad else task.adds
@@ -144,7 +144,7 @@ def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any])
 
 
 def _prompt(value: Any, row: Row) -> Prompt:
-    """Return a prompt; what the template of messages is told besides stands in other columns."""
+    """Return a prompt; other columns have variables for the template of messages."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         told = {name: plain(row[name]) for name in FIELDS if name in row}
         return conversation_of({**told, "messages": cast("object", value)})
@@ -157,7 +157,7 @@ def _prompt(value: Any, row: Row) -> Prompt:
 
 
 def _of_verb(verb: Verb) -> Task:
-    """Return the task of a row in the table of the runtime."""
+    """Return the task of a row in the runtime's table of verbs."""
 
     def run(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
         texts = [_text(value) for value in inputs]
@@ -177,7 +177,7 @@ def _text(value: Any) -> str:
 
 
 def _forward(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
-    """Run rows of one shape together; a batch of several shapes runs one for each."""
+    """Run rows of one shape together, with a run for each shape in the batch."""
     arrays = [_array(value) for value in inputs]
     results: list[Row] = [{} for _ in arrays]
     for shape in dict.fromkeys(array.shape for array in arrays):

@@ -1,4 +1,4 @@
-"""A worker: a process somewhere in the cluster that holds a model and answers rows."""
+"""Workers: processes in the cluster that hold a model and process rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gptrs_runtime.loaded_model import LoadedModel
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Which model, how it is run, and what is done; plain values, as they travel to other hosts.
+    """The model, how it runs, and the task; plain values, since they travel to other hosts.
 
-    `model` is what `load_model` takes, as the host of the worker finds it: a path that is there on
-    each host, or a name of the hub. `threads` are those of the backend.
+    `model` is an argument of `load_model`: a path that exists on each host, or a name on the hub.
+    `threads` is the number of threads of the backend.
     """
 
     model: str | None
@@ -34,7 +34,7 @@ class WorkerSettings:
     precision: str | None = None
 
     def load(self) -> LoadedModel:
-        """Return the model; errors as those of `load_model`."""
+        """Return the model; raises the errors of `load_model`."""
         return load_model(
             self.model,
             self.backend,
@@ -46,7 +46,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class Failed:
-    """An error of gptrs as it travels: exceptions with arguments of their own do not."""
+    """An error of gptrs in a form that pickles; exceptions with other arguments do not."""
 
     message: str
     hint: str | None
@@ -55,7 +55,7 @@ class Failed:
 
 
 class RowWorker:
-    """Loads the model when it is asked to, and answers rows; what Ray runs as an actor."""
+    """The actor: loads the model on request, and processes rows."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -91,10 +91,10 @@ class RowWorker:
 
 
 class BatchWorker(RowWorker):
-    """The same for Ray Data, which hands over columns."""
+    """The worker for Ray Data, which passes columns."""
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the columns of a batch and those of the results; errors are raised."""
+        """Return the columns of a batch and its results; raises errors."""
         names = list(batch)
         rows: list[Row] = [
             dict(zip(names, values, strict=True)) for values in zip(*batch.values(), strict=True)
@@ -104,7 +104,7 @@ class BatchWorker(RowWorker):
 
 
 def _column(values: list[Any]) -> Any:
-    """Return results as a column: vectors of one length become one array."""
+    """Return results as a column; vectors of one length become one array."""
     try:
         array = np.asarray(values)
     except ValueError:  # rows of several lengths

@@ -119,9 +119,7 @@ def serve(
     ] = "1,4,16,64",
     requests: Annotated[
         int,
-        typer.Option(
-            "--requests", metavar="N", min=1, help="Requests per stream; 8 in all at least."
-        ),
+        typer.Option("--requests", metavar="N", min=1, help="Least requests per stream."),
     ] = 2,
     prompt_tokens: Annotated[
         int,

@@ -69,7 +69,7 @@ class PromptOptions:
         str | None,
         typer.Argument(
             metavar="PROMPT",
-            help="The text to continue; by default, standard input if it is piped.",
+            help="The text to continue; default: what is piped in.",
             show_default=False,
         ),
     ] = None

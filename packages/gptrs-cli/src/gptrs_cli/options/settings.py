@@ -108,7 +108,7 @@ class Settings:
         str | None,
         option(
             "--mesh",
-            "Split a model over devices, such as data=2,tensor=4.",
+            "Split a model over devices: data=2,tensor=4.",
             metavar="AXIS=N",
             panel=_RUN,
         ),
@@ -126,8 +126,8 @@ class Settings:
         list[str],
         option(
             "--override",
-            "Replace a functional of `gptrs list functionals`: gelu=NAME, gelu=prefer=NAME, "
-            "gelu=benchmark; can be repeated.  [env: GPTRS_OVERRIDES]",
+            "Replace a functional: gelu=NAME, gelu=prefer=NAME, gelu=benchmark; can be repeated.  "
+            "[env: GPTRS_OVERRIDES]",
             metavar="FUNCTIONAL=POLICY",
             panel=_RUN,
             names=functional_policies,
@@ -205,7 +205,7 @@ class Settings:
         Path | None,
         option(
             "--profile-out",
-            "Write the profile to this folder, with report.html.",
+            "Write it to this folder, with report.html.",
             metavar="DIR",
             panel=_RUN,
         ),
@@ -240,7 +240,7 @@ class Settings:
         list[str],
         option(
             "-p",
-            "Disable a plugin, by NAME, KIND:NAME, DISTRIBUTION:NAME or its distribution; can be "
+            "Disable a plugin: NAME, KIND:NAME, DISTRIBUTION:NAME or DISTRIBUTION; can be "
             "repeated.",
             metavar="no:NAME",
             names=excluded_names,

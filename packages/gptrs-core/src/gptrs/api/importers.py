@@ -1,13 +1,12 @@
 """Names for importers and exporters of models in other formats.
 
-An importer makes an `ImportedModel` with `ModelInput`s, called with `named_arguments`; its base
-classes `ImportedGraph` and `ConvertedGraph` do what importers have in common, the latter by a
-`Step` that `jitted` makes for sizes that `free_axes` names.
+An importer makes an `ImportedModel` with `ModelInput`s, called with `named_arguments`. The base
+classes `ImportedGraph` and `ConvertedGraph` have the common code of importers; the latter runs a
+`Step`, which `jitted` makes for the free sizes from `free_axes`.
 
 `Converters` is a table with a `Converter` for each operator, which gets a `Node` of the graph;
-`DAMAGE` are the errors of Python that stand for a node which is not sound. `is_number`,
-`is_symbol`, `size_tensor` and `scalar` are for sizes and numbers, `clipped` for names out of a file
-in messages.
+`DAMAGE` lists the Python errors that mean a damaged node. `is_number`, `is_symbol`, `size_tensor`
+and `scalar` handle sizes and numbers; `clipped` shortens names from files in messages.
 
 `share_array` and `take_array` exchange memory with other libraries without a copy. An exporter gets
 an `OutgoingModel` with `OutgoingTensor`s, and writes by `atomic_file` and `write_data`.

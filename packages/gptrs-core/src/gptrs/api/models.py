@@ -7,8 +7,8 @@
 - The protocols of capabilities: `CausalLM`, `ImageClassifier`, `ImageEmbedder`, `ImageLM`,
   `ImageTextScorer`, `TextEmbedder`, `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`,
   `Transcriber`, `SoundTranscriber`, `CTCModel`, `HiddenStates`.
-- `GgufArchitecture` says what llama.cpp calls the tensors and settings of a kind, `TimmFamily` what
-  timm does.
+- `GgufArchitecture` maps the tensors and settings of a kind to those of llama.cpp, `TimmFamily` to
+those of timm.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 """
 

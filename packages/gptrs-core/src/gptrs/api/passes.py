@@ -1,9 +1,9 @@
-"""Names for passes of the optimizer: those of backends, and rewrites.
+"""Names for passes of the optimizer and of backends, and for rewrites.
 
-`Pass`, `RewritePass` and `FusionPass` go through the pipeline; `find_calls` gives each `FoundCall`
-of a `pattern`, what calls of a functional look like in programs. A `rewrite` is a function with a
-pattern of `calls`, `Operand`, `Operands` and `Attribute`; it takes a `Match` and an `Emitter`, and
-returns values or `Declined`. `Rewrite` is its type.
+`Pass`, `RewritePass` and `FusionPass` run in the pipeline; `find_calls` yields each `FoundCall` of
+a `pattern`: the form of a functional's calls in programs. A `rewrite` is a function with a pattern
+of `calls`, `Operand`, `Operands` and `Attribute`; it takes a `Match` and an `Emitter`, and returns
+values or `Declined`. `Rewrite` is its type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names for programs: their parts, building and reading them, what happens to them.
+"""Names for programs: their parts, building, reading and transforming them, trace events.
 
 - Parts: `Program`, `Function`, `Region`, `Instruction`, `Value`, `Op`, `Signature`, `TensorType`,
   `DType`, `SymbolicDim`, `Literal`, `Scalar`, `Dictionary`, `FunctionName`; the modules `ops` (one

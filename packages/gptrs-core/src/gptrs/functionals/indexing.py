@@ -64,7 +64,7 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     shape. An index outside the axis, negative ones too, raises ExecutionError when it runs.
     """
     along = axis_of("gather", axis, x)
-    _require_places("gather", x, indices, along)
+    _require_indices("gather", x, indices, along)
     return primitives.gather(x, indices, along)
 
 
@@ -84,7 +84,7 @@ def scatter(
     # the message puts backticks around the whole name
     require_dtype(f"scatter` of kind `{kind}", _KINDS[kind], x=x)
     along = axis_of("scatter", axis, x)
-    _require_places("scatter", x, indices, along)
+    _require_indices("scatter", x, indices, along)
     spread = _updates(x, updates, indices.shape)
     return primitives.scatter_reduce(x, indices, spread, along, kind)
 
@@ -180,7 +180,7 @@ def _bounds(x: Tensor, axis: int, entry: int | slice) -> tuple[int | None, int |
     return position, position + 1, 1
 
 
-def _require_places(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
+def _require_indices(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     """UsageError unless `indices` has the rank of `x` and fits in on every axis but one."""
     require_integer(name, indices=indices)
     others = [other for other in range(x.rank) if other != axis]

@@ -96,7 +96,7 @@ def readers_of(
     (_, program), *_ = calls
     readers: dict[str, Reader] = {}
     for name in names:
-        for reader in _places(program):
+        for reader in _readers(program):
             found = _fitting(name, reader, calls, same)
             if found is not None:
                 readers[name] = found
@@ -104,7 +104,7 @@ def readers_of(
     return readers
 
 
-def _places(program: Program) -> Iterator[Reader]:
+def _readers(program: Program) -> Iterator[Reader]:
     for made in program.main.body.instructions:
         if isinstance(made.op, CustomCall):
             continue  # it is a composite, which looks alike in all calls

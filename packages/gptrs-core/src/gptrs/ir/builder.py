@@ -123,7 +123,7 @@ def copy_region(region: Region) -> Region:
 _SHOWN = 43
 
 
-class SourcePlace(Protocol):
+class SourcePosition(Protocol):
     """A position in the written program, to which an error points."""
 
     def error(self, message: str) -> ProgramError:
@@ -131,7 +131,7 @@ class SourcePlace(Protocol):
         ...
 
 
-class WrittenValue(SourcePlace, Protocol):
+class WrittenValue(SourcePosition, Protocol):
     """A value written for an attribute, in the text or JSON form."""
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
@@ -145,13 +145,13 @@ class WrittenOp:
     `change` describes what has changed since the version of the program.
     """
 
-    def __init__(self, name: str, position: SourcePlace, change: OpChange) -> None:
+    def __init__(self, name: str, position: SourcePosition, change: OpChange) -> None:
         self._change = change
         today = change.op or name
         if today not in OPS:
             raise position.error(f"unknown op {quoted(name, _SHOWN)}{_suggestion(name)}")
         self.position = position
-        self.attributes: dict[str, tuple[SourcePlace, WrittenValue]] = {}
+        self.attributes: dict[str, tuple[SourcePosition, WrittenValue]] = {}
         self._name = quoted(name, _SHOWN)
         self._class = OPS[today]
 
@@ -169,7 +169,7 @@ class WrittenOp:
 
     def resolve(
         self,
-        annotated: Sequence[tuple[SourcePlace, TensorType]],
+        annotated: Sequence[tuple[SourcePosition, TensorType]],
         operands: Sequence[TensorType],
         regions: Sequence[Signature],
         functions: Mapping[str, Signature],

@@ -184,7 +184,7 @@ class MaskedLMModule(TextEncoderModule):
     ) -> np.ndarray:
         """Return the logits of the vocabulary at positions in the flat batch, f32 [N, V].
 
-        Tokens si64 [B, T], mask i1 [B, T], places si64 [N] in [0, B * T). ContextLengthError for
+        Tokens si64 [B, T], mask i1 [B, T], positions si64 [N] in [0, B * T). ContextLengthError for
         too many tokens.
         """
         self.require_context(tokens)

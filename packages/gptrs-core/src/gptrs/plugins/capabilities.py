@@ -1,4 +1,4 @@
-"""Capabilities of models: the protocols that the runtime calls, and how a model claims one."""
+"""Capabilities of models: the protocols that the runtime calls, and their claims by models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _KnowsTokens(Protocol):
-    """A model of texts as tokens, ids in [0, vocab_size)."""
+    """A model of texts as token ids in [0, vocab_size)."""
 
     @property
     def context_length(self) -> int:
-        """Most positions of a text that it reads or writes."""
+        """The largest number of positions of a text."""
         ...
 
     @property
@@ -33,12 +33,12 @@ class _KnowsTokens(Protocol):
 
 
 class _WritesTexts(_KnowsTokens, Protocol):
-    """A model that writes a text about what it has read or heard."""
+    """A model that generates a text from what it has read or heard."""
 
     def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
         """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
 
-        ContextLengthError for texts that are too long, before any work.
+        Raises ContextLengthError for texts that are too long, before any work.
         """
         ...
 
@@ -53,15 +53,15 @@ class _ReadsImages(Protocol):
 
     @property
     def processor(self) -> str:
-        """The processor of transformers for images of its kind, where the files name none."""
+        """The image processor of transformers, for files that name none."""
         ...
 
 
 class CausalLM(_KnowsTokens, Protocol):
     """The capability `causal_lm`: predicts the next token from those before it.
 
-    Tokens are ids in [0, vocab_size); logits are f32. The logits of a text do not depend on other
-    texts in the step, nor on how it was cut into steps, to rounding at least.
+    Tokens are ids in [0, vocab_size); logits are f32. Up to rounding, the logits of a text depend
+    neither on other texts in the step nor on how it was cut into steps.
     """
 
     def forward(self, tokens: np.ndarray) -> np.ndarray:
@@ -69,34 +69,34 @@ class CausalLM(_KnowsTokens, Protocol):
         ...
 
     def cache_specs(self) -> Sequence[CacheSpec]:
-        """Return what the cache of each layer holds; see `gptrs.nn.cache_groups`."""
+        """Return the specification of each layer's KV cache; see `gptrs.nn.cache_groups`."""
         ...
 
     def new_buffers(self, pages: Sequence[int], dtype: DType = ...) -> PageBuffers:
-        """Return empty pools of `dtype`, f32 without it, with `pages` for each cache group."""
+        """Return empty pools of `dtype` (default: f32), with `pages` for each cache group."""
         ...
 
     def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
         """Append the new tokens of B texts to `buffers`; return the logits [B, V] after each text.
 
-        ContextLengthError when a text would exceed the context, before any work. After another
-        error `buffers.usable` says whether the pages of before are still there.
+        Raises ContextLengthError if a text would exceed the context, before any work. After another
+        error, `buffers.usable` tells whether earlier pages are intact.
         """
         ...
 
 
 class RepeatingLM(Protocol):
-    """A `CausalLM` that takes several steps in one run, as every `CausalLMModule` does."""
+    """A `CausalLM` that can take several steps in one run, as every `CausalLMModule` does."""
 
     @property
     def repeats_steps(self) -> bool:
-        """Whether `greedy_steps` does what `step` does."""
+        """Whether `greedy_steps` is equivalent to repeated calls of `step`."""
         ...
 
     def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
-        """Append the tokens of several steps to `buffers`; return what was chosen after each.
+        """Append the tokens of several steps to `buffers`; return the choice after each.
 
-        Errors as of `step`.
+        Raises the same errors as `step`.
         """
         ...
 
@@ -104,18 +104,18 @@ class RepeatingLM(Protocol):
 class ImageLM(Protocol):
     """The capability `image_lm`: a `CausalLM` that reads images among the tokens of a text.
 
-    An image becomes square pictures, as transformers' Idefics3ImageProcessor makes them; each of
-    these is read as `picture_tokens` vectors, where the text has as many tokens `image_token`.
+    An image becomes square pictures, as in transformers' Idefics3ImageProcessor; each becomes
+    `picture_tokens` vectors, for which the text has as many tokens `image_token`.
     """
 
     @property
     def image_token(self) -> int:
-        """The token in whose places the vectors stand."""
+        """The placeholder token that the vectors replace."""
         ...
 
     @property
     def image_mark(self) -> str:
-        """The text of that token, which chat templates write once for each image."""
+        """The text of that token, which chat templates emit once per image."""
         ...
 
     @property
@@ -125,13 +125,13 @@ class ImageLM(Protocol):
 
     @property
     def picture_tokens(self) -> int:
-        """Vectors of a picture."""
+        """The number of vectors of a picture."""
         ...
 
     def image_prompt(self, rows: int, columns: int) -> str:
         """Return the text for an image of `rows` x `columns` pictures and one of the whole.
 
-        With 0 of both there is that of the whole alone. It has a mark for each vector.
+        With 0 rows and columns, there is only the whole. The text has a mark for each vector.
         """
         ...
 
@@ -142,12 +142,12 @@ class ImageLM(Protocol):
     def mixed_step(
         self, step: RaggedStep, vectors: np.ndarray, given: np.ndarray, buffers: PageBuffers
     ) -> np.ndarray:
-        """Run `step` where row n is `vectors[n]`, f32 [N, E], if `given[n]`, i1 [N], says so."""
+        """Run `step`; row n is `vectors[n]`, f32 [N, E], where `given[n]`, i1 [N], is true."""
         ...
 
 
 class ImageClassifier(_ReadsImages, Protocol):
-    """The capability `image_classifier`: gives each class of images a score."""
+    """The capability `image_classifier`: scores the classes of an image."""
 
     def classify(self, images: np.ndarray) -> np.ndarray:
         """Return the logits [B, classes] of images f32 [B, channels, H, W], normalized."""
@@ -155,44 +155,44 @@ class ImageClassifier(_ReadsImages, Protocol):
 
 
 class ImageEmbedder(_ReadsImages, Protocol):
-    """The capability `image_embedder`: gives each image a vector, for searches by likeness."""
+    """The capability `image_embedder`: maps images to vectors for similarity search."""
 
     def embed_images(self, images: np.ndarray) -> np.ndarray:
-        """Return the vectors [B, E] of images f32 [B, channels, H, W], normalized as it needs."""
+        """Return the vectors [B, E] of images f32 [B, channels, H, W], normalized for the model."""
         ...
 
 
 class ImageTextScorer(_KnowsTokens, Protocol):
-    """The capability `image_text`: vectors of texts lie in the space of those of images.
+    """The capability `image_text`: vectors of texts and images share a space.
 
-    Such a model is an `ImageEmbedder`, too. A text belongs to an image as far as the cosine of both
-    vectors says, times a scale and plus a bias.
+    Such a model is an `ImageEmbedder`, too. The score of a text and an image is the cosine of their
+    vectors, times a scale, plus a bias.
     """
 
     @property
     def pads_texts(self) -> bool:
-        """Whether each text is filled up to the context with the tokenizer's token of padding."""
+        """Whether each text is padded to the context length with the tokenizer's padding token."""
         ...
 
     @property
     def independent_scores(self) -> bool:
-        """Whether each score is a probability by its sigmoid, not by a softmax."""
+        """Whether probabilities are sigmoids of single scores, not a softmax."""
         ...
 
     def embed_texts(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the vectors f32 [B, E] of tokens si64 [B, T], padded at the right.
+        """Return the vectors f32 [B, E] of tokens si64 [B, T], right-padded.
 
         ContextLengthError if T is too large.
         """
         ...
 
     def scale_and_bias(self) -> tuple[float, float]:
-        """Return what cosines are multiplied with, and what is added then."""
+        """Return the factor of the cosines, and the bias added afterwards."""
         ...
 
 
 class TextEmbedder(_KnowsTokens, Protocol):
-    """The capability `text_embedder`: gives each token of a text a vector.
+    """The capability `text_embedder`: maps the tokens of a text to vectors.
 
     Pooling and normalization do not depend on the kind of model: the files beside the weights
     configure them, and `gptrs.embed` applies them.
@@ -201,19 +201,19 @@ class TextEmbedder(_KnowsTokens, Protocol):
     def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the vectors f32 [B, T, C] of tokens si64 [B, T], where `mask`, i1 [B, T], is true.
 
-        Each text begins in the first column and has a token at least; padding, any known token,
-        follows it. Vectors of padding are finite and mean nothing. A row's vectors are those that
-        it has alone, to rounding. Few programs serve all B and T (`jit(dynamic=...)`) on a backend
-        that takes symbols. ContextLengthError if T is too large.
+        Each text begins in the first column and has at least one token; padding, any known token,
+        follows it. Vectors of padding are finite but meaningless. Up to rounding, the vectors of a
+        row do not depend on other rows. On backends with symbolic sizes, few programs serve all B
+        and T (`jit(dynamic=...)`). Raises ContextLengthError if T is too large.
         """
         ...
 
 
 class TextClassifier(_KnowsTokens, Protocol):
-    """The capability `text_classifier`: gives each class of a text, or of a pair, a score.
+    """The capability `text_classifier`: scores the classes of a text, or of a pair.
 
-    `id2label` of config.json names the classes; `gptrs.classify` and `gptrs.rank` make
-    probabilities of the scores. Texts and padding lie as for a `TextEmbedder`.
+    `id2label` of config.json names the classes; `gptrs.classify` and `gptrs.rank` turn scores into
+    probabilities. Texts and padding are as for a `TextEmbedder`.
     """
 
     def classify_texts(
@@ -221,14 +221,14 @@ class TextClassifier(_KnowsTokens, Protocol):
     ) -> np.ndarray:
         """Return the logits f32 [B, classes] of tokens si64 [B, T], where `mask`, i1, is true.
 
-        `segments`, si64 [B, T], are those of the tokenizer: 1 for the second text of a pair. A kind
-        that has none of them ignores them.
+        `segments`, si64 [B, T], are the token types of the tokenizer: 1 for the second text of a
+        pair. Kinds without token types ignore them.
         """
         ...
 
 
 class TokenClassifier(_KnowsTokens, Protocol):
-    """The capability `token_classifier`: gives each class of each token a score (NER, tagging)."""
+    """The capability `token_classifier`: scores the classes of each token (NER, tagging)."""
 
     def classify_tokens(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Return the logits f32 [B, T, classes] of tokens si64 [B, T], where `mask`, i1, is true.
@@ -239,28 +239,28 @@ class TokenClassifier(_KnowsTokens, Protocol):
 
 
 class MaskedLM(_KnowsTokens, Protocol):
-    """The capability `masked_lm`: predicts tokens that are masked, from both sides."""
+    """The capability `masked_lm`: predicts masked tokens from both sides."""
 
     def predict_tokens(
         self, tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray
     ) -> np.ndarray:
         """Return the logits f32 [N, V] at `positions`, si64 [N] in [0, B * T), of the flat batch.
 
-        Tokens si64 [B, T] and mask i1 [B, T] lie as for a `TextEmbedder`.
+        Tokens si64 [B, T] and mask i1 [B, T] are as for a `TextEmbedder`.
         """
         ...
 
 
 class Seq2SeqLM(_WritesTexts, Protocol):
-    """The capability `seq2seq`: reads a text, its source, and writes another one about it.
+    """The capability `seq2seq`: reads a text, its source, and generates another one from it.
 
-    Texts that are written begin with the token that generation_config.json or config.json calls
-    `decoder_start_token_id`. A text does not depend on others in the batch, to rounding at least.
+    Generated texts begin with the token `decoder_start_token_id` of generation_config.json or
+    config.json. Up to rounding, a text does not depend on others in the batch.
     """
 
     @property
     def source_length(self) -> int:
-        """Most tokens of a source."""
+        """The largest number of tokens of a source."""
         ...
 
     def read_sources(self, tokens: np.ndarray, mask: np.ndarray) -> DecoderState:
@@ -272,16 +272,16 @@ class Seq2SeqLM(_WritesTexts, Protocol):
 
 
 class Transcriber(_WritesTexts, Protocol):
-    """The capability `transcriber`: hears windows of sound, and writes down what is said."""
+    """The capability `transcriber`: transcribes windows of sound to text."""
 
     @property
     def mel_bins(self) -> int:
-        """Number of frequencies of the features."""
+        """The number of frequencies of the features."""
         ...
 
     @property
     def frames(self) -> int:
-        """Frames of a window, 100 a second."""
+        """The number of frames of a window, 100 a second."""
         ...
 
     def hear(self, features: np.ndarray) -> DecoderState:
@@ -293,9 +293,9 @@ class Transcriber(_WritesTexts, Protocol):
 
 
 class SoundTranscriber(_WritesTexts, Protocol):
-    """The capability `sound_transcriber`: hears sounds as they are, and writes down what is said.
+    """The capability `sound_transcriber`: transcribes raw sounds to text.
 
-    Texts begin with `decoder_start_token_id`, as those of a `Seq2SeqLM`.
+    Texts begin with `decoder_start_token_id`, as for a `Seq2SeqLM`.
     """
 
     def frame_count(self, samples: int) -> int:
@@ -305,8 +305,8 @@ class SoundTranscriber(_WritesTexts, Protocol):
     def hear_sounds(self, samples: np.ndarray, lengths: Sequence[int]) -> DecoderState:
         """Read sounds f32 [B, N]; return texts without tokens.
 
-        Row b has `lengths[b]` samples, each with a frame at least; padding follows them, and
-        changes nothing but roundings.
+        Row b has `lengths[b]` samples, at least one frame; the padding after them has no effect
+        except on rounding.
         """
         ...
 
@@ -314,7 +314,7 @@ class SoundTranscriber(_WritesTexts, Protocol):
 class CTCModel(Protocol):
     """The capability `ctc`: scores the tokens of each frame of a sound.
 
-    A text is read off the best tokens: equal neighbours are one, and the blank is none
+    The text follows from the best tokens: equal neighbours are merged, and blanks dropped
     (connectionist temporal classification, Graves et al. 2006).
     """
 
@@ -325,7 +325,7 @@ class CTCModel(Protocol):
 
     @property
     def frame_samples(self) -> int:
-        """Samples between two frames."""
+        """The number of samples between two frames."""
         ...
 
     def frame_count(self, samples: int) -> int:
@@ -335,20 +335,20 @@ class CTCModel(Protocol):
     def score_frames(self, samples: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """Return the logits f32 [B, T, V] of the frames of sounds f32 [B, N].
 
-        Row b has `lengths[b]` samples, each with a frame at least; padding follows them. Its first
-        `frame_count(lengths[b])` frames are those that it has alone, to rounding.
+        Row b has `lengths[b]` samples, at least one frame, followed by padding. Up to rounding, its
+        first `frame_count(lengths[b])` frames do not depend on padding or other rows.
         """
         ...
 
 
 class HiddenStates(Protocol):
-    """The capability `hidden_states`: returns the states between its layers."""
+    """The capability `hidden_states`: returns the states between layers."""
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the states by name, in the order of computation; inputs as those of `forward`.
+        """Return the states by name, in the order of computation; inputs are as for `forward`.
 
-        `embeddings`, then `layer.0`, `layer.1`, ..., each [B, T, C]: what transformers calls
-        `hidden_states`, where the last one has been through the final norm.
+        `embeddings`, then `layer.0`, `layer.1`, ..., each [B, T, C]: the `hidden_states` of
+        transformers; the last one has been through the final norm.
         """
         ...
 
@@ -375,9 +375,9 @@ PROTOCOLS: Final[dict[str, type]] = {
 def capabilities_of(model: object) -> frozenset[str]:
     """Return the names in the class attribute `capabilities` of `model`; none without it.
 
-    PluginError when the attribute is no set of names, or the model lacks a member that the
-    protocol of a claimed capability requires. Names that are not in `PROTOCOLS` pass unchecked: a
-    plugin may give its own models capabilities that its own commands ask for.
+    Raises PluginError if the attribute is no set of names, or the model lacks a member of a claimed
+    capability's protocol. Names outside of `PROTOCOLS` are not checked: a plugin may define
+    capabilities for its own commands.
     """
     kind = type(model)
     claimed: object = getattr(kind, "capabilities", frozenset[str]())
@@ -396,7 +396,7 @@ def capabilities_of(model: object) -> frozenset[str]:
 
 
 def members_of(protocol: type) -> list[str]:
-    """Return the names of the members that a protocol requires, those of its bases first."""
+    """Return the names of the members that a protocol requires, beginning with its bases."""
     bases = (base for base in reversed(protocol.__mro__) if getattr(base, "_is_protocol", False))
     return [name for base in bases for name in vars(base) if not name.startswith("_")]
 

@@ -1,6 +1,7 @@
 """Tables of converters: the function that turns each operator of a foreign graph into functionals.
 
-The signature of a converter says what it takes, so that most are as short as a row of a table:
+The signature of a converter declares its operands and attributes, so most are as short as a table
+row:
 
     converts = Converters("my-importer", "my_importer.supported_operators()")
 
@@ -8,9 +9,9 @@ The signature of a converter says what it takes, so that most are as short as a 
     def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
         return F.elu(x, alpha)
 
-Positional parameters are operands, each as `Node.operand` gives it for its annotation.
-Keyword-only parameters are attributes of the node, each as `Node.attribute` reads it for its
-annotation; one with a default may be missing. A first parameter `node` gets the node.
+Positional parameters are operands, converted by `Node.operand` to their annotation. Keyword-only
+parameters are attributes, read by `Node.attribute` for their annotation; ones with a default may be
+missing. A first parameter `node` gets the node.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ DAMAGE: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError),
     *(StopIteration, TypeError, ValueError),
 )
-"""The errors of Python that converters, and the libraries of a format, raise for damaged files."""
+"""Python errors that converters, and the libraries of a format, raise for damaged files."""
 
 _TYPES: Final[Mapping[str, type]] = {"int": int, "bool": int, "float": float, "str": str}
 _NOTHING: Final[Mapping[str, object]] = {}
 
 
 class Node(ABC):
-    """One operation of a foreign graph, as its converter sees it.
+    """An operation of a foreign graph, as converters see it.
 
-    A subclass says how messages name it (`__str__`), which `attributes` it has, as plain values by
-    name, and what operands are in its format.
+    Subclasses define its name in messages (`__str__`), its `attributes` as plain values by name,
+    and the form of operands.
     """
 
     damage: ClassVar[tuple[type[Exception], ...]] = DAMAGE
-    """The errors of Python that stand for a node which is not sound."""
+    """Python errors that mean a damaged node."""
 
     attributes: Mapping[str, object] = _NOTHING
     """The attributes by name, as plain values."""
@@ -66,7 +67,7 @@ class Node(ABC):
         return attribute in self.attributes
 
     def operand(self, index: int, kind: str, value: object) -> object:
-        """Return an operand as a parameter annotated as `kind` takes it."""
+        """Return an operand, converted for a parameter with the annotation `kind`."""
         del index, kind
         return value
 
@@ -92,7 +93,7 @@ class Node(ABC):
         return self._read(name, "int", default)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return an attribute as truth."""
+        """Return a boolean attribute."""
         return bool(self._read(name, "bool", default))
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -119,15 +120,15 @@ class Node(ABC):
         return self.attribute(name, kind) if default is None or name in self else default
 
     def refuse(self, reason: str, hint: str | None = None) -> NoReturn:
-        """Raise UnsupportedError: `reason` says what the node asks for that is not done."""
+        """Raise UnsupportedError: `reason` names what is not supported."""
         raise UnsupportedError(f"{self} {reason}", hint=hint)
 
     def malformed(self, reason: str) -> NoReturn:
-        """Raise ModelError: `reason` says what of the node breaks its standard."""
+        """Raise ModelError: `reason` names how the node breaks its standard."""
         raise ModelError(f"{self} {reason}")
 
     def failure(self, error: Exception) -> Exception:
-        """Return what to raise for an error of the converter: one of gptrs, or of `damage`."""
+        """Return the error to raise for one of the converter: an error of gptrs, or of `damage`."""
         if isinstance(error, GptrsError):
             error.add_note(f"while converting {self}")
             return error
@@ -138,12 +139,12 @@ class _Signature(NamedTuple):
     takes_node: bool
     operands: tuple[str, ...]
     rest: str
-    """The kind of operands beyond."""
+    """The kind of further operands."""
     attributes: tuple[tuple[str, str, bool], ...]
-    """Name, kind, and whether there is no default."""
+    """Name, kind, and whether it is required."""
 
     def kinds(self) -> Iterator[str]:
-        """Yield the kinds of operands, without end."""
+        """Yield the kinds of operands; endless."""
         yield from self.operands
         while True:
             yield self.rest
@@ -151,14 +152,14 @@ class _Signature(NamedTuple):
 
 @dataclass(frozen=True)
 class Converter:
-    """A function that turns an operator into functionals; the module describes its signature."""
+    """A function that converts an operator to functionals; the module describes its signature."""
 
     function: Callable[..., object]
 
     def __call__(
         self, node: Node, operands: Sequence[object], keywords: Mapping[str, object] = _NOTHING
     ) -> Any:
-        """Return the results for the operands of a node; errors are what `node.failure` says."""
+        """Return the results for the operands of a node; errors go through `node.failure`."""
         takes_node, _, _, attributes = signature = self.signature
         try:
             kinds = signature.kinds()
@@ -176,7 +177,7 @@ class Converter:
 
     @cached_property
     def signature(self) -> _Signature:
-        """The parameters of the function, read when it is first called."""
+        """The parameters of the function, read on its first call."""
         parameters = list(inspect.signature(self.function).parameters.values())
         takes_node = bool(parameters) and parameters[0].name == "node"
         operands: list[str] = []
@@ -202,7 +203,7 @@ def _kind_of(annotation: object) -> str:
 class Converters(dict[str, Converter]):
     """Converters by the name of their operator; a decorator that registers them.
 
-    `package` is the importer in messages, `listed_by` the call that lists what it converts.
+    `package` names the importer in messages, `listed_by` the call that lists its operators.
     """
 
     def __init__(self, package: str, listed_by: str) -> None:
@@ -229,7 +230,7 @@ class Converters(dict[str, Converter]):
         return register
 
     def rows(self, functions: Mapping[str, Callable[..., Tensor]]) -> None:
-        """Register functions of what the graph gives: operators that are one functional."""
+        """Register functions of the operands: operators that equal one functional."""
         self._add({name: partial(_called, function) for name, function in functions.items()})
 
     def _add(self, functions: Mapping[str, Callable[..., object]]) -> None:
@@ -241,7 +242,7 @@ class Converters(dict[str, Converter]):
         """Raise the error for an operator without a converter."""
         node.refuse(
             f"is an operator that {self.package} does not convert",
-            hint=f"`{self.listed_by}` lists those that it does",
+            hint=f"`{self.listed_by}` lists those that it converts",
         )
 
 
@@ -249,7 +250,7 @@ def _called(function: Callable[..., Tensor], *operands: Tensor, **keywords: Any)
     return function(*operands, **keywords)
 
 
-# Sizes and numbers, which graphs compute with beside tensors.
+# Sizes and numbers, with which graphs compute besides tensors.
 
 
 def is_number(size: object, number: int | None = None) -> bool:
@@ -258,7 +259,7 @@ def is_number(size: object, number: int | None = None) -> bool:
 
 
 def is_symbol(value: object) -> bool:
-    """Return whether a number is a size that is not known yet."""
+    """Return whether a number is a symbolic size."""
     return isinstance(value, SymbolicDim)
 
 

@@ -1,7 +1,7 @@
 """Descriptions of plugins: light frozen dataclasses that entry points name.
 
-Importing a description imports no backend, model or command; its `factory` names the callable
-that does, and is imported when the plugin is used for the first time.
+Importing a description imports no backend, model or command; `factory` names the callable that
+does, and is imported on first use of the plugin.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _RANGE = re.compile(r">= ?(\d{1,4})\.(\d{1,4}), ?< ?(\d{1,4})\.(\d{1,4})")
 _API = re.compile(rf"{_VERSION.pattern}|{_RANGE.pattern}")
 _API_FORM = 'a version such as "0.1" or a range such as ">=0.1,<0.3"'
 _RESERVED = ("", "portable", "benchmark")
-"""Names that no implementation of a functional can have: words of policies."""
+"""Names that no implementation of a functional can have, since they are policies."""
 
 
 def is_compatible(api: str, version: str | None = None) -> bool:
     """Return whether a plugin that states `api` works with an API `version`, by default this one.
 
-    ">=0.1,<0.3" is a range, whose first end belongs to it. "1.4" is the version that a plugin was
-    written for: the majors must be equal and its minor no newer. While the major is 0 every minor
-    may break plugins, so that both must be equal: "0.1" is ">=0.1,<0.2", "1.4" is ">=1.4,<2.0".
+    ">=0.1,<0.3" is a range. "1.4" is the version that a plugin was written for: the majors must be
+    equal and the minor no newer. While the major is 0, every minor may break plugins, so both must
+    be equal: "0.1" means ">=0.1,<0.2", "1.4" means ">=1.4,<2.0".
     """
     ends = _ends(api)
     ours = _VERSION.fullmatch(version or API_VERSION)
@@ -59,12 +59,12 @@ def _ends(api: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginDescription:
-    """The fields of every plugin; PluginError for malformed ones when the description is made.
+    """The fields of every plugin; the constructor raises PluginError for malformed ones.
 
-    `name` is what users type and equals the name of the entry point. `summary` is one line for
-    lists. `api` is the API version that the plugin was written for, or a range of those that it
-    works with, spelled out: the constant `API_VERSION` would always agree with the gptrs that
-    happens to be installed. `is_compatible` has the rule.
+    `name` is typed by users and equals the name of the entry point. `summary` is one line for
+    lists. `api` is the API version that the plugin was written for, or a range of versions, as a
+    literal: the constant `API_VERSION` would always match the installed gptrs. `is_compatible` has
+    the rule.
     """
 
     name: str
@@ -95,10 +95,9 @@ class FactoryPlugin(PluginDescription):
 class BackendPlugin(FactoryPlugin):
     """An execution engine; `factory(threads: int | None) -> gptrs.api.backends.Backend`.
 
-    `threads` is None when the user left the number to the backend. Of the available backends the
-    one with the highest `priority` is the default; of equals, the first by name. With `takes`, the
-    settings besides threads that it can be given, it is
-    `factory(gptrs.api.backends.BackendSettings)`.
+    `threads` is None if the user left the number to the backend. The available backend with the
+    highest `priority` is the default; ties are broken by name. If `takes` lists settings besides
+    threads, it is `factory(gptrs.api.backends.BackendSettings)`.
     """
 
     priority: int
@@ -121,16 +120,15 @@ class ModelPlugin(FactoryPlugin):
 
     `factory(config: Mapping[str, object], params: gptrs.api.models.Params)` returns the model, an
     object with the class attribute `capabilities` (see `gptrs.plugins.capabilities`). `relatives`
-    are other `model_type`s whose architecture is nearest to this one and that no plugin may have:
-    one of them is refused with the name of this kind to begin from.
+    are other `model_type`s with a similar architecture that may lack a plugin: their error names
+    this kind as a starting point.
 
-    `gguf` has the architectures of llama.cpp that the kind has in GGUF files, by the word for them
-    in `general.architecture`: "module:object" of a `GgufArchitecture` of `gptrs.api.models` each,
-    imported when such a file is read or written. `timm` has those of timm, by wildcards such as
-    "resnet*": "module:object" of a `TimmFamily` each, imported for a folder with such a name. `mlx`
-    has the kind's names of the matrices of an expert by those of MLX, where they differ
-    (`gate_proj`, `up_proj`, `down_proj`). `turned` says whether linear layers are stored as
-    [inputs, outputs], as the `Conv1D` of transformers.
+    `gguf` maps `general.architecture` of GGUF files to "module:object" of a `GgufArchitecture` of
+    `gptrs.api.models`, imported when such a file is read or written. `timm` maps wildcards of
+    timm's names, such as "resnet*", to "module:object" of a `TimmFamily`, imported for a folder
+    with such a name. `mlx` maps MLX's names of an expert's matrices (`gate_proj`, `up_proj`,
+    `down_proj`) to the kind's, if they differ. `turned`: linear layers are stored as [inputs,
+    outputs], as in the `Conv1D` of transformers.
     """
 
     relatives: tuple[str, ...] = ()
@@ -158,11 +156,11 @@ class ModelPlugin(FactoryPlugin):
 class FunctionalPlugin(FactoryPlugin):
     """An implementation of the functional called `functional`.
 
-    Users choose it by `name`. A package that implements several functionals under one name calls
-    its plugins `gelu.fast`, `softmax.fast`, and users still write `gelu=fast`. `factory` is the
-    implementation itself: the parameters and the meaning of the functional. `declines`, also
-    "module:callable", gets the arguments of a call and returns None, or why the implementation does
-    not take them; without it everything is taken that the functional takes.
+    Users choose it by `name`. A package with several functionals under one name calls its plugins
+    `gelu.fast`, `softmax.fast`, and users still write `gelu=fast`. `factory` is the implementation
+    itself, with the parameters and the meaning of the functional. `declines`, also
+    "module:callable", gets the arguments of a call and returns None, or the reason why the
+    implementation refuses them; without it, the implementation takes all calls.
     """
 
     functional: str
@@ -178,7 +176,7 @@ class FunctionalPlugin(FactoryPlugin):
 
     @property
     def implementation(self) -> str:
-        """The name for users: without the functional in front."""
+        """The name for users, without the functional as a prefix."""
         return self.name.removeprefix(f"{self.functional}.")
 
 
@@ -186,8 +184,8 @@ class FunctionalPlugin(FactoryPlugin):
 class CommandPlugin(FactoryPlugin):
     """A command `gptrs NAME`; `factory` is a function for typer, or a `typer.Typer` application.
 
-    It is imported when the command runs or is asked for its help; `summary` stands in the list of
-    commands. The built-in commands are described in the same way, in `gptrs_cli.plugin`; no other
+    It is imported when the command runs or prints its help; `summary` appears in the list of
+    commands. Built-in commands are described in the same way, in `gptrs_cli.plugin`; no other
     distribution can take their names.
     """
 
@@ -196,7 +194,7 @@ class CommandPlugin(FactoryPlugin):
 class TraceSinkPlugin(FactoryPlugin):
     """A listener to programs; `factory() -> gptrs.api.programs.ExecutionTraceSink`.
 
-    It is made when `GPTRS_TRACE_SINKS` or `--trace-sink` names it, and only then.
+    It is created only if `GPTRS_TRACE_SINKS` or `--trace-sink` names it.
     """
 
 
@@ -228,8 +226,8 @@ class ImporterPlugin(FormatPlugin):
 class ExporterPlugin(FormatPlugin):
     """A writer of programs and models in files of another format.
 
-    `factory(model: gptrs.api.importers.OutgoingModel, path: Path)` writes `path`, and other files
-    beside it if it needs them, whole or not at all, and returns all their paths.
+    `factory(model: gptrs.api.importers.OutgoingModel, path: Path)` writes `path`, and further files
+    beside it if necessary, atomically, and returns all their paths.
     """
 
 

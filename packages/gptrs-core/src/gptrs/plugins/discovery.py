@@ -1,7 +1,7 @@
-"""Find the entry points in our groups, and which of them the user wants; nothing is imported.
+"""Discovery of entry points in our groups, and the user's selection; nothing is imported.
 
-No plugin stops another one: what is damaged or has a name that is taken becomes the state of that
-plugin, with the reason.
+No plugin stops another one: damage, or a name that is taken, becomes the state of that plugin, with
+the reason.
 """
 
 from __future__ import annotations
@@ -27,37 +27,36 @@ from gptrs.quoting import joined, one_line
 
 Found = TypeVar("Found")
 DISTRIBUTION = "distribution"
-"""The kind of records of distributions whose entry points cannot be read."""
+"""The kind of records for distributions with unreadable entry points."""
 SEVERAL = "*"
-"""The name of an entry point that yields several descriptions, which have names of their own."""
+"""The name of an entry point that yields several descriptions with their own names."""
 _COMMAND_LINE = "gptrs-cli"
 
 
 def names_of(kind: str, name: str, distribution: str) -> Sequence[str]:
-    """Return its name, `KIND:NAME`, `DISTRIBUTION:NAME` and its distribution."""
+    """Return a plugin's names: NAME, `KIND:NAME`, `DISTRIBUTION:NAME`, and its distribution."""
     source = canonical(distribution)
     return name, f"{kind}:{name}", f"{source}:{name}", source
 
 
 def is_built_in(kind: str, distribution: str | None) -> bool:
-    """Whether the plugin is a command of the command line itself.
+    """Return whether the plugin is a built-in command.
 
-    No selection excludes those, and no other distribution takes their names: a user who selects
-    plugins still needs `gptrs list plugins`.
+    No selection excludes built-in commands, and no other distribution can take their names: a user
+    who selects plugins still needs `gptrs list plugins`.
     """
     return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
 
 
 @dataclass()
 class Plugin:
-    """An installed plugin: where it is from, its state for others, its description once read.
+    """An installed plugin: its origin, its state, and its description once read.
 
-    While it is `unread` nothing of the plugin was imported; it counts as available, or as a
-    duplicate. One of several plugins of an entry point has its description from the beginning, and
-    an entry point of its own name with the value of theirs. `rivals` are other plugins of its kind
-    and name that were not excluded. One of gptrs itself has the name all the same; of any others
-    none has, and each is used by its full name. `point` is None for a distribution whose entry
-    points cannot be read.
+    While it is `unread`, nothing of it was imported; it counts as available, or as a duplicate. A
+    plugin from an entry point for several has its description from the start, and an entry point of
+    its own name with their common value. `rivals` are other plugins of its kind and name that were
+    not excluded: a plugin of gptrs itself keeps the name; among others, none gets it, and each is
+    used by its full name. `point` is None for a distribution with unreadable entry points.
     """
 
     point: ExtensionPoint | None
@@ -78,7 +77,7 @@ class Plugin:
         version: str,
         description: PluginDescription | None = None,
     ) -> Plugin:
-        """Return a plugin that is not read, and whose name may be that of others."""
+        """Return an unread plugin, whose name others may have, too."""
         found = _record(entry_point, point.kind, distribution, version)
         return cls(point, entry_point, found, description)
 
@@ -100,7 +99,7 @@ class Plugin:
 
     @property
     def qualified(self) -> str:
-        """`DISTRIBUTION:NAME`, which no other plugin of its kind is called."""
+        """`DISTRIBUTION:NAME`, unique among plugins of its kind."""
         return f"{self.distribution}:{self.record.name}"
 
     @property
@@ -115,13 +114,13 @@ class Plugin:
 
     @property
     def has_name(self) -> bool:
-        """Whether its name alone stands for it."""
+        """Whether its name alone identifies it."""
         return not self.rivals or self.own
 
     def become(
         self, state: PluginState, reason: str | None = None, hint: str | None = None
     ) -> None:
-        """Have another state, for a reason and with what to do about it."""
+        """Change the state, with a reason and a hint."""
         self.record = replace(self.record, state=state, reason=reason, hint=hint)
 
     def break_by(self, error: BaseException) -> None:
@@ -132,8 +131,7 @@ class Plugin:
         self.cause = error
 
     def arrange(self, rivals: Sequence[Plugin], excluded: tuple[str, str] | None) -> None:
-        """Take the state that the plugins around it leave it; a plugin that was read has to be read
-        again where it has other rivals now."""
+        """Update the state by the rivals; if they changed, a plugin has to be read again."""
         if self.arranged and [*map(id, rivals)] == [*map(id, self.rivals)]:
             return
         self.arranged, self.rivals, self.unread = True, rivals, excluded is None
@@ -145,7 +143,7 @@ class Plugin:
             self.become(PluginState.AVAILABLE)
 
     def _contest(self) -> tuple[str, str]:
-        """Return the reason and the hint for the plugin of a stranger whose name others have."""
+        """Return the reason and the hint for a third-party plugin with a contested name."""
         kind, rivals = label(self.record.kind), self.rivals
         own = next((rival for rival in rivals if rival.own), None)
         hint = f"name this one as `{self.qualified}`"
@@ -160,9 +158,9 @@ class Plugin:
 
 
 def discover(selection: Selection) -> list[Plugin]:
-    """Return all plugins, those that `selection` wants yet unread.
+    """Return all plugins; the selected ones are unread.
 
-    Sorted by kind, name and distribution, those of gptrs before others.
+    Sorted by kind, name and distribution, with gptrs itself first.
     """
     points = {point.group: point for point in EXTENSION_POINTS}
     found = list(installed(points))
@@ -176,10 +174,10 @@ def discover(selection: Selection) -> list[Plugin]:
 
 
 def arranged(plugins: Iterable[Plugin], selection: Selection) -> list[Plugin]:
-    """Return plugins in order, each in the state that `selection` and the others leave it.
+    """Return plugins in order, with their states by `selection` and by each other.
 
-    Entry points for several plugins have no rivals. Those of others are excluded with their
-    distribution, ours never: the names of their plugins are not known before they are read.
+    Entry points for several plugins have no rivals, since the names are unknown before they are
+    read. They are excluded with their distribution, except our own.
     """
     found = sorted(plugins, key=_order)
     excluded = {id(plugin): _exclusion(plugin, selection) for plugin in found}
@@ -196,7 +194,7 @@ def arranged(plugins: Iterable[Plugin], selection: Selection) -> list[Plugin]:
 
 
 def _order(plugin: Plugin) -> tuple[int, str, bool, str]:
-    """Return the key by which plugins are listed: kind, name, ours before others, distribution."""
+    """Return the sort key of plugins: kind, name, ours first, distribution."""
     kind = -1 if plugin.point is None else EXTENSION_POINTS.index(plugin.point)
     return kind, plugin.record.name if plugin.point else "", not plugin.own, plugin.distribution
 
@@ -250,13 +248,14 @@ def _repair_hint(record: PluginRecord, error: BaseException) -> str:
     return f"update or reinstall `{record.distribution}`, {exclude}"
 
 
-# Read the description that an entry point names, which imports a module of a stranger.
+# Reading of the description that an entry point names, which imports third-party code.
 #
-# It happens when a kind of plugins is first asked for, so that a command imports what it needs.
+# This happens when a kind of plugins is first requested, so that commands import only what they
+# need.
 
 
 def read(plugin: Plugin) -> None:
-    """Read the description of a plugin; whatever goes wrong becomes its state."""
+    """Read the description of a plugin; any failure becomes its state."""
     plugin.become(PluginState.AVAILABLE)
     found = _imported(plugin, _describe)
     if found is None:
@@ -274,7 +273,7 @@ def read(plugin: Plugin) -> None:
 def read_several(plugin: Plugin) -> list[Plugin]:
     """Return a plugin for each description that an entry point for several yields.
 
-    Whatever goes wrong becomes the state of `plugin`, which stands for all of them.
+    Any failure becomes the state of `plugin`, which represents all of them.
     """
     record, point = plugin.record, plugin.point
     value, group = plugin.entry_point.value, plugin.entry_point.group
@@ -288,9 +287,9 @@ def read_several(plugin: Plugin) -> list[Plugin]:
 
 
 def _imported(plugin: Plugin, load: Callable[[Plugin], Found]) -> Found | None:
-    """Return what `load` imports of a plugin, None where that breaks it.
+    """Return the result of `load`, an import for a plugin; None if that breaks it.
 
-    Nothing that a plugin does is raised, KeyboardInterrupt apart.
+    Nothing that a plugin raises passes, except KeyboardInterrupt.
     """
     try:
         return foreign_import(plugin.record, lambda: load(plugin))
@@ -307,7 +306,7 @@ def _wanted(plugin: Plugin) -> type[PluginDescription]:
 
 
 def _described(plugin: Plugin) -> list[PluginDescription]:
-    """Import what the entry point names: an iterable of descriptions, or a function of none."""
+    """Import the object of the entry point: descriptions, or a function that returns them."""
     target: object = plugin.entry_point.load()
     value, wanted = plugin.entry_point.value, _wanted(plugin)
     made: object = target() if callable(target) else target
@@ -329,7 +328,7 @@ def _described(plugin: Plugin) -> list[PluginDescription]:
 
 
 def _describe(plugin: Plugin) -> PluginDescription:
-    """Import what the entry point names: a description, or what computes one in a hook."""
+    """Import the object of the entry point: a description, or an object with a hook for it."""
     if plugin.description is not None:
         return plugin.description
     target: object = plugin.entry_point.load()
@@ -347,7 +346,7 @@ def _describe(plugin: Plugin) -> PluginDescription:
 
 
 def _computed(target: object, identity: str) -> object:
-    """Return what `gptrs_describe` of `target` gives, `target` itself if that is no hook."""
+    """Return the result of `gptrs_describe` of `target`; `target` itself without that hook."""
     hooks = pluggy.PluginManager(PROJECT)
     hooks.add_hookspecs(Hooks)
     hooks.register(target, identity)

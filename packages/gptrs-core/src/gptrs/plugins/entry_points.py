@@ -1,4 +1,4 @@
-"""Entry points of installed distributions, read with care: any package may bring a damaged file."""
+"""Entry points of installed distributions, read defensively: any file may be damaged."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gptrs.quick_dataclass import dataclass
 
 ENTRY_POINTS_FILE = "entry_points.txt"
 LARGEST_FILE = 1 << 20
-"""Bytes; the largest files of large packages have some 50 KB."""
+"""In bytes; the largest files of large packages have about 50 KB."""
 MOST_ENTRIES = 1000
-"""Entry points for gptrs in one distribution."""
+"""Most entry points for gptrs in one distribution."""
 _METADATA_FILES = ("METADATA", "PKG-INFO")
 _METADATA_BYTES = 1 << 16
-"""Name and version stand at the top, before the description."""
+"""Bytes read from METADATA: name and version come first, before the description."""
 _OURS = "gptrs."
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution with entry points for us; with the `error` instead if they cannot be read."""
+    """A distribution with entry points for us, or with the `error` of reading them."""
 
     distribution: str
     version: str
@@ -39,21 +39,21 @@ class Installed:
 
 @dataclass(frozen=True)
 class Metadata:
-    """Version and requirements of a distribution, empty where METADATA cannot be read."""
+    """Version and requirements of a distribution; empty if METADATA cannot be read."""
 
     version: str
     requires: tuple[str, ...]
 
 
 def metadata_of(distribution: str) -> Metadata | None:
-    """Return the metadata of a distribution, read with care; None if it is not installed."""
+    """Return the metadata of a distribution, read defensively; None if it is not installed."""
     for found in Distribution.discover(name=distribution):
         folder = _folder(found)
         try:
             if folder is None:
                 return Metadata(str(found.version), tuple(found.requires or ()))
             headers = _headers(folder)
-        except Exception:  # in a zip file, and damaged
+        except Exception:  # in a damaged zip file
             return Metadata("", ())
         return Metadata(headers.get("version", [""])[0], tuple(headers.get("requires-dist", ())))
     return None
@@ -62,7 +62,7 @@ def metadata_of(distribution: str) -> Metadata | None:
 def installed(groups: Collection[str]) -> Iterator[Installed]:
     """Yield the distributions that have entry points in `groups`, or files that cannot be read.
 
-    Of two distributions with one name the first on `sys.path` counts: it is the one imported.
+    Of two distributions with one name, the first on `sys.path` counts, as for imports.
     """
     return installed_in(importlib.metadata.distributions(), groups)
 
@@ -70,7 +70,7 @@ def installed(groups: Collection[str]) -> Iterator[Installed]:
 def installed_in(
     distributions: Iterable[Distribution], groups: Collection[str]
 ) -> Iterator[Installed]:
-    """Yield those of some distributions, as `installed` does."""
+    """Yield the given distributions, as `installed` does."""
     seen: set[str] = set()
     for distribution in distributions:
         found = _read(distribution, groups)
@@ -82,7 +82,7 @@ def installed_in(
 def _read(distribution: Distribution, groups: Collection[str]) -> Installed | None:
     try:
         text = _text(distribution)
-        if text is None:  # nothing of ours: its name and version do not matter
+        if text is None:  # without entry points for us, its name and version do not matter
             return None
         entries = tuple(_entries(text, groups))
     except Exception as error:
@@ -91,9 +91,9 @@ def _read(distribution: Distribution, groups: Collection[str]) -> Installed | No
 
 
 def _text(distribution: Distribution) -> str | None:
-    """Return the file if it names a group of ours; PluginError if it cannot be read."""
+    """Return the text of the file if it has one of our groups; PluginError if it is unreadable."""
     folder = _folder(distribution)
-    if folder is None:  # in a zip file, or of a finder that keeps no files
+    if folder is None:  # in a zip file, or from a finder without files
         text = distribution.read_text(ENTRY_POINTS_FILE) or ""
         return text if _OURS in text else None
     data = _head(folder / ENTRY_POINTS_FILE, LARGEST_FILE + 1)
@@ -125,7 +125,7 @@ def _entries(text: str, groups: Collection[str]) -> Iterator[EntryPoint]:
 
 
 def _identify(distribution: Distribution) -> tuple[str, str]:
-    """Return name and version; those of the folder for a distribution whose metadata is damaged."""
+    """Return name and version, from the folder's name if the metadata is damaged."""
     folder = _folder(distribution)
     try:
         if folder is None:
@@ -142,7 +142,7 @@ def _identify(distribution: Distribution) -> tuple[str, str]:
 
 
 def _headers(folder: Path) -> dict[str, list[str]]:
-    """Return the headers of METADATA by lower-case name, none if it cannot be read."""
+    """Return the headers of METADATA by lower-case name; none if it is unreadable."""
     found: dict[str, list[str]] = {}
     for name in _METADATA_FILES:
         try:
@@ -159,15 +159,16 @@ def _headers(folder: Path) -> dict[str, list[str]]:
 
 
 def _folder(distribution: Distribution) -> Path | None:
-    """Return the folder `NAME-VERSION.dist-info`, None for a distribution that is not in one."""
+    """Return the folder `NAME-VERSION.dist-info`; None if the distribution has no such folder."""
     folder = getattr(distribution, "_path", None)
     return folder if isinstance(folder, Path) else None
 
 
 def _head(path: Path, size: int) -> bytes | None:
-    """Return the first `size` bytes, None if nothing is there; PluginError for no regular file."""
+    """Return the first `size` bytes; None for a missing file, PluginError for no regular file."""
     try:
-        # A pipe is not even opened: its writer would notice. Links are fine, installers make them.
+        # A pipe is not even opened, since its writer would notice. Links are fine: installers make
+        # them.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise PluginError("it is no regular file")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -179,13 +180,13 @@ def _head(path: Path, size: int) -> bytes | None:
         return file.read(size)
 
 
-# The strings in descriptions, resolved: objects of modules, folders of packages.
+# Resolution of the strings in descriptions: objects of modules, folders of packages.
 
 
 def load_reference(reference: str) -> object:
-    """Import what `module` or `module:attribute` names; dots reach inside the attribute.
+    """Import `module` or `module:attribute`; the attribute may be dotted.
 
-    Raises what the import raises, AttributeError when the module lacks the attribute.
+    Raises the errors of the import, and AttributeError if the module lacks the attribute.
     """
     module, _, attribute = reference.partition(":")
     loaded: object = importlib.import_module(module)
@@ -193,7 +194,7 @@ def load_reference(reference: str) -> object:
 
 
 def require_callable(found: object, reference: str) -> Callable[..., object]:
-    """Return what `reference` names; PluginError unless it is callable."""
+    """Return `found`, the object of `reference`; PluginError unless it is callable."""
     if not callable(found):
         kind = type(found).__name__
         raise PluginError(f"`{reference}` must be callable, it is a `{kind}`")
@@ -201,7 +202,7 @@ def require_callable(found: object, reference: str) -> Callable[..., object]:
 
 
 def resource_directory(reference: str) -> Path:
-    """Return the folder that "package:relative/dir" names; PluginError if it is none."""
+    """Return the folder "package:relative/dir"; PluginError if it does not exist."""
     package, _, folder = reference.partition(":")
     found = importlib.resources.files(package).joinpath(folder)
     if not isinstance(found, Path) or not found.is_dir():

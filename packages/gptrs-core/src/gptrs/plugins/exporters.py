@@ -1,6 +1,6 @@
-"""Programs and models into files of other formats, which plugins write: exporters.
+"""Exporters: plugins that write programs and models to files of other formats.
 
-An exporter is found by the suffix of the file that is to be written.
+The suffix of the output selects the exporter.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from gptrs.backend.contract import Backend
 
 
-# Models out of files of other formats, which plugins read: importers.
+# Importers: plugins that read models from files of other formats.
 #
-# An importer is found by the suffix of a file. What it makes is called with arrays by name.
+# The suffix of a file selects the importer. Its model is called with arrays by name.
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An input of an imported model: its element type, and its sizes, numbers or names.
+    """An input of an imported model: element type, and sizes as numbers or names.
 
-    A name stands for any size, the same wherever it occurs. `shape` None leaves the rank open; an
-    `optional` input may be left out.
+    A name means any size, equal wherever the name occurs. `shape` None leaves the rank open; an
+    `optional` input may be omitted.
     """
 
     name: str
@@ -50,8 +50,8 @@ class ModelInput:
     def array(self, value: object) -> np.ndarray:
         """Return `value` as an array for this input; UsageError for another type or shape.
 
-        Lists and numbers, which have no element type of their own, are converted where that loses
-        nothing but digits of floats.
+        Lists and numbers, which have no element type, are converted if that loses at most digits of
+        floats.
         """
         array = np.asarray(value)
         wanted = self.dtype.numpy
@@ -64,7 +64,7 @@ class ModelInput:
         return array
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether `shape` has the rank and the sizes that are stated as numbers."""
+        """Return whether `shape` has the declared rank and numeric sizes."""
         stated = self.shape
         return stated is None or (
             len(shape) == len(stated)
@@ -85,7 +85,7 @@ class ModelInput:
 
 @runtime_checkable
 class ImportedModel(Protocol):
-    """A model out of a file of another format, on one backend.
+    """A model from a file of another format, on one backend.
 
     `inputs` and `outputs` have the order of the file.
     """
@@ -106,8 +106,8 @@ def named_arguments(
 ) -> dict[str, object]:
     """Return the arguments of a call of `model` by input, in the order of `inputs`.
 
-    An optional input is absent where it was left out or given as None. UsageError for one that is
-    missing, unknown or given twice.
+    Optional inputs are absent if they were omitted or given as None. Raises UsageError for inputs
+    that are missing, unknown or given twice.
     """
     name = quoted(model)
     hint = f"its inputs are {', '.join(map(str, inputs.values())) or 'none'}"
@@ -128,7 +128,7 @@ def named_arguments(
 
 
 def importer_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of the importer for files with the suffix of `path`, None if there is none.
+    """Return the name of the importer for the suffix of `path`; None if there is none.
 
     PluginError where several plugins take it.
     """
@@ -136,7 +136,7 @@ def importer_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several: str) -> str | None:
-    """Return the name of the plugin for files with the suffix of `path`, None if there is none.
+    """Return the name of the plugin for the suffix of `path`; None if there is none.
 
     PluginError where several plugins take it, which says what they do.
     """
@@ -153,7 +153,7 @@ def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several:
 
 
 def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) -> ImportedModel:
-    """Return the model in a file as the plugin `importer` reads it.
+    """Read the model in a file by the plugin `importer`.
 
     Errors of gptrs pass through; any other one, and a result that is no `ImportedModel`, is a
     PluginError that names the plugin.
@@ -174,10 +174,10 @@ def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) 
 
 @dataclass(frozen=True)
 class OutgoingModel:
-    """A program on its way into a file of another format.
+    """A program on its way to a file of another format.
 
-    `program` has `@main` alone, in canonical form: no calls, and custom calls only where nothing
-    says what they mean. Its parameters are the `inputs`, in order, and then the `weights`.
+    `program` has only `@main`, in canonical form: no calls, and custom calls only without a
+    decomposition. Its parameters are the `inputs` in order, and then the `weights`.
     """
 
     name: str
@@ -186,11 +186,11 @@ class OutgoingModel:
     outputs: tuple[str, ...]
     weights: tuple[OutgoingTensor, ...] = ()
     limits: tuple[str, ...] = ()
-    """Conditions on free sizes, `sequence <= 512`."""
+    """Conditions on free sizes, such as `sequence <= 512`."""
 
 
 def exporter_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of the exporter for files with the suffix of `path`, None if there is none.
+    """Return the name of the exporter for the suffix of `path`; None if there is none.
 
     PluginError where several plugins take it.
     """
@@ -198,7 +198,7 @@ def exporter_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def export_model(model: OutgoingModel, path: str | os.PathLike[str], exporter: str) -> list[Path]:
-    """Write a model as the plugin `exporter` does; return the files.
+    """Write a model by the plugin `exporter`; return the files.
 
     Errors of gptrs pass through; any other one, and a result that is no list of paths, is a
     PluginError that names the plugin.

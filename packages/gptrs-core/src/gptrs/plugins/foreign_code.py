@@ -1,4 +1,4 @@
-"""Import code of a plugin: name who is waited for and who crashes, and keep the output open."""
+"""Imports of plugin code: names the plugin that hangs or crashes, and keeps the output open."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gptrs.plugins.state import PluginRecord, described
 
 Imported = TypeVar("Imported")
 PATIENCE_S = 2.0
-"""An import that takes longer is named on standard error."""
+"""Seconds after which a slow import is named on standard error."""
 _LOG = logging.getLogger("gptrs")
 _STREAMS = {"stdout": 1, "stderr": 2}
 
 
 def foreign_import(record: PluginRecord, load: Callable[[], Imported]) -> Imported:
-    """Return what `load` returns, which imports a module of a plugin.
+    """Call `load`, which imports a module of a plugin, and return its result.
 
-    After `PATIENCE_S` a warning names the plugin and how to leave it out. PluginError if it closed
-    standard output or standard error, which are then opened again. An interrupt gets a note that
-    names it. If it crashes the process, the traceback on standard error names it. Imports of gptrs
-    itself are not watched.
+    After `PATIENCE_S`, a warning names the plugin and how to exclude it. PluginError if it closed
+    standard output or standard error, which are then reopened. Interrupts get a note with its name.
+    If it crashes the process, the traceback on standard error names it. Imports of gptrs itself are
+    not watched.
     """
     if is_own(record.distribution):
         return load()
@@ -42,15 +42,15 @@ def foreign_import(record: PluginRecord, load: Callable[[], Imported]) -> Import
     try:
         with _named_after(PATIENCE_S, importing), _kept_streams(), _crashes_told():
             return _in_frame_called(importing, load)
-    except KeyboardInterrupt as interrupt:  # it may be what hangs, or what raised it
+    except KeyboardInterrupt as interrupt:  # the plugin may have hung, or raised it itself
         interrupt.add_note(f"while {described(record)} was imported")
         raise
 
 
 def _in_frame_called(name: str, load: Callable[[], Imported]) -> Imported:
-    """Call `load` from a frame whose file tracebacks call `name`.
+    """Call `load` from a frame that tracebacks show as the file `name`.
 
-    After a crash no code of ours runs: names of frames are all that `faulthandler` can tell.
+    After a crash, none of our code runs: `faulthandler` can only print names of frames.
     """
 
     def frame() -> Imported:
@@ -65,7 +65,7 @@ def _crashes_told() -> Generator[None]:
     if faulthandler.is_enabled():
         yield
         return
-    # By number, since `sys.stderr` may have none, and the plugin may put another object there.
+    # By number, since `sys.stderr` may lack a descriptor, and the plugin may replace it.
     faulthandler.enable(_STREAMS["stderr"], all_threads=False)
     try:
         yield
@@ -86,8 +86,8 @@ def _named_after(seconds: float, importing: str) -> Generator[None]:
 
 @contextmanager
 def _kept_streams() -> Generator[None]:
-    """Scope after which standard output and error are open; PluginError if one was closed."""
-    # A process may be without a stream from the beginning: then there is no copy of it.
+    """Scope that leaves standard output and error open; PluginError if one was closed."""
+    # A process may lack a stream from the start; then there is no copy.
     copies = ((name, getattr(sys, name), _copy(number)) for name, number in _STREAMS.items())
     kept = [(name, stream, copy) for name, stream, copy in copies if copy is not None]
     try:
@@ -109,14 +109,14 @@ def _reopened(name: str, stream: object, copy: int) -> bool:
     else:
         os.close(still)
     if isinstance(stream, io.TextIOBase) and stream.closed:
-        # Line by line on a terminal, as Python opens it.
+        # Line-buffered on a terminal, as in Python.
         setattr(sys, name, os.fdopen(number, "w", -1, stream.encoding, stream.errors, None, False))
         return True
     return still is None
 
 
 def _copy(descriptor: int) -> int | None:
-    """Return another descriptor of the same file, None for one that is not open."""
+    """Return a duplicate of a descriptor; None if it is not open."""
     try:
         return os.dup(descriptor)
     except OSError:

@@ -27,11 +27,10 @@ class PluginImplementations:
         return [plugin.implementation for plugin in described if plugin.functional == functional]
 
     def load(self, functional: str, name: str) -> tuple[Function, Function | None] | None:
-        """Import the implementation called `name` and its `declines`, None if no plugin has it.
+        """Import the implementation `name` and its `declines`; None if no plugin has it.
 
-        `DISTRIBUTION:NAME` is that of a distribution, where several have the name.
-        PluginError with the real cause when the plugin is disabled, incompatible or broken, and
-        when several plugins have it.
+        `DISTRIBUTION:NAME` selects among plugins of one name. Raises PluginError, with the cause,
+        if the plugin is disabled, incompatible or broken, or if several plugins have it.
         """
         distribution, _, own_name = name.rpartition(":")
         plugins = manager()
@@ -53,7 +52,7 @@ class PluginImplementations:
 
 
 def _without_exit(function: Function, record: PluginRecord) -> Function:
-    """Return `function` with its SystemExit turned into a PluginError."""
+    """Wrap `function` to turn SystemExit into a PluginError."""
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
@@ -79,7 +78,7 @@ def _require_one(records: Sequence[PluginRecord], functional: str, name: str) ->
 def _answers_to(
     record: PluginRecord, plugin: FunctionalPlugin | None, functional: str, name: str
 ) -> bool:
-    """Return whether a plugin has the implementation; judge an unreadable one by its name."""
+    """Return whether a plugin has the implementation; unreadable ones are judged by name."""
     if plugin is None:
         return record.name in (name, f"{functional}.{name}")
     return (plugin.functional, plugin.implementation) == (functional, name)

@@ -1,4 +1,4 @@
-"""Describe how llama.cpp calls and lays out the tensors and settings of a kind of model."""
+"""Descriptions of a kind's tensors and settings in llama.cpp and timm."""
 
 from __future__ import annotations
 
@@ -23,113 +23,111 @@ _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
 
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
-    """How llama.cpp calls and lays out the tensors and settings of one kind of model.
+    """The names and layouts of a kind's tensors and settings in llama.cpp.
 
-    Names of tensors are without `blk.N.` and the suffix in the file, and without `layers` and the
-    number in the model. Keys of settings are without the name of the architecture in front.
+    Tensor names omit `blk.N.` and the suffix in the file, and `layers` and the number in the model.
+    Keys of settings omit the prefix of the architecture.
     """
 
     names: Mapping[str, str]
-    """The model's name of each tensor by that in the file."""
+    """Tensor names in the model by those in the file."""
     layers: str = "model.layers"
     experts: Mapping[str, str] | None = None
-    """The same for tensors of one expert, `{}` for its number."""
+    """The same for tensors of one expert; `{}` is its number."""
     turned: tuple[str, ...] = ()
     """Matrices that are [outputs, inputs] in the file and [inputs, outputs] in the model."""
     rotated: bool = False
-    """Whether rows of queries and keys are in the order of interleaved rotary embeddings there."""
+    """Whether files order rows of queries and keys for interleaved rotary embeddings."""
     grouped: bool = False
-    """Whether a joined projection has all queries first there, and in the model the queries, the
-    key and the value of one group of heads after another."""
+    """Whether fused projections have all queries first in files, but queries, key and value of one
+    group of heads after another in the model."""
     epsilon: tuple[str, str] = (RMS_EPSILON, "rms_norm_eps")
-    """The key of the epsilon of norms, and its name in config.json; empty for kinds without norms
-    and those whose epsilon is no setting."""
+    """The key of the epsilon of norms, and its name in config.json; empty if it is no setting."""
     sizes: tuple[tuple[str, str], ...] = ()
-    """Settings that this kind calls otherwise than Llama: Llama's name, its own; an empty one for a
-    setting that it does not have, which is neither read nor written."""
+    """Settings with other names than Llama's: Llama's name, the kind's; an empty name for a setting
+    that the kind lacks."""
     head_dim: int | None = None
-    """Components of a head where config.json does not say: None for the width by the heads."""
+    """Default of `head_dim`; None: the width divided by the heads."""
     wide: bool = False
-    """Whether an MLP is four times as wide as the model where nothing else is said."""
+    """Whether an MLP is four times as wide as the model by default."""
     numbers: tuple[tuple[str, str, float], ...] = ()
     """More settings: key, name in config.json, default."""
     integers: tuple[tuple[str, str], ...] = ()
-    """Integers that must be there: key, name in config.json."""
+    """Required integers: key, name in config.json."""
     flags: tuple[tuple[str, str], ...] = ()
     """Booleans that are true unless stated: key, name in config.json."""
     options: tuple[tuple[str, str], ...] = ()
-    """Settings whose key is left out where they are null."""
+    """Settings whose key is omitted if they are null."""
     fixed: tuple[tuple[str, object, object], ...] = ()
-    """Settings that llama.cpp takes for granted: name, value, what a config without it means."""
+    """Settings that llama.cpp assumes: name, value, meaning of a config without it."""
     stated: tuple[tuple[str, bool], ...] = ()
-    """Keys that are written with the only value that the kind has."""
+    """Keys with a fixed value of the kind."""
     biases: tuple[tuple[str, str], ...] = ()
-    """Settings that are true where a tensor is in the file: name, the whole name of the tensor."""
+    """Settings that are true if a tensor is in the file: name, full name of the tensor."""
     activations: tuple[str, ...] = ("silu",)
     """The values of `hidden_act` that llama.cpp computes."""
     rotary: bool = True
     """Whether heads are rotated."""
     share: float | None = None
-    """The part of a head that is rotated by default, in kinds where it may be less than all."""
+    """The default rotated part of a head, for kinds that may rotate less than all of it."""
     offset: float = 0.0
     """The number added to the weights of norms in the file."""
     window: int | None = None
-    """The sliding window of a file without its key, 0 for none; None in kinds without windows."""
+    """The sliding window of a file without its key (0: none); None for kinds without windows."""
     unused_window: bool = False
     """Whether files may have a window that llama.cpp does not use."""
     pattern: int = 1
     """Each `pattern`-th layer has no window."""
     local_theta: tuple[str, float] | None = None
-    """The setting for the base of the rotary embedding in layers with a window, of kinds in which
-    these have their own, and the base of a file without its key."""
+    """The setting for the separate rotary base of layers with a window, and the base of a file
+    without its key."""
     largest: int | None = None
-    """Layers of the model that scales scores by `embedding_length / head_count`."""
+    """The number of layers of the model that scales scores by `embedding_length / head_count`."""
     bare: tuple[str, ...] = ()
-    """Tensors whose name in the model has no suffix."""
+    """Tensors without a suffix in the model."""
     rounded: bool = True
     """Whether the bounds of YaRN are rounded."""
     prepare: Callable[[ConfigFields, Settings], Settings] | None = None
-    """Changes the settings of config.json, as they are and under Llama's names, to what is written;
-    ModelError for those that llama.cpp has no word for."""
+    """Changes the settings of config.json, given as they are and under Llama's names, for writing;
+    ModelError for settings that llama.cpp lacks."""
     read: bool = True
-    """Whether files are read, too: one architecture may be that of several kinds, one of them reads
-    files that do not tell which."""
+    """Whether files are read, too: of several kinds with one architecture, one reads the files that
+    do not say which."""
     written: bool = True
     """Whether files are written, too, not only read."""
     marker: str = ""
     """A tensor that tells files of this kind from others of the architecture."""
     variants: tuple[tuple[tuple[str, object], GgufArchitecture], ...] = ()
-    """Variants of the same kind, each with a marker: a setting and the value that a model has that
-    is written so, and the variant."""
+    """Variants of the kind: a setting, its value in models of the variant, and the variant."""
 
     def in_file(self, tensors: Container[str]) -> GgufArchitecture | None:
-        """Return this or the variant that a file with `tensors` is of; None if it is of neither."""
+        """Return the variant (or this) that a file with `tensors` has; None if none fits."""
         for _, variant in self.variants:
             if variant.marker in tensors:
                 return variant
         return self if self.read and (not self.marker or self.marker in tensors) else None
 
     def of_settings(self, settings: Mapping[str, object]) -> GgufArchitecture:
-        """Return this or the variant that a model with `settings` is written as."""
+        """Return the variant (or this) for writing a model with `settings`."""
         chosen = (own for (name, value), own in self.variants if settings.get(name) == value)
         return next(chosen, self)
 
     def offset_of(self, stem: str, suffix: str) -> float:
-        """Return what GGUF adds to each element; `stem` is the name without `blk.N.` and suffix."""
+        """Return the offset of elements in GGUF; `stem` is the name without `blk.N.` and suffix."""
         return self.offset if stem.endswith("norm") and suffix == "weight" else 0.0
 
     def order_of(self, stem: str) -> RowOrder | None:
-        """Return how GGUF orders the rows of a tensor otherwise than the model, None for alike."""
+        """Return the order of a tensor's rows in GGUF; None if it equals the model's."""
         if self.rotated and stem in _ROTATED:
             return "rotated"
         return "grouped" if self.grouped and stem == _JOINED else None
 
     def own(self, name: str) -> str:
-        """Return what config.json calls a setting of Llama, nothing if it has no such setting."""
+        """Return the kind's name of a setting of Llama; empty if it has no such setting."""
         return dict(self.sizes).get(name, name)
 
     def model_name(self, stem: str) -> str | None:
-        """Return what the model calls a tensor, `ffn_up.3` is expert 3; None for an unknown one."""
+        """Return the name of a tensor in the model (`ffn_up.3` is expert 3); None if unknown."""
         expert = _EXPERT.fullmatch(stem)
         if expert is None or self.experts is None:
             return self.names.get(stem)
@@ -137,7 +135,7 @@ class GgufArchitecture:
         return None if found is None else found.format(expert[2])
 
     def stem_of(self, inner: str) -> str | None:
-        """Return the name in the file of what the model calls `inner`; None for an unknown one."""
+        """Return the name in the file of the model's tensor `inner`; None if unknown."""
         for stem, name in self.names.items():
             if name == inner:
                 return stem
@@ -149,13 +147,13 @@ class GgufArchitecture:
         return None
 
 
-# Describe how timm calls the tensors of a kind of model, and what its sizes say of settings.
+# Descriptions of a kind's tensors in timm, and of the settings that follow from their sizes.
 
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of tensors by timm's names."""
 Rule = tuple[str, tuple[str, ...]]
-"""A pattern of timm's names, and what they are called; several names share the rows."""
+"""A pattern of timm's names, and the kind's names; several names share the rows."""
 
 
 def _same_name(name: str, _: Shapes) -> str:
@@ -168,19 +166,19 @@ def _same_shape(_: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class TimmFamily:
-    """Architectures of timm that are of one kind; patterns match whole names."""
+    """The timm architectures of a kind; patterns match whole names."""
 
     architectures: str
-    """A pattern of their names, whose groups `settings` may read."""
+    """A pattern of their names, with groups for `settings`."""
     rules: Sequence[Rule]
-    """The first whose pattern matches a tensor says what the kind calls it."""
+    """The first row with a matching pattern names a tensor in the kind."""
     settings: Callable[[re.Match[str], Shapes], dict[str, object]]
-    """Makes config.json, without `model_type`; KeyError for a tensor that is missing."""
+    """Makes config.json, without `model_type`; KeyError if a tensor is missing."""
     pooling: str
-    """The `global_pool` that the kind computes."""
+    """The `global_pool` of the kind."""
     head: str | None = None
-    """A tensor without which the kind does not load."""
+    """A tensor that the kind requires."""
     counted: Callable[[str, Shapes], str] = _same_name
-    """Counts the layers in a name of timm as the kind does; empty for a buffer of no use."""
+    """Renumbers the layers in a name of timm; returns an empty name for unused buffers."""
     shaped: Callable[[str, tuple[int, ...]], tuple[int, ...]] = _same_shape
     """The shape of a tensor in the kind by its name and shape in timm."""

@@ -5,9 +5,9 @@ A distribution registers a plugin by an entry point in one of the groups below:
     [project.entry-points."gptrs.backends"]
     hello = "hello_backend.plugin:PLUGIN"
 
-The object it names is a description (`BackendPlugin` and so on), or, where a description has to be
-computed, a module or object with a function `gptrs_describe` marked `@hookimpl` that returns one.
-The modules of the entry point are imported to list plugins, and so must be light.
+The object it names is a description (`BackendPlugin` and so on), or, for a computed description, a
+module or object with a function `gptrs_describe` marked `@hookimpl` that returns one. Listing
+plugins imports the modules of entry points, so these must be light.
 
 An entry point called `*` yields several plugins of its group: it names an iterable of descriptions,
 or a function of no argument that returns one. Their names are those of the descriptions.
@@ -47,7 +47,7 @@ from gptrs.plugins.descriptions import (
 from gptrs.quick_dataclass import dataclass
 
 PROJECT: Final = "gptrs"
-"""The name under which pluggy keeps the hooks."""
+"""The project name of the hooks for pluggy."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -55,7 +55,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class ExtensionPoint:
-    """One kind of plugin: its entry-point group, its kind in lists, the class describing it."""
+    """A kind of plugin: its entry-point group, its name in lists, the class of its descriptions."""
 
     group: str
     kind: str

@@ -1,4 +1,4 @@
-"""Base classes of imported models: named arrays in and out, steps captured when first needed."""
+"""Base classes of imported models: named inputs and outputs, steps captured on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gptrs.plugins.manager import backend_of
 from gptrs.quoting import clipped
 
 MAX_KEPT: Final = 64
-"""Captured steps that a graph keeps; the one that was used least recently goes first."""
+"""Captured steps that a graph keeps; the least recently used one is evicted."""
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -29,8 +29,8 @@ Result = TypeVar("Result")
 class ImportedGraph(ABC, Generic[Argument]):
     """An `ImportedModel`: a graph of another format on a backend.
 
-    `inputs` and `outputs` have the order of the graph. A subclass says how an argument becomes one
-    of the graph, and runs it.
+    `inputs` and `outputs` have the order of the graph. Subclasses convert arguments and run the
+    graph.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class ImportedGraph(ABC, Generic[Argument]):
     def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
         """Return the outputs by name for inputs in order or by name.
 
-        UsageError for an input that is missing, unknown, or of another type or shape;
-        UnsupportedError, before anything runs, for operators that are not converted.
+        Raises UsageError for inputs that are missing, unknown, or of another type or shape;
+        UnsupportedError, before anything runs, for operators without a converter.
         """
         found = zip(self.outputs, self._run(self._given(arrays, named)), strict=True)
         return {name: value for name, value in found if value is not None}
 
     def program(self, *arrays: object, **named: object) -> Program:
-        """Return the program, before it is optimized, for inputs like these.
+        """Return the program for inputs like these, before optimization.
 
-        Its parameters are the inputs that are tensors, in order, and then the weights.
+        Its parameters are the tensor inputs in order, followed by the weights.
         """
         return self._program(self._given(arrays, named))
 
@@ -76,7 +76,7 @@ class ImportedGraph(ABC, Generic[Argument]):
 
     @abstractmethod
     def _run(self, given: Mapping[str, Argument]) -> Sequence[np.ndarray | None]:
-        """Return the outputs in order, None for one that the graph leaves out."""
+        """Return the outputs in order; None for omitted ones."""
 
     @abstractmethod
     def _program(self, given: Mapping[str, Argument]) -> Program:
@@ -98,8 +98,8 @@ class Step(Protocol):
 class ConvertedGraph(ImportedGraph[np.ndarray]):
     """A graph that converters capture, called with arrays.
 
-    One step serves all sizes that the graph leaves free. A subclass says in `_tried` which one: for
-    these sizes alone where symbols do not do.
+    One step serves all free sizes of the graph. Subclasses choose it in `_tried`, falling back to a
+    step for the given sizes if symbols are refused.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
         outputs: Sequence[str],
     ) -> None:
         super().__init__(name, backend, inputs, outputs)
-        self._is_static = False  # whether symbols were refused once for all sizes
+        self._is_static = False  # whether symbols were refused, once and for all
         self._steps = MemoryCache[Hashable, Step](MAX_KEPT)
 
     @override
@@ -119,7 +119,7 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
 
     @override
     def _run(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        with use_backend(self.backend):  # a graph without weights does not say where it runs
+        with use_backend(self.backend):  # a graph without weights has no backend of its own
             results = self._tried(given, lambda step, arguments: step(arguments))
             return [each.numpy() for each in results]
 
@@ -134,10 +134,10 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
-        """Return what `call` gives for a step and the inputs that it takes as tensors."""
+        """Return the result of `call` for a step and its tensor inputs."""
 
     def _kept(self, key: Hashable, made: Callable[[], Step]) -> Step:
-        """Return the step of a key, `made` if it is new."""
+        """Return the cached step of a key; `made` creates a new one."""
         return self._steps.find_or_make(key, lambda _: made()).value
 
 
@@ -146,7 +146,7 @@ def jitted(
     name: str,
     axes: Sequence[tuple[str | None, ...]] = (),
 ) -> Step:
-    """Return `convert` jitted under a name, the sizes that `axes` names symbols."""
+    """Return `convert` jitted under a name, with symbols for the sizes named in `axes`."""
 
     def converted(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return convert(arguments)
@@ -157,7 +157,7 @@ def jitted(
 
 
 def free_axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
-    """Return the names of free sizes as `jit` takes them, None for a size that is a number."""
+    """Return the names of free sizes for `jit`; None for fixed sizes."""
     if slot.shape is None:
         return (None,) * rank
     return tuple(None if isinstance(each, int) else _identifier(each) for each in slot.shape)

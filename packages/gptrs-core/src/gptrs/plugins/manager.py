@@ -1,8 +1,7 @@
-"""The plugins of this process and what they make; `PluginRegistry` knows which there are.
+"""The plugins of this process and their backends; `PluginRegistry` knows which are installed.
 
-`get_backend` is the whole way from an entry point to a running backend: `discover` finds the entry
-points, `find` reads the description of one, `factory` imports what that names, and the call makes
-the backend.
+`get_backend` goes the whole way from an entry point to a backend: `discover` finds entry points,
+`find` reads a description, `factory` imports its factory, and calling that creates the backend.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ ModelFactory = Callable[[Mapping[str, object], "Params"], object]
 
 
 class PluginManager(PluginRegistry):
-    """The plugins of a process, and the backends that they made."""
+    """The plugins of a process, and the backends they created."""
 
     def __init__(self, selection: Selection, quiet: bool = False) -> None:
         super().__init__(selection, quiet)
         self._backends: dict[tuple[str | None, BackendSettings], Backend] = {}
-        # Reentrant: the factory of a backend that wraps another one asks for that.
+        # Reentrant: the factory of a backend that wraps another one requests it.
         self._making = threading.RLock()
 
     def record_of(self, backend: Backend) -> PluginRecord | None:
-        """Return the plugin that made `backend`, None if that was something else."""
+        """Return the plugin that created `backend`; None if no plugin did."""
         for (name, _), made in list(self._backends.items()):
             if made is backend and name is not None:
                 return self.record(BackendPlugin, name)
         return None
 
     def threads_of(self, backend: Backend) -> int | None:
-        """Return the threads that `backend` was asked for; None if they were left to it."""
+        """Return the requested threads of `backend`; None if the choice was left to it."""
         for (_, settings), made in list(self._backends.items()):
             if made is backend:
                 return settings.threads
@@ -73,13 +72,13 @@ class PluginManager(PluginRegistry):
         threads: int | None = None,
         settings: BackendSettings | None = None,
     ) -> Backend:
-        """Return the backend called `name`, else that of `GPTRS_BACKEND`, else the best that works.
+        """Return the backend `name`, by default that of `GPTRS_BACKEND` or the best that works.
 
-        Without a name the usable one of the highest priority is taken; broken ones are skipped with
-        a warning of one line each. `threads` defaults to those of `settings`, to
-        `GPTRS_NUM_THREADS`, else to the choice of the backend. The same name and settings give the
-        same object. PluginError when the one asked for is unknown, disabled, incompatible or
-        broken; UsageError for threads out of range, and for settings that it does not take.
+        Without a name, it is the usable one with the highest priority; broken ones are skipped with
+        a warning. `threads` defaults to those of `settings`, then to `GPTRS_NUM_THREADS`, then to
+        the choice of the backend. Equal names and settings return the same object. Raises
+        PluginError if the requested one is unknown, disabled, incompatible or broken; UsageError
+        for threads out of range, and for settings that it does not take.
         """
         name = name or os.environ.get("GPTRS_BACKEND") or None
         settings = settings or BackendSettings()
@@ -103,12 +102,12 @@ class PluginManager(PluginRegistry):
         return self.find(ModelPlugin, model_type, unknown=ModelError)
 
     def model_factory(self, model_type: str) -> ModelFactory:
-        """Return what makes models of the kind `model_type`; raises as `model_plugin` does."""
+        """Return the factory of models of the kind `model_type`; raises as `model_plugin` does."""
         self._require_kind(model_type)
         return cast("ModelFactory", self.factory(ModelPlugin, model_type, unknown=ModelError))
 
     def relatives(self) -> dict[str, str]:
-        """Return kinds that no plugin has, each with the installed one of nearest architecture."""
+        """Return kinds without a plugin, each with the installed kind of nearest architecture."""
         installed = {record.name for record in self.records(ModelPlugin)}
         return {
             name: plugin.name
@@ -118,23 +117,23 @@ class PluginManager(PluginRegistry):
         }
 
     def _require_kind(self, model_type: str) -> None:
-        """ModelError for a kind that no plugin has, with what is nearest, if a plugin knows."""
+        """Raise ModelError for a kind without a plugin, naming the nearest kind if known."""
         if self.plugin(ModelPlugin, model_type) is not None or ":" in model_type:
             return
         nearest = self.relatives().get(model_type)
         if nearest is not None:
             raise ModelError(
-                f"there is no model kind {quoted(model_type)}; nearest by architecture is"
-                f" `{nearest}`, which it must not be loaded as",
-                hint="docs/recipes/add_a_model_kind.md tells how to add it as a plugin of two"
-                " files, docs/torch.md how to run what torch exports; `gptrs list models --all`"
-                " shows all kinds that are known",
+                f"there is no model kind {quoted(model_type)}; the nearest architecture is "
+                f"`{nearest}`, but it must not be loaded as that",
+                hint="docs/recipes/add_a_model_kind.md shows how to add it as a plugin of two "
+                "files, docs/torch.md how to run an export of torch; `gptrs list models --all` "
+                "shows all known kinds",
             )
 
     def demo_model_path(self, name: str | None = None) -> Path:
-        """Return the directory of the demo model called `name`, else of the first by name.
+        """Return the directory of the demo model `name`, by default of the first by name.
 
-        Those of gptrs itself come first.
+        Models of gptrs itself come first.
 
         PluginError when there is none, or its directory is missing.
         """
@@ -148,7 +147,7 @@ class PluginManager(PluginRegistry):
                     "no demo model is installed",
                     hint=f"name a model folder, or for one {install_own('gptrs-models')}",
                 )
-            # One that cannot be used is looked up all the same, for the reason.
+            # An unusable one is looked up, too, to raise its reason.
             name = next(usable, names[0])
         plugin = self.find(DemoModelPlugin, name)
         try:
@@ -161,7 +160,7 @@ class PluginManager(PluginRegistry):
     def _is_usable(self, point: type[PluginDescription], name: str) -> bool:
         try:
             plugin = self.plugin(point, name)
-        except PluginError:  # several have the name
+        except PluginError:  # the name is contested
             return False
         return plugin is not None and plugin.record.state.usable
 
@@ -178,7 +177,7 @@ class PluginManager(PluginRegistry):
                 made = factory(settings if takes else settings.threads)
                 backend = _checked_backend(made, plugin.record.name)
             except (KeyboardInterrupt, UsageError):
-                raise  # the user's, not the plugin's
+                raise  # an error of the user, not of the plugin
             except BaseException as error:
                 raise self.broken(BackendPlugin, name, error) from error
         for text in backend.ignored:
@@ -194,13 +193,13 @@ class PluginManager(PluginRegistry):
             except PluginError:
                 if self.selection.strict:
                     raise
-                continue  # its record now says why
+                continue  # its record now has the reason
             self._warn_of_skipped()
             return backend
         self._warn_of_skipped()
         raise BackendError(
             "no backend is available",
-            hint="`gptrs list plugins` says why; for that of gptrs "
+            hint="`gptrs list plugins` says why; for that of gptrs  "
             + install_own("gptrs-backend-numba"),
         )
 
@@ -218,7 +217,7 @@ _lock = threading.Lock()
 
 
 def manager() -> PluginManager:
-    """Return the plugins of this process, as the environment selects them at the first call."""
+    """Return the plugins of this process, selected by the environment at the first call."""
     with _lock:
         if not _process:
             _process.append(PluginManager(Selection.from_environment()))
@@ -236,8 +235,8 @@ def get_backend(
 ) -> Backend:
     """Return the backend called `name`, or the default one; see `PluginManager.get_backend`.
 
-    `device`, `options`, a mapping or texts NAME=VALUE, and a `mesh` such as `data=2,tensor=4`, of
-    several `processes` even, are for backends that take them; others raise UsageError.
+    `device`, `options` (a mapping or texts NAME=VALUE), a `mesh` such as `data=2,tensor=4`, and
+    `processes` are for backends that take them; others raise UsageError.
     """
     grid = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     settings = BackendSettings(threads, device, parsed_options(options), grid, processes)
@@ -245,21 +244,20 @@ def get_backend(
 
 
 def backend_of(backend: str | Backend | None, threads: int | None = None) -> Backend:
-    """Return the backend of a name, or one that is made; UsageError for threads beside that
-    and for what is no backend."""
+    """Return a backend by name, or the given one; UsageError for threads beside that."""
     if backend is None or isinstance(backend, str):
         return manager().get_backend(backend, threads)
     backend = contract.required_backend(backend)
     if threads is not None:
         raise UsageError(
-            f"the backend `{backend.name}` is there and has its threads, got `threads={threads}`",
-            hint=f'give them to `gptrs.get_backend("{backend.name}", {threads})`',
+            f"the backend `{backend.name}` exists and has its threads, got `threads={threads}`",
+            hint=f'pass them to `gptrs.get_backend("{backend.name}", {threads})`',
         )
     return backend
 
 
 def origin_of(backend: Backend) -> str:
-    """Return a backend with the distribution that brought it, for messages; else with its class."""
+    """Return a backend with its distribution, or else with its class, for messages."""
     found = manager().record_of(backend)
     if found is not None:
         return described(found)
@@ -270,7 +268,7 @@ def origin_of(backend: Backend) -> str:
 def configure(disabled: Iterable[str] = ()) -> PluginManager:
     """Start over, with the plugins in `disabled` excluded: for `-p no:NAME`, and for tests.
 
-    Backends made so far stay with those who hold them.
+    Existing backends remain usable.
     """
     with _lock:
         _process[:] = [PluginManager(Selection.from_environment(disabled))]

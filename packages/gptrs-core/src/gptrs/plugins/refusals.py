@@ -1,4 +1,4 @@
-"""The errors for plugins that cannot be used, and for those that fail while they are used."""
+"""Errors for plugins that cannot be used, or fail in use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gptrs.plugins.state import PluginRecord, described, label
 from gptrs.quoting import did_you_mean, joined, one_line, quoted
 
 _MOST_NAMES = 12
-"""In an error."""
+"""Most names that an error lists."""
 
 
 def refusal(record: PluginRecord) -> PluginError:
-    """Return the error for a plugin that is not usable."""
+    """Return the error for an unusable plugin."""
     return PluginError(
         f"{described(record)} is {record.state}: {record.reason}",
         hint=record.hint,
@@ -23,7 +23,7 @@ def refusal(record: PluginRecord) -> PluginError:
 
 
 def contested(plugin: Plugin) -> PluginError:
-    """Return the error for the name of `plugin`, which other distributions have, too."""
+    """Return the error for the contested name of `plugin`."""
     record = plugin.record
     names = sorted([plugin.qualified, *(rival.qualified for rival in plugin.rivals)])
     listed = joined([f"`{name}`" for name in names], "and")
@@ -34,7 +34,7 @@ def contested(plugin: Plugin) -> PluginError:
 
 
 def failure(record: PluginRecord, what: str, error: BaseException) -> PluginError:
-    """Return the error for a plugin whose `what`, its factory or "`name`", raised `error`."""
+    """Return the error for a plugin when `what`, its factory or "`name`", raised `error`."""
     return PluginError(
         f"{described(record)} failed in {what}: {one_line(error)}",
         hint=f"report it to the authors of `{record.distribution}`; --debug shows the traceback",
@@ -44,28 +44,28 @@ def failure(record: PluginRecord, what: str, error: BaseException) -> PluginErro
 def no_such_plugin(
     kind: str, name: str, records: Iterable[PluginRecord], error: type[GptrsError]
 ) -> GptrsError:
-    """Return the error for a name that no plugin has; `records` are those of the kind."""
+    """Return the error for an unknown name; `records` are the plugins of the kind."""
     known = list(dict.fromkeys(record.name for record in records if record.state.usable))
     listed = f"available: {', '.join(f'`{name}`' for name in known) or 'none'}"
     if len(known) > _MOST_NAMES:
         listed = f"`gptrs list {kind}s` shows the {len(known)} that are installed"
-    # The kind of a model stands in its file: nobody mistyped it.
+    # The kind of a model comes from its file: nobody mistyped it.
     guess = "" if kind == "model" else did_you_mean(name, known)
-    torch = ", or run as what torch exports (docs/torch.md)" if kind == "model" else ""
+    torch = ", or run as an export of torch (docs/torch.md)" if kind == "model" else ""
     return error(
         f"there is no {label(kind)} {quoted(name)}",
         hint=f"{guess}{listed}; others come with the package that has them{torch}",
     )
 
 
-# A lack of memory while a plugin is loaded is told as one: nothing is wrong with the plugin.
+# Lack of memory while a plugin loads is reported as such: the plugin is not at fault.
 
 
 @contextmanager
 def memory_is_there(what: str) -> Generator[None]:
-    """Scope in which errors that come of a lack of memory are raised as MemoryError.
+    """Scope in which errors caused by a lack of memory are raised as MemoryError.
 
-    The next best backend would find no memory either, or hang: OpenBLAS waits for threads that it
+    The next best backend would not find memory either, or hang: OpenBLAS waits for threads that it
     could not start.
     """
     try:

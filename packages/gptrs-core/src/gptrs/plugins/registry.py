@@ -1,4 +1,4 @@
-"""The installed plugins by kind and name: found, told apart, read when they are asked for."""
+"""The installed plugins by kind and name; they are discovered and read on first use."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _PROBLEMS = (PluginState.DUPLICATE, PluginState.INCOMPATIBLE, PluginState.BROKEN
 
 
 class PluginRegistry:
-    """The plugins that `selection` wants, discovered when first asked for; used from any thread.
+    """The plugins in `selection`, discovered on first use; thread-safe.
 
-    A strict selection makes every access raise PluginError while some plugin is broken,
-    incompatible or a duplicate, or a name in the selection fits none. Wherever a plugin is named,
-    `DISTRIBUTION:NAME` tells it from others of its name. Without a distribution it is the plugin of
-    gptrs itself, with a warning; PluginError where several have the name, all of them strangers. A
-    `quiet` one leaves the warnings to another one.
+    With a strict selection, every access raises PluginError while a plugin is broken, incompatible
+    or a duplicate, or a name in the selection matches none. `DISTRIBUTION:NAME` selects among
+    plugins of one name. Without a distribution, a name means the plugin of gptrs itself, with a
+    warning; PluginError if several third-party plugins have it. A `quiet` registry leaves warnings
+    to another one.
     """
 
     def __init__(self, selection: Selection, quiet: bool = False) -> None:
@@ -58,23 +58,23 @@ class PluginRegistry:
         self._warned: set[str] = set()
 
     def discover(self) -> None:
-        """Find the plugins now rather than on first use; a second call does nothing."""
+        """Discover the plugins now; a second call does nothing."""
         self._discovered()
 
     def installed(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
-        """Return all plugins, or those of a kind, as far as they are known.
+        """Return all plugins, or those of a kind, without reading descriptions.
 
-        Those whose descriptions were not read yet count as available, and have no summary. Nothing
-        is imported but what yields several descriptions: ours, and with a kind those of others.
+        Unread plugins count as available, and have no summary. Only entry points for several
+        descriptions are imported: ours, and, if a kind is given, those of others.
         """
         plugins = self._told_apart(_KINDS.get(point) if point else None, own=point is None)
         records = [plugin.record for plugin in plugins]
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
     def known(self, point: type[PluginDescription]) -> list[PluginRecord]:
-        """Return the usable plugins of a kind that have their names; none of others is imported.
+        """Return the usable plugins of a kind that have their names, importing no third party.
 
-        Those of others have a summary only if their descriptions were read before.
+        Third-party plugins have a summary only if their descriptions were read before.
         """
         plugins = [p for p in self._told_apart(_KINDS[point]) if p.record.kind == _KINDS[point]]
         for plugin in plugins:  # our own descriptions are light
@@ -85,14 +85,14 @@ class PluginRegistry:
     def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
         """Return all plugins, or those described by `point`, by kind, name and distribution.
 
-        Their descriptions are imported, and so are they for the methods below.
+        This, and the methods below, import their descriptions.
         """
         return [plugin.record for plugin in self._read(None if point is None else _KINDS[point])]
 
     def described(self, point: type[Description]) -> list[tuple[PluginRecord, Description | None]]:
-        """Return the plugins of a kind that have their names, also unusable ones.
+        """Return the plugins of a kind that have their names, including unusable ones.
 
-        None where no description was read.
+        The description is None if none was read.
         """
         return [
             (plugin.record, cast("Description | None", plugin.description))
@@ -101,9 +101,9 @@ class PluginRegistry:
         ]
 
     def take_over(self, records: Iterable[PluginRecord]) -> None:
-        """Believe what another process found of plugins that were not read here yet.
+        """Take over the findings of another process about plugins that are unread here.
 
-        One that is broken there is not imported here any more.
+        A plugin that is broken there is not imported here any more.
         """
         found = {(r.kind, r.name, r.distribution): r for r in records}
         with self._lock:
@@ -124,10 +124,11 @@ class PluginRegistry:
         name: str,
         unknown: type[GptrsError] = PluginError,
     ) -> Description:
-        """Return the description of the usable plugin called `name`.
+        """Return the description of the usable plugin `name`.
 
-        PluginError with the real cause when it is disabled, incompatible or broken, or when several
-        strangers have the name; an `unknown` that lists the installed ones when there is none.
+        Raises PluginError, with the cause, if it is disabled, incompatible or broken, or if several
+        third-party plugins have the name; `unknown`, which lists the installed ones, if there is
+        none.
         """
         plugin = self.plugin(point, name)
         if plugin is None:
@@ -143,9 +144,9 @@ class PluginRegistry:
         name: str,
         unknown: type[GptrsError] = PluginError,
     ) -> Callable[..., object]:
-        """Import the factory of the plugin called `name`, and mark the plugin as loaded.
+        """Import the factory of the plugin `name`, and mark the plugin as loaded.
 
-        Raises as `find` does, and PluginError when the import fails: the plugin is then broken.
+        Raises as `find` does, and PluginError if the import fails; the plugin is then broken.
         """
         description = self.find(point, name, unknown)
         factory = self.imported(point, name, description.factory, require_callable)
@@ -161,9 +162,9 @@ class PluginRegistry:
         reference: str,
         checked: Callable[[object, str], Found],
     ) -> Found:
-        """Import what the description of a plugin names, and return what `checked` makes of it.
+        """Import a reference in the description of a plugin; return the result of `checked`.
 
-        PluginError where either fails: the plugin is then broken.
+        Raises PluginError if either fails; the plugin is then broken.
         """
         plugin = cast("Plugin", self.plugin(point, name))
         try:
@@ -177,23 +178,23 @@ class PluginRegistry:
     def broken(
         self, point: type[PluginDescription], name: str, error: BaseException
     ) -> PluginError:
-        """Mark the plugin called `name` as broken by `error`; return the error to raise for it."""
+        """Mark the plugin `name` as broken by `error`; return the error to raise."""
         with self._lock:
             plugin = cast("Plugin", self.plugin(point, name))
             plugin.break_by(error)
             return refusal(plugin.record)
 
     def record(self, point: type[PluginDescription], name: str) -> PluginRecord:
-        """Return the record of the plugin called `name`, which must be installed."""
+        """Return the record of the plugin `name`, which must be installed."""
         return cast("Plugin", self.plugin(point, name)).record
 
     def plugin(self, point: type[PluginDescription], name: str) -> Plugin | None:
-        """Return the plugin of that name, a disabled one for want of another.
+        """Return the plugin of that name; a disabled one only if there is no other.
 
-        PluginError when several strangers have it, and none of them is named with its distribution.
+        Raises PluginError if several third-party plugins have it, and no distribution is named.
         """
         distribution, _, own_name = name.rpartition(":")
-        # Other entry points that yield several are not imported for one that is asked for itself.
+        # Other entry points for several plugins are not imported for a plugin that has its own.
         source = canonical(distribution) if own_name == SEVERAL else None
         plugins = [
             plugin
@@ -201,7 +202,7 @@ class PluginRegistry:
             if plugin.record.kind == _KINDS[point]
             and (not distribution or plugin.distribution == canonical(distribution))
         ]
-        # What yields several plugins and cannot be read may have been that of this name.
+        # An unreadable entry point for several plugins may have had this name.
         unknown = [p for p in plugins if p.record.name == SEVERAL and not p.record.state.usable]
         found = [plugin for plugin in plugins if plugin.record.name == own_name] or unknown
         wanted = [plugin for plugin in found if plugin.record.state is not PluginState.DISABLED]
@@ -214,7 +215,7 @@ class PluginRegistry:
         return chosen
 
     def _discovered(self) -> list[Plugin]:
-        """Return the plugins, unread; none to a plugin that asks while it is being read."""
+        """Return the discovered plugins; none to a plugin that asks while it is being read."""
         with self._lock:
             if self._reading:
                 return []
@@ -229,10 +230,10 @@ class PluginRegistry:
     def _told_apart(
         self, kind: str | None, *, own: bool = False, source: str | None = None
     ) -> list[Plugin]:
-        """Return all plugins; of `kind`, or of all kinds, those that one entry point yields apart.
+        """Return all plugins; entry points for several, of `kind` or of all kinds, are split.
 
-        With `own` only entry points of gptrs itself are imported for that, with `source` only those
-        of that distribution.
+        With `own`, this imports only entry points of gptrs itself; with `source`, only those of
+        that distribution.
         """
         with self._lock:
             if not self._discovered():
@@ -259,13 +260,13 @@ class PluginRegistry:
         return self._plugins or []
 
     def _unmatched(self) -> list[str]:
-        """Return the names of the selection that no plugin has."""
+        """Return the names in the selection that match no plugin."""
         if self.selection.unmatched(known_names(self._plugins or [])):
             self._read_families()
         return self.selection.unmatched(known_names(self._plugins or []))
 
     def _read(self, kind: str | None) -> list[Plugin]:
-        """Return the plugins of a kind; those that have their names were read."""
+        """Return the plugins of a kind, reading those that have their names."""
         wanted = [p for p in self._told_apart(kind) if kind is None or p.record.kind == kind]
         for plugin in wanted:
             if plugin.has_name:
@@ -306,7 +307,7 @@ class PluginRegistry:
             self.warn_once(plugin.qualified, text)
 
     def warn_once(self, about: str, text: str) -> None:
-        """Log a warning, the first time that it is about `about`."""
+        """Log a warning once per `about`."""
         if about not in self._warned:
             self._warned.add(about)
             _LOG.warning("%s", text)

@@ -1,4 +1,4 @@
-"""Which plugins the user wants, by the command line and the environment, and how strictly."""
+"""The user's selection of plugins, by the command line and the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = frozenset(
         *("ray", "torch", "backend-ref", "backend-numba", "backend-jax"),
     )
 )
-"""The distributions of gptrs itself: no other one takes the names of their plugins."""
+"""The distributions of gptrs itself; no other one can take the names of their plugins."""
 
 
 @cache
@@ -26,13 +26,13 @@ def canonical(distribution: str) -> str:
 
 
 def is_own(distribution: str | None) -> bool:
-    """Whether the distribution is one of gptrs itself."""
+    """Return whether the distribution is part of gptrs itself."""
     return canonical(distribution or "") in OWN
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Plugins by name, `KIND:NAME`, `DISTRIBUTION:NAME` or distribution: excluded, alone allowed.
+    """Plugins by NAME, `KIND:NAME`, `DISTRIBUTION:NAME` or distribution: excluded, or allowed.
 
     `strict` turns every broken, incompatible or duplicate plugin into an error.
     """
@@ -43,10 +43,10 @@ class Selection:
 
     @classmethod
     def from_environment(cls, disabled: Iterable[str] = ()) -> Selection:
-        """Return the choice in the environment, with `disabled` (command line) excluded as well.
+        """Return the selection of the environment, with `disabled` (command line) excluded, too.
 
-        `GPTRS_DISABLE_PLUGINS` and `GPTRS_PLUGINS` are comma lists, the latter allows nothing else;
-        `GPTRS_PLUGIN_STRICT=1` is strict. Empty values count as not set.
+        `GPTRS_DISABLE_PLUGINS` and `GPTRS_PLUGINS` are comma-separated lists; the latter allows
+        nothing else. `GPTRS_PLUGIN_STRICT=1` is strict. Empty values count as unset.
         """
         allowed = _comma_list("GPTRS_PLUGINS")
         return cls(
@@ -56,7 +56,7 @@ class Selection:
         )
 
     def exclusion(self, names: Collection[str]) -> tuple[str, str] | None:
-        """Reason and hint when the plugin known by `names` is not wanted, None when it is."""
+        """Return reason and hint if the plugin known by `names` is excluded; None if it is not."""
         for name in names:
             if name in self.disabled:
                 return (
@@ -68,7 +68,7 @@ class Selection:
         return None
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """Return the names asked for that no installed plugin has, in order."""
+        """Return the selected names that no installed plugin has, in order."""
         return sorted((self.disabled | (self.allowed or frozenset())).difference(known))
 
 

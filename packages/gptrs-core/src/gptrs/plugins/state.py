@@ -1,4 +1,4 @@
-"""The state of a plugin, with the reason for it and what to do about it."""
+"""The state of a plugin, with its reason and a hint."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class PluginState(enum.StrEnum):
     DUPLICATE = "duplicate"
     """Another distribution has the name; nothing of it was imported."""
     INCOMPATIBLE = "incompatible"
-    """It was written for an API version that does not fit this one."""
+    """It was written for an incompatible API version."""
     BROKEN = "broken"
-    """Its entry point or its factory failed, or was not what it has to be."""
+    """Its entry point or its factory failed, or has the wrong type."""
 
     @property
     def usable(self) -> bool:
@@ -30,7 +30,7 @@ class PluginState(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PluginRecord:
-    """One installed plugin, as `gptrs list plugins` shows it; None where a field is not known.
+    """An installed plugin, as in `gptrs list plugins`; unknown fields are None.
 
     `kind` is that of the extension point; `distribution`, `version` and `entry_point` say where the
     plugin came from; `api` and `summary` are known once its description was read. `reason` says

@@ -202,8 +202,8 @@ def packed_bits(codes: np.ndarray, bits: int) -> np.ndarray:
     unit = np.uint8 if bits % 2 else np.uint16 if bits % 4 else np.uint32
     parts = words.reshape(-1, 1).view(unit)
     packed = np.empty((len(parts), bits // parts.itemsize), unit)
-    for place in range(packed.shape[1]):  # many at a time, not the few of a word
-        packed[:, place] = parts[:, place]
+    for index in range(packed.shape[1]):  # many at a time, not the few of a word
+        packed[:, index] = parts[:, index]
     return packed.view(np.uint8).reshape(size)
 
 
@@ -220,9 +220,9 @@ def packed_halves(bytes_: np.ndarray, run: int) -> np.ndarray:
     _exchange(words, 16, 0x00000000FFFF0000, spare)
     moved, count = words.view(np.uint32).reshape(-1, run // 4), run // 8
     packed = np.empty_like(moved)
-    for place in range(count):
-        packed[:, place] = moved[:, 2 * place]
-        packed[:, count + place] = moved[:, 2 * place + 1]
+    for index in range(count):
+        packed[:, index] = moved[:, 2 * index]
+        packed[:, count + index] = moved[:, 2 * index + 1]
     return packed.view(np.uint8).reshape(bytes_.shape)
 
 

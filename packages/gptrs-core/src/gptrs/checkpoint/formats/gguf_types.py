@@ -133,8 +133,8 @@ def _q5_k(blocks: np.ndarray) -> np.ndarray:
     codes = np.empty((len(blocks), 8, 4), np.uint64)
     codes[:, 0::2] = low & _LOW_HALVES
     codes[:, 1::2] = low >> np.uint64(4) & _LOW_HALVES
-    for place in range(8):
-        codes[:, place] |= (high >> np.uint64(place) & _LOW_BITS) << np.uint64(4)
+    for bit in range(8):
+        codes[:, bit] |= (high >> np.uint64(bit) & _LOW_BITS) << np.uint64(4)
     return codes.view(np.uint8).reshape(-1, 256)
 
 
@@ -163,8 +163,8 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
     codes = np.empty((len(blocks), 2, 4, 4), np.uint64)
     codes[:, :, :2] = low & _LOW_HALVES
     codes[:, :, 2:] = low >> np.uint64(4) & _LOW_HALVES
-    for place in range(4):
-        codes[:, :, place] |= (high >> np.uint64(2 * place) & _LOW_PAIRS) << np.uint64(4)
+    for bit in range(4):
+        codes[:, :, bit] |= (high >> np.uint64(2 * bit) & _LOW_PAIRS) << np.uint64(4)
     return codes.view(np.uint8).reshape(-1, 256)
 
 

@@ -126,9 +126,9 @@ def _read_header(descriptor: int, file: str) -> _Header:
     return _Header(_settings(text, file), entries, size)
 
 
-def _read_block(descriptor: int, file: str, what: str, place: tuple[int, int], limit: int) -> bytes:
+def _read_block(descriptor: int, file: str, what: str, span: tuple[int, int], limit: int) -> bytes:
     """Return the bytes at an offset; CheckpointError if they are too many, or not all there."""
-    start, length = place
+    start, length = span
     left = max(0, os.fstat(descriptor).st_size - start)
     if length > min(left, limit):
         raise _refused(file, f"it declares {what} of {length} bytes, {left} bytes follow")

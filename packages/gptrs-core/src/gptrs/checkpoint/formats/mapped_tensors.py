@@ -112,8 +112,8 @@ class MappedTensors:
         entry = self.entry(name)
         if self.stamp is None:
             return None
-        place = (name, entry.tag, entry.shape, entry.offset, entry.nbytes)
-        return WeightIdentity.of(repr(place).encode(), self.stamp)
+        location = (name, entry.tag, entry.shape, entry.offset, entry.nbytes)
+        return WeightIdentity.of(repr(location).encode(), self.stamp)
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor as a read-only array of its stored dtype, in separate memory.

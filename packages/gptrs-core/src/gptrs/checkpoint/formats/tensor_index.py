@@ -92,7 +92,7 @@ def read_index(
         entries[name] = reader.entry(name)
     if reader.left:
         raise _damaged(file, f"{reader.left} bytes at the end of its index belong to no tensor")
-    _check_places(file, entries.values(), start, size)
+    _check_offsets(file, entries.values(), start, size)
     return entries
 
 
@@ -163,7 +163,7 @@ class _IndexReader:
         return taken
 
 
-def _check_places(file: str, entries: Iterable[TensorEntry], start: int, size: int) -> None:
+def _check_offsets(file: str, entries: Iterable[TensorEntry], start: int, size: int) -> None:
     """Raise unless each tensor is inside the data, after the previous one and close to it."""
     previous = start
     for entry in sorted(entries, key=lambda entry: (entry.offset, entry.nbytes)):

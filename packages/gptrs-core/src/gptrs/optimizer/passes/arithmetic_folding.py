@@ -134,7 +134,7 @@ CAST_FOLDING = RewritePass(
 
 
 late_cast, read = calls(Cast), calls(Take, Gather, DynamicSlice)
-indices = Operand("places")
+indices = Operand("indices")
 
 
 @rewrite(read(late_cast(x, dtype=b), indices))
