@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import gptrs_conformance.cases  # noqa: F401 - registers the cases
 from fuzzing.differential import evaluate
-from gptrs.ir.dtypes import ALL, f32
+from gptrs import get_backend
+from gptrs.ir.dtypes import ALL, DType, f32, f64
 from gptrs.ir.literal_text import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.elementwise import Compare
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.exact_values import ARITHMETIC, LOGIC, MOVES, exact_values
+from gptrs.optimizer.exact_values import ARITHMETIC, IEEE_754, LOGIC, MOVES, exact_values
 from gptrs_conformance.op_case import OpCase, cases, legal_dtypes
 
 OPS = (*MOVES, *ARITHMETIC, *LOGIC, Compare)
@@ -51,7 +53,18 @@ def test_what_numpy_folds_is_what_the_definition_says(op: type[Op]) -> None:
     assert folded >= least
 
 
-@pytest.mark.parametrize("op", [*ARITHMETIC, Compare], ids=lambda op: op.name)
-def test_floats_are_left_to_the_backend(op: type[Op]) -> None:
-    program = program_of(cases(op, f32, "smoke")[0])
-    assert program.main.body.results[0] not in exact_values(program.main.body.instructions)
+@pytest.mark.parametrize("op", [*IEEE_754, Compare], ids=lambda op: op.name)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_floats_are_left_to_backends_that_do_not_follow_ieee_754(
+    op: type[Op], dtype: DType
+) -> None:
+    for case in cases(op, dtype):
+        program = program_of(case)
+        (result,) = program.main.body.results
+        assert result not in exact_values(program.main.body.instructions)
+        found = exact_values(program.main.body.instructions, ieee_floats=True)[result]
+        for backend in ("ref", "numba"):
+            executable = get_backend(backend).compile(program, ())
+            (expected,) = map(np.asarray, executable.run(()))
+            np.testing.assert_array_equal(found, expected, strict=True)
+            assert (np.signbit(found) == np.signbit(expected))[found == 0].all()

@@ -159,6 +159,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
     name = "numba"
     shares_functions = True
     symbolic = True
+    ieee_floats = True
     reads_mapped_files = True
     keeps_weights = True
     keeps_code = True

@@ -106,6 +106,7 @@ class RefBackend(Backend):
     """Runs every op on every element type that PTIR allows, one NumPy function an op."""
 
     name = "ref"
+    ieee_floats = True
     precisions: Sequence[Precision] = ("f32", "bf16")
 
     def __init__(self, table: OpTable[Kernel] = TABLE, precision: Precision = "f32") -> None:

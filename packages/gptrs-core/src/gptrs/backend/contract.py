@@ -215,6 +215,11 @@ class Backend(ABC):
     flushes_subnormals: bool = False
     """Whether its arithmetic takes subnormal f32 and f64 for 0: PTIR, section Exactness. The
     conformance kit does not judge these elements then."""
+    ieee_floats: bool = False
+    """Whether its f32 and f64 are those of IEEE 754: sums, products, quotients and square roots are
+    rounded once, to nearest even, subnormal numbers included; `rsqrt` is `1 / sqrt(x)` in two such
+    steps. The optimizer then computes constants with NumPy instead of compiling them.
+    """
     steps_at_once: int = 1
     """Most steps of a generation in one run: 1 disables it, 4 to 16 hide the cost of a run. Greedy
     texts run as a `while` around the model, which also chooses each token; no token is visible

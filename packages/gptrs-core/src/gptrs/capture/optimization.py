@@ -62,6 +62,7 @@ class _ForBackend:
             legalize=tuple(_BackendPass(self.backend, each) for each in legalize),
             fuse=tuple(_BackendPass(self.backend, each) for each in fuse),
             evaluate=self._evaluate,
+            ieee_floats=self.backend.ieee_floats,
             observe=observe,
         )
 

@@ -1,4 +1,4 @@
-"""Constants that NumPy computes as every backend does: moves of elements, and integers.
+"""Constants that NumPy computes as a backend does: moves of elements, integers, some floats.
 
 The first program of a process would otherwise wait for kernels that run once: with an empty cache,
 `numba` compiled for 4 s to fold the positions `iota * 1` of the demo model. The reference backend
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gptrs.errors import ProgramError
+from gptrs.ir.dtypes import f32, f64
 from gptrs.ir.op import Op
 from gptrs.ir.ops import creation, elementwise, layout
 from gptrs.ir.ops import elementwise as ops
@@ -59,9 +60,25 @@ ARITHMETIC: Mapping[type[Op], _Function] = {
     elementwise.Maximum: np.maximum,
     elementwise.Minimum: np.minimum,
 }
-"""Ops that wrap, for integers of at least 8 bits: 4-bit integers are stored in bytes. Floats are
-left to the backend, which may flush the smallest ones to zero.
-"""
+"""Ops that wrap, for integers of at least 8 bits: 4-bit integers are stored in bytes."""
+
+IEEE_754: Mapping[type[Op], _Function] = {
+    elementwise.Neg: np.negative,
+    elementwise.Abs: np.absolute,
+    elementwise.Add: np.add,
+    elementwise.Sub: np.subtract,
+    elementwise.Mul: np.multiply,
+    elementwise.Div: np.divide,
+    elementwise.Sqrt: np.sqrt,
+    # Two roundings, as `Backend.ieee_floats` says: batch norms fold into one such chain each.
+    elementwise.Rsqrt: lambda x: np.reciprocal(np.sqrt(x)),
+    elementwise.Reciprocal: np.reciprocal,
+    elementwise.Floor: np.floor,
+    elementwise.Ceil: np.ceil,
+    elementwise.RoundNearestEven: np.rint,
+}
+"""Ops of f32 and f64 whose bits IEEE 754 fixes, for backends that follow it. Others may flush
+subnormal numbers to zero, or have a faster square root."""
 
 LOGIC: Mapping[type[Op], _Function] = {
     elementwise.Not: np.invert,
@@ -82,15 +99,18 @@ COMPARISONS: Mapping[str, _Function] = {
 """The directions of `compare`, of the same types."""
 
 
-def exact_values(instructions: Iterable[Instruction]) -> dict[Value, np.ndarray]:
+def exact_values(
+    instructions: Iterable[Instruction], *, ieee_floats: bool = False
+) -> dict[Value, np.ndarray]:
     """Return the results of those instructions, given in order, that NumPy computes exactly.
 
-    They depend only on each other.
+    They depend only on each other. `ieee_floats` is that of the backend: False leaves arithmetic
+    of floats to it.
     """
     known: dict[Value, np.ndarray] = {}
     with np.errstate(all="ignore"):  # PTIR defines what overflow gives
         for instruction in instructions:
-            compute = _function_of(instruction)
+            compute = _function_of(instruction, ieee_floats)
             if compute is None or not all(value in known for value in instruction.operands):
                 continue
             (result,) = instruction.results
@@ -98,7 +118,7 @@ def exact_values(instructions: Iterable[Instruction]) -> dict[Value, np.ndarray]
     return known
 
 
-def _function_of(instruction: Instruction) -> _Function | None:
+def _function_of(instruction: Instruction, ieee_floats: bool) -> _Function | None:
     """Return a function that computes an instruction; None if NumPy may differ."""
     op = instruction.op
     kind = type(op)
@@ -110,6 +130,10 @@ def _function_of(instruction: Instruction) -> _Function | None:
         if isinstance(op, elementwise.Compare):
             return COMPARISONS[op.direction]
         return (ARITHMETIC.get(kind) if integers else None) or LOGIC.get(kind)
+    if ieee_floats and all(dtype in (f32, f64) for dtype in dtypes):
+        return (
+            COMPARISONS[op.direction] if isinstance(op, elementwise.Compare) else IEEE_754.get(kind)
+        )
     return None
 
 

@@ -190,6 +190,8 @@ class Pipeline:
     fuse: tuple[Pass, ...] = ()
     evaluate: Evaluator | None = None
     """Computes constants; without it they are not folded."""
+    ieee_floats: bool = False
+    """That of the backend."""
     verify: bool = False
     """Whether the program is checked after every pass."""
     observe: Observer | None = None
@@ -218,7 +220,9 @@ class Pipeline:
         return self.after_folding(self.before_folding(program))
 
     def _with_constants(self, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
-        return passes if self.evaluate is None else (*passes, ConstantFolding(self.evaluate))
+        if self.evaluate is None:
+            return passes
+        return (*passes, ConstantFolding(self.evaluate, self.ieee_floats))
 
     def _run(self, program: Program, *stages: Stage) -> Program:
         for stage in stages:

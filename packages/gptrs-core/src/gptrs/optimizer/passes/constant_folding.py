@@ -32,6 +32,8 @@ class ConstantFolding:
     """
 
     evaluate: Evaluator
+    ieee_floats: bool = False
+    """That of the backend: NumPy computes such floats, and no kernel need be compiled for them."""
     name: str = "constant-folding"
 
     def apply(self, program: Program) -> Program:
@@ -60,7 +62,8 @@ class ConstantFolding:
     def _values(self, wanted: Sequence[Value], region: Region) -> dict[Value, np.ndarray]:
         """Evaluate each of `wanted`; leave out those that fail."""
         defined = definitions(region)
-        exact = exact_values(cut(wanted, (), defined).main.body.instructions)
+        instructions = cut(wanted, (), defined).main.body.instructions
+        exact = exact_values(instructions, ieee_floats=self.ieee_floats)
         found = {value: exact[value] for value in wanted if value in exact}
         others = [value for value in wanted if value not in exact]
         if not others:
