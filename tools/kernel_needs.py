@@ -9,23 +9,35 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
 
 import gptrs
+import gptrs_conformance.cases  # noqa: F401 - registers the cases
 from fuzzing.tiny_gguf import llama
 from fuzzing.tiny_models import save_tiny_model
+from gptrs.backend.contract import InputRole
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
+from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes
+from gptrs.ir.op import Op
+from gptrs_backend_numba import parts
 from gptrs_backend_numba.backend import PRECISIONS
+from gptrs_backend_numba.codegen import compiled
+from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
+from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes
+from gptrs_conformance.op_runner import program_of
 from gptrs_models.kinds import IMAGES, KINDS, MIXTURES, PARTS, SOURCES, TEXTS, WORDS
 from gptrs_runtime.embedding.embed import embed_images, match
 from gptrs_runtime.generation.batch import generate_batch
@@ -39,6 +51,13 @@ _WORDS: Final = 20_000
 """Tokens of vocabularies: from 16,384 on the last product reads its table where it lies."""
 _LENGTHS: Final = (1, 7, 40, 200)
 """Tokens of prompts: one, a few, and so many that products of many rows pay, on AMX from 32 on."""
+_COMMON: Final = frozenset({
+    dtypes.i1, dtypes.si8, dtypes.ui8, dtypes.si32, dtypes.si64,
+    dtypes.bf16, dtypes.f16, dtypes.f32, dtypes.f64,
+})  # fmt: skip
+"""Element types with kernels for each op: all types would be twice as many."""
+_SHARES: Final = 16
+"""Of the parts of elementwise kernels: for as many processes."""
 _TEXTS: Final = (["a"], ["a b c d e f g"], [" ".join("abcdefgh" * 9), "a b", "c d e"])
 
 
@@ -88,6 +107,53 @@ class GgufNeed(Need):
         path = folder / "model.gguf"
         path.write_bytes(llama(self.stored.split("+"), width=512))
         return path
+
+
+@dataclass(frozen=True)
+class OpNeed:
+    """The kernels of an op on the element types that files have; chains are left to parts.
+
+    They are what a program has at once, whatever file it is from.
+    """
+
+    op: type[Op]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the op."""
+        return f"op {self.op.name}"
+
+    def run(self, folder: Path) -> None:
+        """Compile the cases of the conformance kit."""
+        backend = gptrs.get_backend("numba")
+        with patch.dict(os.environ, {parts.VARIABLE: "only"}):
+            for program in map(program_of, self._cases()):
+                with suppress(UnsupportedError):
+                    params = program.main.body.params
+                    backend.compile(program, [InputRole.ARGUMENT] * len(params))
+
+    def _cases(self) -> Iterator[OpCase]:
+        for dtype in legal_dtypes(self.op):
+            for case in cases(self.op, dtype):
+                if {dtypes.from_numpy(each.dtype) for each in case.inputs} <= _COMMON:
+                    yield case
+
+
+@dataclass(frozen=True)
+class PartsNeed:
+    """A share of the parts of elementwise kernels."""
+
+    share: int
+
+    @property
+    def name(self) -> str:
+        """Return the number of the share."""
+        return f"parts {self.share}"
+
+    def run(self, folder: Path) -> None:
+        """Ask for each."""
+        for each in list(parts.all_parts())[self.share :: _SHARES]:
+            compiled.known(each)
 
 
 def _tokenizer() -> dict[str, object]:
@@ -269,7 +335,9 @@ _QUANTIZED: Final = ("gpt2", "llama", "qwen3_moe", "bert")
 LEFT_OUT: Final = {"mobilenet_v3": "its weights decide what it is, so that none can be asked for"}
 
 
-def _needs() -> Iterator[Need]:
+def _needs() -> Iterator[Need | OpNeed | PartsNeed]:
+    yield from map(PartsNeed, range(_SHARES))
+    yield from [OpNeed(op) for op in ROWS if not issubclass(op, ELEMENTWISE)]
     settings: dict[str, Settings] = {}
     for family in KINDS:
         for kind in family.kinds:

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="for each kind of x86-64 processors")
     parser.add_argument("--target", action="append", choices=[each.name for each in TARGETS])
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only", metavar="WORD", help="needs whose name has this word")
+    parser.add_argument("--only", metavar="WORD", action="append", help="needs named like this")
     parser.add_argument("--collect", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.collect:
@@ -101,7 +101,7 @@ def target_named(name: str) -> Target:
     return next(each for each in (HERE, *TARGETS) if each.name == name)
 
 
-def build(target: Target, out: Path, jobs: int, only: str | None = None) -> str:
+def build(target: Target, out: Path, jobs: int, only: Sequence[str] | None = None) -> str:
     """Write the pack for a target into the folder `out`; return what was done, in words."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gptrs-pack-") as name:
@@ -110,7 +110,7 @@ def build(target: Target, out: Path, jobs: int, only: str | None = None) -> str:
         kept = {name: each for name, each in os.environ.items() if name[:6] not in _OURS}
         environment = {**kept, **quiet_environment(work), **target.environment()}
         command = [sys.executable, __file__, "--jobs", str(jobs)]
-        command += ["--only", only] if only else []
+        command += [f"--only={word}" for word in only or ()]
         running = [
             subprocess.Popen([*command, "--collect", target.name, str(part), work], env=environment)
             for part in range(jobs)
@@ -149,7 +149,7 @@ def _write(path: Path, work: Path) -> int:
 # What one process does: it runs a part of the needs, and compiles the kernels that these lack.
 
 
-def collect(target: Target, part: int, parts: int, work: Path, only: str | None) -> None:
+def collect(target: Target, part: int, parts: int, work: Path, only: Sequence[str] | None) -> None:
     """Compile the kernels of every `parts`th need for the processor that variables name."""
     packs = import_module("gptrs_backend_numba.codegen.kernel_pack")
     needs = import_module("kernel_needs")
@@ -158,7 +158,7 @@ def collect(target: Target, part: int, parts: int, work: Path, only: str | None)
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite")]
         head = packs.head_for_here(target.words, ", ".join(versions))
         (work / "head.json").write_bytes(head.encoded())
-    chosen = [each for each in needs.NEEDS if only is None or only in each.name]
+    chosen = [each for each in needs.NEEDS if any(word in each.name for word in only or [""])]
     with kernels_noted() as noted:
         faults = import_module("gptrs_backend_numba.codegen.read_faults")
         faults.handle_read_faults()  # which all that read files need

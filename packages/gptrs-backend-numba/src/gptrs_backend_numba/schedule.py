@@ -15,13 +15,14 @@ from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.size_guards import DerivedSize, Shape, greatest, least, select
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_source
+from gptrs_backend_numba.codegen.compiled import NOT_THERE, WantedKernel, compiled, known, stored
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.cost_model import Control
 from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.memory import POOL, run_tasks
 from gptrs_backend_numba.packing import Packing
+from gptrs_backend_numba.parts import StandIn, stand_in, use_of_parts
 from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_strides, merged_axes
 
 # The division of an elementwise kernel into blocks, one a task.
@@ -88,6 +89,8 @@ class KernelCall:
     """Arguments before the addresses; any may be symbolic."""
     origin: str = ""
     """The ops that it computes, for profiles."""
+    stand_in: StandIn | None = None
+    """What runs until the kernel is compiled, which then has no address yet."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -230,10 +233,14 @@ class ScheduleBuilder:
         reads: Sequence[View],
         write: View,
         geometry: Sequence[int],
+        instead: StandIn | None = None,
     ) -> None:
         """Add a call of a kernel that shares a job: a task function, a count, and threads."""
         leading = (POOL.address, *job)
-        self.steps.append(KernelCall(kernel, tuple(reads), write, tuple(geometry), leading=leading))
+        call = KernelCall(
+            kernel, tuple(reads), write, tuple(geometry), leading=leading, stand_in=instead
+        )
+        self.steps.append(call)
 
     def threads_from(self, least: int, work: int) -> int:
         """Return all threads for `work` of at least `least`, else one."""
@@ -307,19 +314,31 @@ class ScheduleBuilder:
             if not access.fixed
             for _, steps in axes
         ]
-        known = not symbols_of([output.size])
-        small = known and output.size < PARALLEL_FROM
-        if small or explain is not None or len(inputs) > elementwise_tasks.MOST_INPUTS:
-            call = compiled_source(elementwise.source(*kernel))
-            self.call(call, inputs, output, [*sizes, *strides], explain)
+        is_known = not symbols_of([output.size])
+        small = is_known and output.size < PARALLEL_FROM
+        threads = 1 if small else self.threads_from(PARALLEL_FROM, output.size)
+        is_shared = not (
+            small or explain is not None or len(inputs) > elementwise_tasks.MOST_INPUTS
+        )
+        source = elementwise.task_source if is_shared else elementwise.source
+        wanted = WantedKernel(source(*kernel))
+        function = stored(wanted) if use_of_parts() != "only" else None
+        instead = None
+        if function is None:
+            instead = stand_in(axes, accesses, done, wanted, threads)
+            function = NOT_THERE if instead is not None else known(wanted)
+        if not is_shared:
+            numbers = (*sizes, *strides)
+            call = KernelCall(function, tuple(inputs), output, numbers, explain, stand_in=instead)
+            self.steps.append(call)
             return
         parts, count = blocks(sizes)
-        task = compiled_source(elementwise.task_source(*kernel)).address
-        job = task, count, self.threads_from(PARALLEL_FROM, output.size)
+        job = function.address, count, threads
         geometry = [*[0] * elementwise_tasks.EXTRA, *sizes, *parts, *strides]
         spare = elementwise_tasks.MOST_INPUTS - len(inputs)
         reads = [*inputs, *[(*inputs, output)[0]] * spare]
-        self.add_job(compiled(elementwise_tasks.run_elementwise), job, reads, output, geometry)
+        run = compiled(elementwise_tasks.run_elementwise)
+        self.add_job(run, job, reads, output, geometry, instead)
 
     def copy(self, source: View, target: View) -> None:
         """Add a call that copies elements between views of one shape, as they are."""

@@ -164,6 +164,21 @@ def address_of_kernel(kernel: Kernel) -> int:
     return kernel.address
 
 
+def known(wanted: WantedKernel) -> Kernel:
+    """Return the machine code of a wanted kernel, see `compiled`."""
+    return _found(wanted)
+
+
+def stored(wanted: WantedKernel) -> Kernel | None:
+    """Return the machine code of a kernel that was compiled before; None if it would have to be."""
+    with COMPILING:
+        key = wanted.key
+        found = _KERNELS.get(key) or _kept(key, wanted.function_name)
+        if found is not None:
+            _KERNELS[key] = found
+        return found
+
+
 def _found(wanted: WantedKernel) -> Kernel:
     with COMPILING:
         key = wanted.key
@@ -172,7 +187,7 @@ def _found(wanted: WantedKernel) -> Kernel:
             found = _kept(key, wanted.function_name)
             if found is None and _SURVEY.missing is not None:
                 _SURVEY.missing[key] = wanted
-                return _NOT_THERE
+                return NOT_THERE
             if found is None:
                 with kernel_store().alone(entry_of(key)):
                     found = _made(wanted)
@@ -187,8 +202,8 @@ class _Survey(threading.local):
 
 
 _SURVEY = _Survey()
-_NOT_THERE = Kernel(0, 0)
-"""Stands for kernels that are missing in a survey."""
+NOT_THERE = Kernel(0, 0)
+"""Stands for kernels that are missing in a survey, or not compiled yet."""
 
 
 @contextmanager

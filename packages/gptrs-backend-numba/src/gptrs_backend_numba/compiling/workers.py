@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -37,7 +38,10 @@ _MOST = 4
 """Unless the variable says otherwise: one large kernel takes as long as a quarter of the others."""
 _ROOM = 1 << 30
 """Bytes of memory that the machine must have for each process; one takes a quarter of it."""
+_PIPE_BYTES = 1 << 20
+"""The most that Linux lets everybody have."""
 _CODE = "from gptrs_backend_numba.compiling.worker import serve; serve()"
+_CODE_BESIDE = f"import os; os.nice(10); {_CODE}"
 
 
 def worker_count() -> int:
@@ -45,6 +49,26 @@ def worker_count() -> int:
 
     UsageError if the variable is not a number from 1 to 64.
     """
+    given = _given_processes()
+    if given is not None:
+        return given - 1
+    most = min(granted_cpus(), _processes_for_memory(), _MOST)
+    return max(0, most - 1) if sys.executable else 0
+
+
+def compiles_beside() -> bool:
+    """Return whether another process may compile what this one does without meanwhile."""
+    if not sys.executable or not kernel_store().keeps or _processes_for_memory() < 1:
+        return False
+    return _given_processes() != 1
+
+
+def _processes_for_memory() -> int:
+    memory = memory_bytes()
+    return _MOST if memory is None else memory // _ROOM
+
+
+def _given_processes() -> int | None:
     text = os.environ.get(VARIABLE, "").strip()
     if text:
         number = int(text) if re.fullmatch("[0-9]{1,2}", text) else 0
@@ -53,16 +77,15 @@ def worker_count() -> int:
                 f"`{VARIABLE}` must be from 1 to 64, got `{text:.60}`",
                 hint="unset it for as many as there are CPUs, 4 at most",
             )
-        return number - 1
-    memory = memory_bytes()
-    room = _MOST if memory is None else memory // _ROOM
-    return max(0, min(granted_cpus(), room, _MOST) - 1) if sys.executable else 0
+        return number
+    return None
 
 
 class Workers:
     """The processes that were started, and the pipes that they read their work from."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: Callable[[], int], code: str) -> None:
+        self._most, self._code = most, code
         self._started: list[subprocess.Popen[bytes]] = []
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self._forget)
@@ -92,17 +115,20 @@ class Workers:
             if worker.poll() is not None:
                 _close(worker)
         self._started[:] = [worker for worker in self._started if worker.returncode is None]
-        while len(self._started) < worker_count():
-            self._started.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", _CODE],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                    start_new_session=True,  # Ctrl-C is for the process that asked
-                )
+        while len(self._started) < self._most():
+            worker = subprocess.Popen(
+                [sys.executable, "-c", self._code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the process that asked
             )
+            assert worker.stdin is not None
+            # It reads between two kernels only; who sends it a hundred of them shall not wait.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(worker.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            self._started.append(worker)
 
 
 def _close(worker: subprocess.Popen[bytes]) -> None:
@@ -111,8 +137,10 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
         worker.stdin.close()
 
 
-WORKERS = Workers()
-"""The workers of this process."""
+WORKERS = Workers(worker_count, _CODE)
+"""The workers of this process that it waits for."""
+BESIDE = Workers(lambda: 1, _CODE_BESIDE)
+"""The one that compiles while programs run, at a low priority: on a processor that is free."""
 
 
 # Kernels as JSON: the name of the template and its bindings, for another process to compile.
@@ -213,6 +241,23 @@ def compile_together(kernels: Iterable[WantedKernel]) -> None:
     for kernel in wanted:
         if not compile_if_free(kernel):
             LISTENERS.kernel()  # by another process, but for this one
+
+
+_ASKED_FOR: set[str] = set()
+"""The keys of kernels that are compiled beside."""
+
+
+def compile_beside(kernels: Iterable[WantedKernel]) -> None:
+    """Have another process compile kernels into the store, each once; return at once.
+
+    That ends with the kernel at hand when this process does. One that cannot be compiled stays
+    away: who asked goes on without.
+    """
+    wanted = {kernel.key: kernel for kernel in kernels if kernel.key not in _ASKED_FOR}
+    _ASKED_FOR.update(wanted)
+    specs = [spec for kernel in wanted.values() if (spec := _spec(kernel)) is not None]
+    if specs:
+        BESIDE.send(specs)
 
 
 def _spec(kernel: WantedKernel) -> object:

@@ -105,8 +105,8 @@ _TEMPLATES: dict[Kind, dict[str, str]] = {
         "select": "choose({0}, {1}, {2})",
     },
 }
-_COMPARISONS = {"lt": "<", "le": "<=", "eq": "==", "ge": ">=", "gt": ">", "ne": "!="}
-_SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
+COMPARISONS: dict[ops.Direction, str] = {"lt": "<", "le": "<=", "eq": "==", "ge": ">=", "gt": ">", "ne": "!="}
+SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,14 @@ def _unrounded(operation: Operation) -> str:
     dtype = operation.operands[op.data_operand][1]
     if isinstance(op, ops.Compare):
         sides = [f"convert({name}, np.uint8)" if dtype.is_bool else name for name in names]
-        return f"{sides[0]} {_COMPARISONS[op.direction]} {sides[1]}"
+        return f"{sides[0]} {COMPARISONS[op.direction]} {sides[1]}"
     template = _template(operation, dtype)
     return template.format(*names, t="f32" if is_narrow(dtype) else dtype, r=register(dtype))
 
 
 def _template(operation: Operation, dtype: DType) -> str:
     if operation.power is not None:
-        return _SMALL_POWERS[operation.power]
+        return SMALL_POWERS[operation.power]
     name = operation.op.name
     if dtype.bits == 4 and name in _FOUR_BITS:
         return _FOUR_BITS[name]

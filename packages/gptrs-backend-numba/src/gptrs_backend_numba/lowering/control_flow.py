@@ -118,14 +118,11 @@ class RepeatedSteps:
 
     def _moved(self, memory: _Memory) -> tuple[list[KernelCall], tuple[View, ...]]:
         steps = [
-            KernelCall(
-                step.kernel,
-                tuple([memory.view(view) for view in step.reads]),
-                memory.view(step.write),
-                step.geometry,
-                None if step.explain is None else _explained(step.explain, memory.view),
-                step.leading,
-                step.origin,
+            replace(
+                step,
+                reads=tuple([memory.view(view) for view in step.reads]),
+                write=memory.view(step.write),
+                explain=None if step.explain is None else _explained(step.explain, memory.view),
             )
             for step in self.steps
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from gptrs.ir.symbolic_dim import Monomial, SymbolicDim, evaluated, symbol, symb
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen import interpreter
-from gptrs_backend_numba.codegen.compiled import address_of_kernel, compiled
+from gptrs_backend_numba.codegen.compiled import WantedKernel, address_of_kernel, compiled
 from gptrs_backend_numba.codegen.tasks import (
     FLOORDIV,
     GREATEST,
@@ -26,10 +26,13 @@ from gptrs_backend_numba.codegen.tasks import (
     place_sizes,
 )
 from gptrs_backend_numba.cost_model import Begin, Jump, Label, Next
-from gptrs_backend_numba.memory import address_of
+from gptrs_backend_numba.kernels.elementwise_tasks import MOST_INPUTS
+from gptrs_backend_numba.memory import POOL, address_of
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
+_FUNCTION_OF_JOB = 3 + 1
+"""Where the address of its task is in the call of a job: the second of its arguments."""
 Key = tuple[MemorySpace, int]
 """A storage by space and index; the scratch memory is one storage."""
 
@@ -75,6 +78,21 @@ class Code:
     """The positions of the counters."""
     geometries: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Positions of words that hold the address of a geometry, with the position of that."""
+    takeovers: list[Takeover] = field(default_factory=list["Takeover"])
+    """The calls whose kernels are still compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How a call goes over to its kernel: its address is written to a word, then a jump turned."""
+
+    wanted: WantedKernel
+    address: int
+    """The position of the word for the address."""
+    jump: int
+    """The position of the word with the target of the jump before both calls."""
+    target: int
+    """The position of the call of the kernel."""
 
 
 def assemble(steps: Sequence[ScheduleStep]) -> Code:
@@ -119,11 +137,46 @@ def _add(code: Code, step: KernelCall | Jump | Begin | Next) -> None:
 
 
 def _add_call(code: Code, call: KernelCall) -> None:
+    if call.stand_in is None:
+        _add_one_call(code, call)
+        return
+    # jump to A; A: parts; jump to C; B: the kernel; C. The first jump will lead to B.
+    fused = replace(call, stand_in=None)
+    first = len(code.words) + 1
+    code.words += [interpreter.JUMP, first + 1]
+    _add_one_call(code, in_parts(call))
+    code.words += [interpreter.JUMP, 0]
+    past, target = len(code.words) - 1, len(code.words)
+    position = _add_one_call(code, fused)
+    code.words[past] = len(code.words)
+    is_task = len(call.leading) > 1
+    address = position + (_FUNCTION_OF_JOB if is_task else 1)
+    code.takeovers.append(Takeover(call.stand_in.wanted, address, first, target))
+
+
+def in_parts(call: KernelCall) -> KernelCall:
+    """Return the call that stands in for one whose kernel is not compiled yet."""
+    instead = call.stand_in
+    assert instead is not None
+    spare = MOST_INPUTS - len(call.reads)
+    return replace(
+        call,
+        kernel=instead.kernel,
+        reads=(*call.reads, *[call.views[0]] * spare),
+        geometry=instead.geometry,
+        leading=(POOL.address, *instead.leading),
+        origin=f"{call.origin} (parts)",
+        stand_in=None,
+    )
+
+
+def _add_one_call(code: Code, call: KernelCall) -> int:
     arguments = [*call.leading, *[0] * len(call.views), 0]  # the last one is the geometry
     assert len(arguments) <= interpreter.MOST_ARGUMENTS, "no kernel takes so many tensors"
     words = [interpreter.CALL, address_of_kernel(call.kernel), len(arguments), *arguments]
     position = _add_with_addresses(code, words, 3 + len(call.leading), call.views)
     code.calls[position] = call
+    return position
 
 
 def _add_with_addresses(code: Code, words: list[int], first: int, views: Sequence[View]) -> int:

@@ -30,6 +30,7 @@ from gptrs_backend_numba.memory import POOL, address_of, aligned, fill_byte, ker
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.run.assembly import Code, Key, Sizes, assemble, locate
 from gptrs_backend_numba.run.input_binding import Input, InputBinding, OutputBinding, StorageAddress
+from gptrs_backend_numba.run.takeover import Takeovers
 from gptrs_backend_numba.schedule import KernelCall, Schedule
 from gptrs_backend_numba.views import MemorySpace, View
 
@@ -306,6 +307,7 @@ class NumbaExecutable(Executable):
         self._start = address_of(words)
         # Writing single words is quicker to a memoryview than to an array.
         self._words = memoryview(cast("bytearray", words))
+        self._takeovers = Takeovers(self._code.takeovers, self._words)
         self._locations = {
             key: StorageAddress(self._words, uses, self._sizes)
             for key, uses in self._code.slots.items()
@@ -358,6 +360,8 @@ class NumbaExecutable(Executable):
         with RUN_LOCK:
             if self._threads > 1:
                 POOL.grow(self._threads)
+            if self._takeovers:
+                self._takeovers.look()
             arrays = self._inputs.bind(inputs, bound)
             results = self._outputs.bind(arrays)
             # All programs share the scratch memory: it moves when another one needs more.

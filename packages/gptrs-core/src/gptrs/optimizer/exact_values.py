@@ -38,6 +38,11 @@ def _slice(op: layout.Slice, x: _Arrays) -> np.ndarray:
     return x[0][tuple([slice(start, start + size * step, step) for start, size, step in spans])]
 
 
+def _rsqrt(x: np.ndarray) -> np.ndarray:
+    # Two roundings, as `Backend.ieee_floats` says: each batch norm of a file folds such a chain.
+    return np.reciprocal(np.sqrt(x))
+
+
 MOVES: Mapping[type[Op], _Move] = {
     creation.Constant: lambda op, _: op.value.array,
     creation.Iota: _iota,
@@ -70,8 +75,7 @@ IEEE_754: Mapping[type[Op], _Function] = {
     elementwise.Mul: np.multiply,
     elementwise.Div: np.divide,
     elementwise.Sqrt: np.sqrt,
-    # Two roundings, as `Backend.ieee_floats` says: batch norms fold into one such chain each.
-    elementwise.Rsqrt: lambda x: np.reciprocal(np.sqrt(x)),
+    elementwise.Rsqrt: _rsqrt,
     elementwise.Reciprocal: np.reciprocal,
     elementwise.Floor: np.floor,
     elementwise.Ceil: np.ceil,
