@@ -107,7 +107,7 @@ def part_of(operation: Operation) -> WantedKernel | None:
 
 
 def all_parts() -> Iterator[WantedKernel]:
-    """Yield the kernels of which all chains are made: those that packs have."""
+    """Yield the kernels that any chain can be put together from; packs have them."""
     for op_class in OPS.values():
         if issubclass(op_class, ELEMENTWISE):
             for dtype in dtypes.ALL:

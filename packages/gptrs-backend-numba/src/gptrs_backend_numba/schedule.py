@@ -296,15 +296,7 @@ class ScheduleBuilder:
             return
         strides = [view.strides for view in (*inputs, output)]
         axes = merged_axes(output.shape, strides) or [(1, (1,) * len(strides))]
-        accesses = [
-            Access(
-                "out" if place == len(inputs) else f"x{place}",
-                view.dtype,
-                stride if (stride := axes[-1][1][place]) in (0, 1) else None,
-                fixed=place < len(inputs) and all(steps[place] == 0 for _, steps in axes),
-            )
-            for place, view in enumerate((*inputs, output))
-        ]
+        accesses = _accesses(inputs, output, axes)
         done = operations or [_move(accesses[0])]
         kernel = len(axes), accesses[:-1], accesses[-1], done
         sizes = [size for size, _ in axes]
@@ -372,6 +364,20 @@ def operand_types(instruction: Instruction, read: Read) -> str:
 def with_dtype(view: View, dtype: DType) -> View:
     """Return the same memory, read as elements of another type of the same width."""
     return replace(view, dtype=dtype)
+
+
+def _accesses(
+    inputs: Sequence[View], output: View, axes: Sequence[tuple[int, Sequence[int]]]
+) -> list[Access]:
+    return [
+        Access(
+            "out" if place == len(inputs) else f"x{place}",
+            view.dtype,
+            stride if (stride := axes[-1][1][place]) in (0, 1) else None,
+            fixed=place < len(inputs) and all(steps[place] == 0 for _, steps in axes),
+        )
+        for place, view in enumerate((*inputs, output))
+    ]
 
 
 def _move(access: Access) -> Operation:

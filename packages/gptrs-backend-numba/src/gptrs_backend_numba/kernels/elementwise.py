@@ -105,7 +105,14 @@ _TEMPLATES: dict[Kind, dict[str, str]] = {
         "select": "choose({0}, {1}, {2})",
     },
 }
-COMPARISONS: dict[ops.Direction, str] = {"lt": "<", "le": "<=", "eq": "==", "ge": ">=", "gt": ">", "ne": "!="}
+COMPARISONS: dict[ops.Direction, str] = {
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ge": ">=",
+    "gt": ">",
+    "ne": "!=",
+}
 SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gptrs_backend_numba.codegen.elements import bits_of_width
 from gptrs_backend_numba.codegen.interpreter import invoke
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.kernels.elementwise_tasks import EXTRA
@@ -87,21 +87,11 @@ def scatter_block(x, out, axes, rank, first, count, *, BITS):
     return 0
 
 
-@kernel
-def parts_task(a, b, out, geometry, task):
-    """Compute the elements of a task, block by block."""
-    G = pointer(geometry, np.int64)
-    rank, inputs, steps, registers = G[RANK], G[INPUTS], G[STEPS], G[REGISTERS]
-    pieces = np.empty(G[ROOM] + _LINE, np.uint8)
-    first = (np.int64(pieces.ctypes.data) + _LINE - 1) // _LINE * _LINE
-    held = np.empty(registers + 8, np.int64)
-    start = np.int64(held.ctypes.data)
-    R = pointer(start, np.int64)  # the address of the block in each register
-    arguments = start + 8 * registers
-    A = pointer(arguments, np.int64)
+@kernel_part
+def place_pieces(G, R, A, arguments, geometry, first, a, b, begin, end):
+    """Give each register its piece of memory, and fill those of operands that are one element."""
+    rank, inputs = G[RANK], G[INPUTS]
     words = TENSOR + 2 * rank
-    result = HEAD + inputs * words
-    begin, end = task * G[TASK], min(G[SIZE], (task + 1) * G[TASK])
     for t in range(inputs):
         at = HEAD + t * words
         R[t] = first + G[at + 2]
@@ -110,31 +100,51 @@ def parts_task(a, b, out, geometry, task):
             A[1], A[2], A[3], A[4] = R[t], geometry + 8 * (at + TENSOR), rank, begin
             A[5] = min(end - begin, np.int64(BLOCK))
             invoke(G[at + 3], arguments, 6)
-    for s in range(steps):
+    result = HEAD + inputs * words
+    for s in range(G[STEPS]):
         at = result + words + s * STEP
         R[G[at + 5]] = first + G[at + 6]
-    last = registers - 1
-    if G[result] != DENSE:
-        R[last] = first + G[result + 2]
+    R[G[REGISTERS] - 1] = first + G[result + 2]
+
+
+@kernel_part
+def read_block(G, R, A, arguments, geometry, a, b, position, count):
+    """Have the registers of all operands hold or point to a block."""
+    rank, inputs = G[RANK], G[INPUTS]
+    for t in range(inputs):
+        at = HEAD + t * (TENSOR + 2 * rank)
+        source = a if t == 0 else (b if t == 1 else G[t - 2])
+        if G[at] == DENSE:
+            R[t] = source + G[at + 1] * position
+        elif G[at] == STRIDED:
+            # Where nothing is computed, elements go straight to the result.
+            A[0], A[1] = source, R[t] if G[STEPS] > 0 else R[G[REGISTERS] - 1]
+            A[2], A[3], A[4], A[5] = geometry + 8 * (at + TENSOR), rank, position, count
+            invoke(G[at + 3], arguments, 6)
+
+
+@kernel
+def parts_task(a, b, out, geometry, task):
+    """Compute the elements of a task, block by block."""
+    G = pointer(geometry, np.int64)
+    rank, steps, last = G[RANK], G[STEPS], G[REGISTERS] - 1
+    pieces = np.empty(G[ROOM] + _LINE, np.uint8)
+    first = (np.int64(pieces.ctypes.data) + _LINE - 1) // _LINE * _LINE
+    held = np.empty(last + 9, np.int64)
+    start = np.int64(held.ctypes.data)
+    arguments = start + 8 * (last + 1)
+    R, A = pointer(start, np.int64), pointer(arguments, np.int64)
+    result = HEAD + G[INPUTS] * (TENSOR + 2 * rank)
+    begin, end = task * G[TASK], min(G[SIZE], (task + 1) * G[TASK])
+    place_pieces(G, R, A, arguments, geometry, first, a, b, begin, end)
     failed = np.int64(0)
     for position in range(begin, end, BLOCK):
         count = min(end - position, np.int64(BLOCK))
         if G[result] == DENSE:
             R[last] = out + G[result + 1] * position
-        for t in range(inputs):
-            at = HEAD + t * words
-            if G[at] == ONE:
-                continue
-            source = a if t == 0 else (b if t == 1 else G[t - 2])
-            if G[at] == DENSE:
-                R[t] = source + G[at + 1] * position
-            else:
-                # Where nothing is computed, elements go straight to the result.
-                A[0], A[1] = source, R[t] if steps > 0 else R[last]
-                A[2], A[3], A[4], A[5] = geometry + 8 * (at + TENSOR), rank, position, count
-                invoke(G[at + 3], arguments, 6)
+        read_block(G, R, A, arguments, geometry, a, b, position, count)
         for s in range(steps):
-            at = result + words + s * STEP
+            at = result + TENSOR + 2 * rank + s * STEP
             operands = G[at + 1]
             for i in range(operands):
                 A[i] = R[G[at + 2 + i]]
@@ -142,7 +152,7 @@ def parts_task(a, b, out, geometry, task):
             A[7] = count
             failed |= invoke(G[at], arguments, operands + 2)
         if G[result] != DENSE:
-            A[0], A[1] = R[last] if steps > 0 or G[HEAD] != DENSE else R[0], out
+            A[0], A[1] = R[0] if steps == 0 and G[HEAD] == DENSE else R[last], out
             A[2], A[3] = geometry + 8 * (result + TENSOR), rank
             A[4], A[5] = position, count
             invoke(G[result + 3], arguments, 6)
