@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
+from gptrs.progress import NOTICES
 from gptrs_cli.command_group import CommandGroup, command_of, commands_by_group
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
@@ -63,6 +64,7 @@ def root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; errors are reported here."""
     settings = Settings()
+    NOTICES.are_shown = False  # a bar or a line of the command says more
     arguments = sys.argv[1:] if arguments is None else arguments
     command = command_of(app, "gptrs")
     if "_GPTRS_COMPLETE" in os.environ:

@@ -84,7 +84,7 @@ def _given_processes() -> int | None:
 class Workers:
     """The processes that were started, and the pipes that they read their work from."""
 
-    def __init__(self, most: Callable[[], int], code: str) -> None:
+    def __init__(self, most: Callable[[], int] = worker_count, code: str = _CODE) -> None:
         self._most, self._code = most, code
         self._started: list[subprocess.Popen[bytes]] = []
         os.register_at_fork(after_in_child=self._forget)
@@ -137,7 +137,7 @@ def _close(worker: subprocess.Popen[bytes]) -> None:
         worker.stdin.close()
 
 
-WORKERS = Workers(worker_count, _CODE)
+WORKERS = Workers()
 """The workers of this process that it waits for."""
 BESIDE = Workers(lambda: 1, _CODE_BESIDE)
 """The one that compiles while programs run, at a low priority: on a processor that is free."""

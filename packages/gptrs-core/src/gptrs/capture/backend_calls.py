@@ -21,6 +21,7 @@ from gptrs.backend.contract import (
 )
 from gptrs.backend.mapped_files import release_pages
 from gptrs.backend.sharding import ArraySource, Axes, sharding_of
+from gptrs.capture.compile_notice import COMPILE_NOTICES
 from gptrs.capture.ports import origin_of
 from gptrs.errors import BackendError, GptrsError, PluginError, lacks_memory
 from gptrs.ir import dtypes
@@ -41,7 +42,8 @@ _HINT = "report it to the authors of the backend; --debug shows the traceback"
 def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> Executable:
     """Return what `backend.compile` makes, with results checked; BackendError if it fails."""
     try:
-        made = backend.compile(program, roles)
+        with COMPILE_NOTICES.during(backend):
+            made = backend.compile(program, roles)
     except BaseException as error:
         _blame(backend, "`compile`", error)
     return CheckedExecutable(made, backend, program)
@@ -52,7 +54,8 @@ def compiled_symbolic(
 ) -> Executable:
     """Do as `compiled` for a program with symbolic dims, on a `symbolic` backend."""
     try:
-        made = backend.compile_symbolic(program, roles, guards)
+        with COMPILE_NOTICES.during(backend):
+            made = backend.compile_symbolic(program, roles, guards)
     except BaseException as error:
         _blame(backend, "`compile_symbolic`", error)
     return CheckedExecutable(made, backend, program)
