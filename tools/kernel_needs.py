@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,6 +35,9 @@ from gptrs.ir.op import Op
 from gptrs_backend_numba import parts
 from gptrs_backend_numba.backend import PRECISIONS
 from gptrs_backend_numba.codegen import compiled
+from gptrs_backend_numba.kernels.convolution import depthwise, direct
+from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS as TALLEST
+from gptrs_backend_numba.lowering.convolution import KNOWN_COLUMNS
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
 from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes
 from gptrs_conformance.op_runner import program_of
@@ -57,7 +60,7 @@ _COMMON: Final = frozenset({
 })  # fmt: skip
 """Element types with kernels for each op: all types would be twice as many."""
 _SHARES: Final = 16
-"""Of the parts of elementwise kernels: for as many processes."""
+"""Of kernels that are listed, for as many processes."""
 _TEXTS: Final = (["a"], ["a b c d e f g"], [" ".join("abcdefgh" * 9), "a b", "c d e"])
 
 
@@ -140,20 +143,27 @@ class OpNeed:
 
 
 @dataclass(frozen=True)
-class PartsNeed:
-    """A share of the parts of elementwise kernels."""
+class KernelsNeed:
+    """Kernels that are listed: those that sizes choose among, a share at a time."""
 
-    share: int
-
-    @property
-    def name(self) -> str:
-        """Return the number of the share."""
-        return f"parts {self.share}"
+    name: str
+    kernels: Callable[[], Iterable[compiled.WantedKernel]]
+    share: int = 0
+    shares: int = 1
 
     def run(self, folder: Path) -> None:
         """Ask for each."""
-        for each in list(parts.all_parts())[self.share :: _SHARES]:
+        for each in list(self.kernels())[self.share :: self.shares]:
             compiled.known(each)
+
+
+def _convolutions() -> Iterator[compiled.WantedKernel]:
+    """Yield the kernels for tiles of all heights, and for all windows of depthwise convolutions."""
+    tiles = itertools.product(range(1, TALLEST + 1), (1, 2), (False, True))
+    found = [direct.tiles_of(rows, vectors, prefetches=far) for rows, vectors, far in tiles]
+    found += [depthwise.any_window(), *map(depthwise.window_3x3, (1, 2))]
+    found += [depthwise.any_window(*each) for each in itertools.product((1, 2), KNOWN_COLUMNS)]
+    yield from map(compiled.WantedKernel, found)
 
 
 def _tokenizer() -> dict[str, object]:
@@ -335,8 +345,10 @@ _QUANTIZED: Final = ("gpt2", "llama", "qwen3_moe", "bert")
 LEFT_OUT: Final = {"mobilenet_v3": "its weights decide what it is, so that none can be asked for"}
 
 
-def _needs() -> Iterator[Need | OpNeed | PartsNeed]:
-    yield from map(PartsNeed, range(_SHARES))
+def _needs() -> Iterator[Need | OpNeed | KernelsNeed]:
+    for share in range(_SHARES):
+        yield KernelsNeed(f"parts {share}", parts.all_parts, share, _SHARES)
+        yield KernelsNeed(f"convolutions {share}", _convolutions, share, _SHARES)
     yield from [OpNeed(op) for op in ROWS if not issubclass(op, ELEMENTWISE)]
     settings: dict[str, Settings] = {}
     for family in KINDS:

@@ -11,8 +11,12 @@ import pytest
 
 import kernel_needs
 import kernel_pack
-from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba import parts
+from gptrs_backend_numba.codegen import compiled, machine
+from gptrs_backend_numba.codegen import kernel_pack as kernel_pack_of_package
 from gptrs_backend_numba.codegen.processor import KNOWN_FEATURES
+from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE
+from gptrs_conformance.op_case import ROWS
 from gptrs_models.kinds import KINDS
 
 SCRIPT = """
@@ -26,12 +30,27 @@ print("numba" in sys.modules, "llvmlite.binding" in sys.modules)
 
 def test_each_kind_is_needed() -> None:
     kinds = {kind for family in KINDS for kind in family.kinds}
-    assert {need.kind for need in kernel_needs.NEEDS} | kernel_needs.LEFT_OUT.keys() == kinds
+    needed = {need.kind for need in kernel_needs.NEEDS if isinstance(need, kernel_needs.Need)}
+    assert needed | kernel_needs.LEFT_OUT.keys() == kinds
 
 
 def test_names_of_needs_tell_them_apart() -> None:
     names = [need.name for need in kernel_needs.NEEDS]
     assert len(set(names)) == len(names)
+
+
+def test_the_parts_of_a_pack_are_those_of_all_elementwise_ops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernel_pack_of_package.VARIABLE, "0")
+    monkeypatch.setattr(compiled, "_KERNELS", {})
+    listed = {each.key for each in parts.all_parts()}
+    with kernel_pack.kernels_noted() as noted:
+        for op in (each for each in ROWS if issubclass(each, ELEMENTWISE)):
+            kernel_needs.OpNeed(op).run(tmp_path)
+    texts = {key for key, wanted in noted.items() if isinstance(wanted.source, str)}
+    assert texts <= listed
+    assert len(texts) > 150
 
 
 @pytest.mark.parametrize("target", kernel_pack.TARGETS, ids=lambda target: target.name)
@@ -46,8 +65,9 @@ def test_no_two_targets_are_for_the_same_processors() -> None:
 
 @pytest.mark.long
 def test_a_first_run_compiles_nothing_that_a_pack_has(tmp_path: Path) -> None:
-    kernel_pack.build(kernel_pack.HERE, tmp_path, 1, "gpt2 (f32)")
+    kernel_pack.build(kernel_pack.HERE, tmp_path, 1, ["gpt2 (f32)"])
     need = next(each for each in kernel_needs.NEEDS if each.name == "gpt2 (f32)")
+    assert isinstance(need, kernel_needs.Need)
     model = need.made(tmp_path / "model")
     environment = {
         **os.environ, "GPTRS_CACHE_DIR": str(tmp_path / "cache"), "GPTRS_NUMBA_PACK": str(tmp_path)

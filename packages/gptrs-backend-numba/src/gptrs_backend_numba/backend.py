@@ -42,6 +42,7 @@ from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.quantized_linear import block_of
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.memory import POOL, address_of, aligned, run_tasks
+from gptrs_backend_numba.parts import parts_report
 from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class StoredKernels:
 
     def cache_report(self) -> CacheReport:
         """Return the installed packs, and what is kept, by the version that made it."""
-        return replace(kernel_store().report(), installed=pack_parts())
+        return replace(kernel_store().report(), installed=[*pack_parts(), *parts_report()])
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
         """Remove all entries, or those of other versions; ExecutionError if one cannot be."""

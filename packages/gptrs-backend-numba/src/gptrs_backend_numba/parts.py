@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from gptrs.disk_cache import CachePart, Entries
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -22,6 +23,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_backend_numba.codegen.compiled import WantedKernel, known, stored
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
+from gptrs_backend_numba.codegen.kernel_pack import kernel_pack
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.compiling.workers import compiles_beside
 from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
@@ -51,6 +53,18 @@ def use_of_parts() -> Use:
             hint="unset it to use parts until a kernel is compiled",
         )
     return found[given]
+
+
+def parts_report() -> list[CachePart]:
+    """Return how many parts the pack has, for `gptrs cache`; nothing without a pack."""
+    pack = kernel_pack()
+    count = 0 if pack is None else sum(pack.has(each.key) for each in all_parts())
+    if not count:
+        return []
+    if use_of_parts() == "never" or not compiles_beside():
+        reason = f"`{VARIABLE}=0`" if use_of_parts() == "never" else "nothing is compiled beside"
+        return [CachePart(f"parts of chains are not used: {reason}", False, Entries(count))]
+    return [CachePart("chains until their own kernel is compiled", True, Entries(count))]
 
 
 @dataclass(frozen=True, slots=True)

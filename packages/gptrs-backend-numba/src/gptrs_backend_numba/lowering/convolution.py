@@ -64,7 +64,7 @@ BOUNDS = {
 """The lower and upper bound that each activation clamps to, by name."""
 _PADDED_A_TASK = 16_384
 """Floats of padded images per task."""
-_KNOWN_COLUMNS = 5, 7
+KNOWN_COLUMNS = 5, 7
 """Columns of depthwise windows with kernels of their own."""
 DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
 """Tasks of many rows share more of what they read: so many tasks at most, of so many rows."""
@@ -294,7 +294,7 @@ def depthwise(
     if given.residual is None and _in_lines(at, given.x.shape, given.out.shape):
         task = compiled_task(depthwise_kernels.window_3x3(at.stride[0]))
     else:
-        known = at.window[1] in _KNOWN_COLUMNS and at.dilation[1] == 1 and at.stride[1] in (1, 2)
+        known = at.window[1] in KNOWN_COLUMNS and at.dilation[1] == 1 and at.stride[1] in (1, 2)
         columns = (at.stride[1], at.window[1]) if known else ()
         task = compiled_task(depthwise_kernels.any_window(*columns))
     weight = builder.contiguous(given.weight)

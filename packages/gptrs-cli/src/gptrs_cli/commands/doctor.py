@@ -386,7 +386,8 @@ def _installed_kernels() -> Iterator[Check]:
         installed = backend.cache_report().installed
         used = [part for part in installed if part.current]
         if used:
-            detail = f"{name}: {used[0].entries.count} for {used[0].name}"
+            listed = ", ".join(f"{part.entries.count} for {part.name}" for part in used)
+            detail = f"{name}: {listed}"
         else:
             found = "; ".join(part.name for part in installed) or "none are installed"
             detail = f"{name}: the first run of a model compiles its kernels: {found}"
