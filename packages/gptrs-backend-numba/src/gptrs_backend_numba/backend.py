@@ -42,6 +42,7 @@ from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.quantized_linear import block_of
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.memory import POOL, address_of, aligned, run_tasks
+from gptrs_backend_numba.parts import VARIABLE as PARTS
 from gptrs_backend_numba.parts import parts_report
 from gptrs_backend_numba.run.executable import RUN_LOCK, NumbaExecutable
 
@@ -145,7 +146,7 @@ def _best(run: Callable[[], None]) -> float:
     return min(seconds)
 
 
-SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, VARIABLE)
+SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PARTS, VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 _MATRIX, _STACK = 2, 3
