@@ -16,7 +16,7 @@ PHRASES = {
     "What is not": 0,
     "whose turn": 0,
     "comes of it": 0,
-    "but for": 18,
+    "but for": 17,
     "anew": 21,
     "whoever": 4,
     "of ours": 7,

@@ -18,10 +18,6 @@ from gptrs_backend_numba.kernels.attention import page_updates
 from gptrs_backend_numba.kernels.attention import paged_geometry as geometry
 from gptrs_backend_numba.kernels.attention.paged import paged_attention as paged_attention_task
 from gptrs_backend_numba.kernels.attention.paged import run_paged_attention
-from gptrs_backend_numba.kernels.attention.paged_int8 import (
-    paged_attention_int8,
-    update_pages_int8,
-)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.attention import float_bits, with_dense_rows
 from gptrs_backend_numba.lowering.matmul import FLOATS
@@ -131,8 +127,7 @@ def paged_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     kind = geometry.PageKind(
         key.dtype, size, head_dim, value_dim, window > 0, softcap != 0, bool(sinks)
     )
-    make = paged_attention_int8 if key.dtype is dtypes.si8 else paged_attention_task
-    task = compiled_task(make(query.dtype, kind))
+    task = compiled_task(paged_attention_task(query.dtype, kind))
     leading = (POOL.address, task, kv_heads * tasks, builder.context.threads)
     numbers = tuple(fields.get(field, 0) for field in geometry.FIELDS)
     reads = (query, key, value, table, starts, lengths, *(sinks or [lengths]))
@@ -162,9 +157,7 @@ def update_pages(builder: ScheduleBuilder, unit: Unit) -> None:
         page_updates.ROW_STEP: new.strides[0],
         page_updates.HEAD_STEP: new.strides[1],
     }
-    is_rounded = pool.dtype is dtypes.si8
-    make = update_pages_int8(new.dtype) if is_rounded else None
-    task = compiled_task(make or page_updates.update_pages(new.dtype, pool.dtype))
+    task = compiled_task(page_updates.update_pages(new.dtype, pool.dtype))
     leading = (POOL.address, task, kv_heads, builder.context.threads)
     numbers = tuple(fields[field] for field in page_updates.FIELDS)
     explain = _wrong_index("update_pages", "slot", slots, target, size)

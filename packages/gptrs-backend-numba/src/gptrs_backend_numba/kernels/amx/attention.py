@@ -70,9 +70,6 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     MASK,
     MASKED,
     MB,
-    MH,
-    MS,
-    MT,
     OB,
     OFFSET,
     OH,
@@ -93,12 +90,11 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     S,
     T,
 )
+from gptrs_backend_numba.kernels.attention.many_queries import hide_masked
+from gptrs_backend_numba.kernels.attention.panels import Columns
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 # The part of the kernel of attention with AMX that goes through keys, block by block.
-
-
-INF = np.float32(np.inf)
 
 
 @kernel_part
@@ -156,28 +152,6 @@ def upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks, *, SIZE):
 
 
 @kernel_part
-def hide_masked(scores, G, M, panels, p, at, shown):
-    """Set scores that the mask hides to -inf, in `shown` rows, those of the keys from `at` on."""
-    W = pointer(scores, np.float32)
-    first = (panels.first + p * panels.step) * PANEL
-    if G[MASKED] and G[MH] == 0 and G[MT] == 0:  # the same keys for all queries
-        place = panels.batch * G[MB] + at * G[MS]
-        for j in range(shown):
-            if M[place + j * G[MS]] == 0:
-                for i in range(PANEL):
-                    W[j * PANEL + i] = -INF
-    elif G[MASKED]:
-        for i in range(min(PANEL, panels.columns - first)):
-            t = (first + i) // panels.group
-            place = panels.batch * G[MB]
-            place += (panels.head * panels.group + first + i - t * panels.group) * G[MH]
-            place += t * G[MT] + at * G[MS]
-            for j in range(shown):
-                if M[place + j * G[MS]] == 0:
-                    W[j * PANEL + i] = -INF
-
-
-@kernel_part
 def score_next(
     sizes, memory, begin, to, more, right, old, new, rows, totals,
     *, LEFT_BYTES, PAIRS_MEANWHILE, score, score_and_softmax, multiply,
@@ -227,7 +201,11 @@ def multiply_chunk(
         if p >= 0:
             if at + rows > bounds[2 * p + 1]:
                 hide_from_panel(scores, rows, state, at)
-            hide_masked(scores, G, mask, panels, p, at, min(rows, n_keys - at))
+            if G[MASKED]:
+                first = (panels.first + p * panels.step) * PANEL
+                columns = Columns(panels.group, panels.head, first,
+                                  min(PANEL, panels.columns - first))  # fmt: skip
+                hide_masked(G, columns, mask, scores, at, min(rows, n_keys - at))
             is_raised = update_maxima(scores, rows // 2, state + 4 * PANEL, state + 8 * PANEL,
                                       memory.shifts, memory.factors)  # fmt: skip
         # Little at a time, spread over all blocks: a core waits for few cache lines at once.
@@ -270,7 +248,7 @@ def amx_attention_task(
     sizes = sizes_of(G[S], G[HEAD_DIM], G[VALUE_DIM], G[CHUNK])
     columns = G[GROUP] * G[T]
     scale = pointer(geometry + 8 * SCALE, np.float32)[0]
-    offset, mask = pointer(G[OFFSET], np.int64), pointer(G[MASK], np.uint8)
+    offset = pointer(G[OFFSET], np.int64)
     use_wide_vectors()
     matrix, step, chunk = task // G[TASKS_A_MATRIX], G[TASKS_A_MATRIX], G[CHUNK]
     first = task - matrix * step
@@ -280,6 +258,7 @@ def amx_attention_task(
     panels = Panels(columns, G[GROUP], batch, head, first, step, count)
     keys = key + SIZE * (batch * G[KB] + head * G[KH])
     values = G[VALUE] + SIZE * (batch * G[VB] + head * G[VH])
+    mask = G[MASK] + batch * G[MB]
     nbytes = memory_bytes(sizes, count)
     held = np.empty(nbytes, np.uint8)
     memory = memory_at(held.ctypes.data, sizes, count)

@@ -92,43 +92,9 @@ def score_tile(rows: int):
     return micro_kernel
 
 
-def value_tile(rows: int):
-    """Intrinsic: add `rows` numbers of each of `count` values times probabilities to scaled sums.
-
-    Arguments: the address of the first value, contiguous, and the bytes from one value to the next;
-    of the probabilities, a row of a panel for each value; of a row of factors, which the sums are
-    multiplied with first; of the sums, `rows` rows of a panel; and the count.
-    """
-
-    @named_intrinsic(f"value_tile_{rows}")
-    def micro_kernel(typing_context, value, step, probabilities, factors, out, count):
-        def generate(context, builder, signature, arguments):
-            value, step, probabilities, factors, out, count = arguments
-            emit = VectorEmitter(builder)
-            value, probabilities, factors, out = (
-                emit.pointer(address) for address in (value, probabilities, factors, out)
-            )
-            scale = [emit.load(emit.moved(factors, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
-            places = _places(emit, out, rows)
-            starts = [
-                builder.fmul(emit.load(place, VECTOR, 4), scale[at % VECTORS])
-                for at, place in enumerate(places)
-            ]
-            steps = number(4), step
-            sums = _multiply(emit, rows, steps, value, probabilities, count, starts)
-            for total, place in zip(sums, places, strict=True):
-                emit.store(total, place)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 6), generate
-
-    return micro_kernel
-
-
 score_tile_largest, score_tile_4, score_tile_1 = (
     score_tile(rows) for rows in (LARGEST_SCORE_ROWS, 4, 1)
 )
-value_tile_largest, value_tile_4, value_tile_1 = (value_tile(rows) for rows in (ROWS, 4, 1))
 
 
 @cache

@@ -1,9 +1,15 @@
-"""The kernel of `update_pages`: rows of keys or values written to their slots."""
+"""The kernels of `update_pages`: rows of keys or values written to their slots.
+
+In pages of si8 a vector [D] takes D + 4 bytes, codes of 8 bits and an f32 scale: see
+`gptrs.functionals.normalization`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gptrs.functionals.normalization import SCALE_BYTES
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import (
     bits_of_width,
@@ -13,7 +19,7 @@ from gptrs_backend_numba.codegen.elements import (
     unchanged,
 )
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
-from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.codegen.machine import divide, pointer, rint
 from gptrs_backend_numba.codegen.tasks import share_tasks
 
 FIELDS = range(7)
@@ -41,6 +47,41 @@ def update_pages_task(new, slots, pool, geometry, head, *, SOURCE, TARGET, load,
 
 
 @kernel
+def update_pages_int8_task(new, slots, pool, geometry, head, *, SOURCE, SCALE_BYTES, load):
+    """Write the rounded rows of one head; of rows with one slot the last is kept.
+
+    `HEAD_DIM` of the geometry is that of the new rows.
+    """
+    G = pointer(geometry, np.int64)
+    X, I = pointer(new, SOURCE), pointer(slots, np.int32)
+    head_dim, size = G[HEAD_DIM], G[PAGE_SIZE]
+    for row in range(G[ROWS]):
+        slot = np.int64(I[row])
+        page = slot // size
+        source = row * G[ROW_STEP] + head * G[HEAD_STEP]
+        line = (page * G[KV_HEADS] + head) * size + slot - page * size
+        target = pool + line * (head_dim + SCALE_BYTES)
+        O = pointer(target, np.int8)
+        largest = np.float32(0.0)
+        sound = True
+        for d in range(head_dim):
+            x = abs(load(X[source + d]))
+            largest = max(largest, x)
+            sound = sound and x == x
+        largest = largest if sound else np.float32(np.nan)
+        scale = divide(largest, np.float32(127.0))
+        usable = largest < np.float32(np.inf) and scale > np.float32(0.0)
+        for d in range(head_dim):
+            code = np.float32(0.0)
+            if usable:
+                code = rint(divide(load(X[source + d]), scale))
+                code = min(max(code, np.float32(-127.0)), np.float32(127.0))
+            O[d] = np.int8(code)
+        pointer(target + head_dim, np.float32)[0] = scale
+    return 0
+
+
+@kernel
 def run_update_pages(state, function, count, threads, new, slots, pool, geometry):
     """Run the tasks of all heads; return 1, before any, when a slot is out of range."""
     G, I = pointer(geometry, np.int64), pointer(slots, np.int32)
@@ -53,7 +94,14 @@ def run_update_pages(state, function, count, threads, new, slots, pool, geometry
 
 
 def update_pages(new: DType, pool: DType) -> SpecializedKernel:
-    """Return the task that writes rows of one element type to a pool of another."""
+    """Return the task that writes rows of one element type to a pool of another.
+
+    A pool of si8 has codes and scales: rows are rounded.
+    """
+    if pool is dtypes.si8:
+        return update_pages_int8_task.specialize(
+            SOURCE=memory_of(new), SCALE_BYTES=SCALE_BYTES, load=load_of(new)
+        )
     if new is pool:
         element = bits_of_width(new.itemsize)
         return update_pages_task.specialize(

@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gptrs.functionals.normalization import SCALE_BYTES
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.kernels.attention.panels import Source
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 FIELDS = range(20)
@@ -46,7 +49,7 @@ class PageKind:
     """Properties of pages on which the machine code depends."""
 
     dtype: DType
-    """The element type of both pools: f32, bf16 or f16."""
+    """The element type of both pools: f32, bf16 or f16; si8 for vectors of codes and a scale."""
     page_size: int
     head_dim: int
     value_dim: int
@@ -59,6 +62,20 @@ class PageKind:
     def segments(self) -> int:
         """The most pages that a block lies in."""
         return BLOCK // self.page_size + 2
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of a key."""
+        return self.head_dim * self.dtype.itemsize + self._scale_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of a value."""
+        return self.value_dim * self.dtype.itemsize + self._scale_bytes
+
+    @property
+    def _scale_bytes(self) -> int:
+        return SCALE_BYTES if self.dtype is dtypes.si8 else 0
 
 
 class Rows(NamedTuple):
@@ -137,22 +154,29 @@ def end_seen(position, size):
 
 
 @kernel_part
+def source_of_part(G, keys, text, head, *, KEY_BYTES, VALUE_BYTES):
+    """Return where the keys and values of one head of a text are."""
+    table = G[TABLE] + 4 * text * G[WIDTH_OF_TABLE]
+    return Source(keys, G[VALUES], np.int64(KEY_BYTES), np.int64(VALUE_BYTES), table, head)
+
+
+@kernel_part
 def find_segments_part(
-    table, block, low, high, segments, keys, values, head, kv_heads,
-    *, PAGE, KEY_BYTES, VALUE_BYTES,
+    G, source, block, low, high, segments, *, PAGE, KEY_BYTES, VALUE_BYTES
 ):  # fmt: skip
     """Write down where the positions from `low` to `high` of a block lie; return in how many parts.
 
-    `table` is the address of the pages of a text; see `paged_ir.SEGMENT` for what is written.
+    See `paged_ir.SEGMENT` for what is written.
     """
-    S, T = pointer(segments, np.int64), pointer(table, np.int32)
+    S, T = pointer(segments, np.int64), pointer(source.table, np.int32)
     parts, position, end = np.int64(0), block + low, block + high
     while position < end:
         page = position // PAGE
         inside = position - page * PAGE
         count = min(PAGE - inside, end - position)
-        line = (np.int64(T[page]) * kv_heads + head) * PAGE + inside
-        S[4 * parts], S[4 * parts + 1] = keys + line * KEY_BYTES, values + line * VALUE_BYTES
+        line = (np.int64(T[page]) * G[KV_HEADS] + source.head) * PAGE + inside
+        S[4 * parts] = source.keys + line * KEY_BYTES
+        S[4 * parts + 1] = source.values + line * VALUE_BYTES
         S[4 * parts + 2], S[4 * parts + 3] = position - block, count
         parts += 1
         position += count
@@ -161,7 +185,7 @@ def find_segments_part(
 
 @kernel_part
 def first_block_after_part(
-    geometry, task, keys, segments, *, PAGE, WINDOWED, segments_of
+    geometry, task, keys, segments, *, PAGE, WINDOWED, source_of, segments_of
 ):  # fmt: skip
     """Write down where the keys and values lie that the task after this one reads first.
 
@@ -179,24 +203,28 @@ def first_block_after_part(
             lowest = first_seen(first, G[WINDOW], WINDOWED)
             block = lowest // BLOCK * BLOCK
             high = min(end_seen(last, size) - block, np.int64(BLOCK))
-            table = G[TABLE] + 4 * rows.text * G[WIDTH_OF_TABLE]
-            parts = segments_of(
-                table, block, lowest - block, high, segments, keys, G[VALUES], head, G[KV_HEADS]
-            )
+            source = source_of(G, keys, rows.text, head)
+            parts = segments_of(G, source, block, lowest - block, high, segments)
     return parts
 
 
 def find_segments(kind: PageKind) -> SpecializedKernel:
     """Return the part that finds the segments of a block."""
     return find_segments_part.specialize(
-        PAGE=kind.page_size,
-        KEY_BYTES=kind.dtype.itemsize * kind.head_dim,
-        VALUE_BYTES=kind.dtype.itemsize * kind.value_dim,
+        PAGE=kind.page_size, KEY_BYTES=kind.key_bytes, VALUE_BYTES=kind.value_bytes
     )
+
+
+def source_of(kind: PageKind) -> SpecializedKernel:
+    """Return the part that tells where the keys and values of a text are."""
+    return source_of_part.specialize(KEY_BYTES=kind.key_bytes, VALUE_BYTES=kind.value_bytes)
 
 
 def first_block_after(kind: PageKind) -> SpecializedKernel:
     """Return the part that finds the segments of the first block of the next task."""
     return first_block_after_part.specialize(
-        PAGE=kind.page_size, WINDOWED=kind.windowed, segments_of=find_segments(kind)
+        PAGE=kind.page_size,
+        WINDOWED=kind.windowed,
+        source_of=source_of(kind),
+        segments_of=find_segments(kind),
     )

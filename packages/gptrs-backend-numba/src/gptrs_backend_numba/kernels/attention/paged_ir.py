@@ -32,11 +32,11 @@ LINE = 64
 NEGATIVE_ZERO = ir.Constant(VECTOR, [-0.0] * WIDTH)
 """The first summand of all sums: any number added to it stays as it is."""
 
-VALUES_AT, PLACE_AT, COUNT_AT = 8, 16, 24
+VALUES_AT, POSITION_AT, COUNT_AT = 8, 16, 24
 SEGMENT = 32
 """Bytes of a segment: positions that follow one another in memory.
 
-The addresses of their keys and of their values, the place of the first in its block, their count.
+The addresses of their keys and values, the position of the first in its block, their count.
 """
 
 
@@ -44,21 +44,21 @@ The addresses of their keys and of their values, the place of the first in its b
 def page_score_tile(rows: int, head_dim: int):
     """Intrinsic: `rows` keys, f32 and one behind the other, times a panel of queries.
 
-    Arguments: the addresses of the first key, of the queries, of the scores: a row of a panel each.
+    Arguments: those of `attention_ir.score_tile`, whose step and count are known from `head_dim`.
     """
 
     @named_intrinsic(f"page_score_tile_{rows}_{head_dim}")
-    def micro_kernel(typing_context, key, queries, out):
+    def micro_kernel(typing_context, key, step, queries, out, count):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
-            key, queries, out = (emit.pointer(address) for address in arguments)
+            key, queries, out = (emit.pointer(arguments[at]) for at in (0, 2, 3))
             sums = _scores(emit, rows, head_dim, key, queries)
             for at, value in enumerate(sums):
                 row, vector = divmod(at, VECTORS)
                 emit.store(value, emit.moved(out, 4 * PANEL * row + SIDE * vector))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 3), generate
+        return types.void(*[types.int64] * 5), generate
 
     return micro_kernel
 
@@ -94,7 +94,7 @@ def _scores(emit, rows, head_dim, key, queries):
 
 
 @cache
-def page_value_tile(rows: int):
+def value_tile(rows: int):
     """Intrinsic: scale sums, and add `rows` numbers of the values times probabilities.
 
     Arguments: the address of the first segment and their number; the bytes of a value, f32; those
@@ -102,7 +102,7 @@ def page_value_tile(rows: int):
     position of the block; of a row of factors; of the sums, `rows` rows of a panel.
     """
 
-    @named_intrinsic(f"page_value_tile_{rows}")
+    @named_intrinsic(f"value_tile_{rows}")
     def micro_kernel(typing_context, segments, count, step, before, probabilities, factors, out):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
@@ -119,15 +119,7 @@ def page_value_tile(rows: int):
                 for at, place in enumerate(places)
             ]
 
-            def add(k, state):
-                value, mixed, *sums = state
-                right = [emit.load(emit.moved(mixed, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
-                for row in range(rows):
-                    left = emit.splat(emit.load(emit.moved(value, 4 * row), F32, 4))
-                    for v in range(VECTORS):
-                        at = VECTORS * row + v
-                        sums[at] = emit.multiply_add(left, right[v], sums[at])
-                return [emit.moved(value, (step, 1)), emit.moved(mixed, 4 * PANEL), *sums]
+            add = _adding_to_panel(emit, rows, step)
 
             def walk(k, state):
                 segment, *sums = state
@@ -135,7 +127,8 @@ def page_value_tile(rows: int):
                 sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
                 return [emit.moved(segment, SEGMENT), *sums]
 
-            sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
+            state = [segments, *sums]
+            _, *sums = emit.loop(count, 1, state, walk)
             for value, place in zip(sums, places, strict=True):
                 emit.store(value, place)
             return context.get_dummy_value()
@@ -143,6 +136,22 @@ def page_value_tile(rows: int):
         return types.void(*[types.int64] * 7), generate
 
     return micro_kernel
+
+
+def _adding_to_panel(emit, rows, step):
+    """Return the body of the loop that adds values, `step` bytes apart, times probabilities."""
+
+    def add(k, state):
+        value, mixed, *sums = state
+        right = [emit.load(emit.moved(mixed, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
+        for row in range(rows):
+            left = emit.splat(emit.load(emit.moved(value, 4 * row), F32, 4))
+            for v in range(VECTORS):
+                at = VECTORS * row + v
+                sums[at] = emit.multiply_add(left, right[v], sums[at])
+        return [emit.moved(value, (step, 1)), emit.moved(mixed, 4 * PANEL), *sums]
+
+    return add
 
 
 @cache
@@ -262,8 +271,8 @@ def _fields(emit, segment, before, probabilities, width):
     `before` are the bytes before the first number of a value that is added, `width` those of the
     probabilities of a position.
     """
-    value, place, length = (
-        emit.load(emit.moved(segment, at), I64, 8) for at in (VALUES_AT, PLACE_AT, COUNT_AT)
+    value, position, length = (
+        emit.load(emit.moved(segment, at), I64, 8) for at in (VALUES_AT, POSITION_AT, COUNT_AT)
     )
     value = emit.moved(emit.pointer(value), (before, 1))
-    return value, emit.moved(probabilities, (place, width)), length
+    return value, emit.moved(probabilities, (position, width)), length

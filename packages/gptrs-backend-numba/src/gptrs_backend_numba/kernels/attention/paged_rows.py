@@ -1,9 +1,17 @@
-"""Attention over pages for a few rows: each by itself, block by block, while the keys are near."""
+"""Attention over pages for a few rows: each by itself, block by block, while the keys are near.
+
+Pages of floats are read where they lie, and what comes next is prefetched meanwhile. Pages of codes
+are brought to f32 a block at a time, once for all rows that see it, and read as one segment.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.inlining import register_jitable
@@ -21,8 +29,6 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     SCALE,
     SINKS,
     SOFTCAP,
-    TABLE,
-    VALUES,
     WIDTH_OF_TABLE,
     WINDOW,
     PageKind,
@@ -30,43 +36,59 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     find_segments,
     first_block_after,
     first_seen,
+    source_of,
 )
 from gptrs_backend_numba.kernels.attention.paged_ir import page_dots, page_values
+from gptrs_backend_numba.kernels.attention.panels import INF, widening
 
-INF = np.float32(np.inf)
 _CHUNK = 8
 """Vectors of sums in flight: enough for two units with a latency of four cycles."""
+
+
+class Memory(NamedTuple):
+    """Addresses in the memory of a task."""
+
+    segments: int
+    """Where the keys and values of a block are that a row sees."""
+    coming: int
+    """Where those are that are prefetched meanwhile."""
+    beyond: int
+    """Where those are that the next task reads first."""
+    keys: int
+    """A block of them, brought to f32."""
+    values: int
+    """A block of them, brought to f32."""
+    scores: int
+    """The scores of a row and a block, with room for a vector before and behind."""
+    rows: int
 
 
 @kernel
 def attend_rows_kernel(
     query, key, out, geometry, task, head, text, begin, first, count, ahead,
-    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, load_rows, segments_of, segments_ahead,
-    first_block_after, prefetch_rest, score_keys, weigh_scores, add_values, store_results,
+    *, HEAD_DIM, EACH, PAGE, NUMBERS, WINDOWED, memory_at, load_rows, source_of, beyond_of,
+    open_block, segments_of_row, prefetch_rest, score_keys, weigh_scores, add_values, store_results,
 ):  # fmt: skip
     """Compute `count` columns of a text from `first` on; see `paged_geometry`.
 
     `EACH` numbers are kept of a row: the query, sums over values up to a whole vector, a vector of
-    sums of exponentials, the largest score so far, a factor.
+    sums of exponentials, the largest score so far, a factor. `NUMBERS` are kept besides.
     """
     G = pointer(geometry, np.int64)
     group, size = G[GROUP], G[WIDTH_OF_TABLE] * PAGE
     scale = pointer(geometry + 8 * SCALE, np.float32)[0]
     cap = pointer(geometry + 8 * SOFTCAP, np.float32)[0]
-    table = G[TABLE] + 4 * text * G[WIDTH_OF_TABLE]
-    held = np.empty(count * EACH + BLOCK + 2 * WIDTH + 24 * SEGMENTS + 16, np.float32)
-    segments = (held.ctypes.data + 63) // 64 * 64
-    coming, beyond = segments + 32 * SEGMENTS, segments + 64 * SEGMENTS
-    scores = beyond + 32 * SEGMENTS + 4 * WIDTH
-    memory = scores + 4 * (BLOCK + WIDTH)
-    load_rows(query, G, head, begin, first, count, memory, scale)
+    source = source_of(G, key, text, head)
+    held = np.empty(count * EACH + NUMBERS, np.float32)
+    memory = memory_at(held.ctypes.data)
+    load_rows(query, G, head, begin, first, count, memory.rows, scale)
     lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
     highest = end_seen(begin + (first + count - 1) // group + ahead, size)
-    beyond_parts = first_block_after(geometry, task, key, beyond)
+    beyond_parts = beyond_of(geometry, task, key, memory.beyond)
     taken = np.int64(0)
     for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
-        coming_parts, taken = segments_ahead(
-            G, table, key, head, block, highest, coming, beyond, beyond_parts, taken
+        coming_parts, taken = open_block(
+            G, source, block, lowest, highest, memory, beyond_parts, taken
         )
         parts = np.int64(0)
         for r in range(count):
@@ -74,21 +96,84 @@ def attend_rows_kernel(
             low = max(first_seen(position, G[WINDOW], WINDOWED) - block, np.int64(0))
             high = min(end_seen(position, size) - block, np.int64(BLOCK))
             if low < high:
-                row = memory + 4 * EACH * r
+                row = memory.rows + 4 * EACH * r
                 sums, maximum = row + 4 * HEAD_DIM, row + 4 * (EACH - 2)
-                parts = segments_of(
-                    table, block, low, high, segments, key, G[VALUES], head, G[KV_HEADS]
-                )
-                pair_segments(segments, parts, coming, coming_parts)
-                score_keys(row, segments, parts, coming, scores, block, r, count)
-                weigh_scores(scores, low, high, cap, maximum)
-                fetched = coming if r == count - 1 else segments
-                add_values(segments, parts, fetched, scores, maximum + 4, sums)
-        prefetch_rest(coming, coming_parts, segments, parts)
-    prefetch_rest(beyond + 32 * taken, beyond_parts - taken, segments, np.int64(0))
-    store_results(out, G, head, begin, first, count, memory)
+                parts = segments_of_row(G, source, block, low, high, memory, coming_parts)
+                score_keys(row, memory.segments, parts, memory.coming, memory.scores, block, r,
+                           count)  # fmt: skip
+                weigh_scores(memory.scores, low, high, cap, maximum)
+                fetched = memory.coming if r == count - 1 else memory.segments
+                add_values(memory.segments, parts, fetched, memory.scores, maximum + 4, sums)
+        prefetch_rest(memory.coming, coming_parts, memory.segments, parts)
+    prefetch_rest(memory.beyond + 32 * taken, beyond_parts - taken, memory.segments, np.int64(0))
+    store_results(out, G, head, begin, first, count, memory.rows)
     keep_alive(held)
     return 0
+
+
+@kernel_part
+def memory_at_part(address, *, SEGMENTS, AHEAD, KEYS, VALUES):
+    """Return where everything is in the memory at an address, from a cache line on.
+
+    What is prefetched has `AHEAD` bytes, widened keys `KEYS`, values `VALUES`. Without `AHEAD` the
+    block itself is prefetched, which is in the cache.
+    """
+    segments = (address + 63) // 64 * 64
+    keys = segments + 32 * SEGMENTS + 2 * AHEAD
+    values = keys + KEYS
+    scores = values + VALUES + 4 * WIDTH
+    return Memory(segments, segments + AHEAD, segments + 2 * AHEAD, keys, values, scores,
+                  scores + 4 * (BLOCK + WIDTH))  # fmt: skip
+
+
+# Keys and values of floats are read where they lie.
+
+
+@kernel_part
+def segments_in_place(G, source, block, low, high, memory, coming_parts, *, segments_of):
+    """Write down where the positions of a block are that a row sees; return in how many parts."""
+    parts = segments_of(G, source, block, low, high, memory.segments)
+    pair_segments(memory.segments, parts, memory.coming, coming_parts)
+    return parts
+
+
+# Codes are brought to f32 before.
+
+
+@kernel_part
+def nothing_beyond(geometry, task, keys, segments):
+    """Prefetch nothing: return 0 parts."""
+    return np.int64(0)
+
+
+@kernel_part
+def widen_block(
+    G, source, block, lowest, highest, memory, beyond_parts, taken,
+    *, HEAD_DIM, VALUE_DIM, segments_of, widen,
+):  # fmt: skip
+    """Bring a block of keys and values to f32, and prefetch nothing: return 0 parts."""
+    low, high = max(lowest - block, np.int64(0)), min(highest - block, np.int64(BLOCK))
+    parts = segments_of(G, source, block, low, high, memory.segments)
+    widen(memory.segments, parts, source.key_step, source.value_step,
+          memory.keys + 4 * HEAD_DIM * low, memory.values + 4 * VALUE_DIM * low,
+          HEAD_DIM, VALUE_DIM)  # fmt: skip
+    return np.int64(0), taken
+
+
+@kernel_part
+def widened_segment(
+    G, source, block, low, high, memory, coming_parts, *, HEAD_DIM, VALUE_DIM
+):  # fmt: skip
+    """Write down where the widened positions are that a row sees: in one part."""
+    S = pointer(memory.segments, np.int64)
+    S[0], S[1] = memory.keys + 4 * HEAD_DIM * low, memory.values + 4 * VALUE_DIM * low
+    S[2], S[3] = low, high - low
+    return np.int64(1)
+
+
+@kernel_part
+def no_rest(coming, coming_parts, segments, parts):
+    """Prefetch nothing."""
 
 
 @kernel_part
@@ -104,7 +189,7 @@ def load_rows_part(
         c = first + r
         n = c // group
         X = pointer(memory + 4 * EACH * r, np.float32)
-        place = (begin + n) * G[ROW_STEP] + (head * group + c - n * group) * G[HEAD_STEP]
+        source = (begin + n) * G[ROW_STEP] + (head * group + c - n * group) * G[HEAD_STEP]
         X[EACH - 2] = -INF
         for i in range(HEAD_DIM, EACH - 2):
             X[i] = 0.0
@@ -112,7 +197,7 @@ def load_rows_part(
             X[EACH - 2] = pointer(G[SINKS], np.float32)[head * group + c - n * group]
             X[EACH - 2 - WIDTH] = 1.0
         for d in range(HEAD_DIM):
-            X[d] = load(Q[place + d]) * scale
+            X[d] = load(Q[source + d]) * scale
 
 
 @kernel_part
@@ -131,9 +216,9 @@ def store_rows_part(
             total += T[j]
         if total != 0.0:  # else every score is -inf
             total = divide(np.float32(1.0), total)
-        place = (((begin + n) * G[KV_HEADS] + head) * group + c - n * group) * VALUE_DIM
+        target = (((begin + n) * G[KV_HEADS] + head) * group + c - n * group) * VALUE_DIM
         for e in range(VALUE_DIM):
-            O[place + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0
+            O[target + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0
 
 
 @register_jitable
@@ -163,9 +248,8 @@ def weigh_scores_part(scores, low, high, cap, maximum, *, CAPPED):
 
 
 @kernel_part
-def segments_ahead_part(
-    G, table, key, head, block, highest, coming, beyond, beyond_parts, taken,
-    *, PAGE, segments_of,
+def segments_ahead(
+    G, source, block, lowest, highest, memory, beyond_parts, taken, *, PAGE, segments_of
 ):  # fmt: skip
     """Write down what is prefetched during a block: the next block, then that of the next task.
 
@@ -175,10 +259,9 @@ def segments_ahead_part(
     end, parts = min(highest - block, np.int64(BLOCK)), np.int64(0)
     if block + BLOCK < highest:
         high = min(highest - block - BLOCK, np.int64(BLOCK))
-        parts = segments_of(table, block + BLOCK, np.int64(0), high, coming, key, G[VALUES], head,
-                            G[KV_HEADS])  # fmt: skip
+        parts = segments_of(G, source, block + BLOCK, np.int64(0), high, memory.coming)
     while parts * PAGE < end and taken < beyond_parts:
-        copy_segment(beyond + 32 * taken, coming + 32 * parts)
+        copy_segment(memory.beyond + 32 * taken, memory.coming + 32 * parts)
         parts += 1
         taken += 1
     return parts, taken
@@ -186,7 +269,7 @@ def segments_ahead_part(
 
 @register_jitable
 def copy_segment(source, target):
-    """Write a segment to another place."""
+    """Copy a segment from one address to another."""
     S, T = pointer(source, np.int64), pointer(target, np.int64)
     for i in range(4):
         T[i] = S[i]
@@ -230,29 +313,29 @@ def score_keys_part(
     whole = HEAD_DIM // WIDTH * WIDTH
     group = np.int64(0)
     for part in range(parts):
-        key, place, count = S[4 * part], S[4 * part + 2], S[4 * part + 3]
+        key, start, count = S[4 * part], S[4 * part + 2], S[4 * part + 3]
         if whole > 0:
             if PAGE < WIDTH:
                 for j in range(count):
                     at = key + j * KEY_BYTES
-                    dots_of_one(row, at, at, scores + 4 * (place + j))
+                    dots_of_one(row, at, at, scores + 4 * (start + j))
             else:
                 # The last keys of a page are read again rather than any behind it.
-                last = PAGE - WIDTH - (block + place) % PAGE
+                last = PAGE - WIDTH - (block + start) % PAGE
                 for j in range(0, count, WIDTH):
                     at = min(j, last)
                     fetched = key + at * KEY_BYTES
                     if group % shares == share and j < A[4 * part + 3]:
                         fetched = A[4 * part] + j * KEY_BYTES
-                    dots(row, key + at * KEY_BYTES, fetched, scores + 4 * (place + at))
+                    dots(row, key + at * KEY_BYTES, fetched, scores + 4 * (start + at))
                     group += 1
         else:
-            for j in range(place, place + count):
+            for j in range(start, start + count):
                 W[j] = -0.0
         for j in range(count if whole < HEAD_DIM else 0):
             K = pointer(key + j * KEY_BYTES, ELEMENT)
             for d in range(whole, HEAD_DIM):
-                W[place + j] = multiply_add(X[d], load(K[d]), W[place + j])
+                W[start + j] = multiply_add(X[d], load(K[d]), W[start + j])
 
 
 @kernel_part
@@ -272,54 +355,89 @@ def add_values_part(
         for e in range(vectors * WIDTH, VALUE_DIM):
             A[e] = A[e] * scale
         for part in range(parts):
-            value, place, count = S[4 * part + 1], S[4 * part + 2], S[4 * part + 3]
+            value, start, count = S[4 * part + 1], S[4 * part + 2], S[4 * part + 3]
             for j in range(count):
                 V = pointer(value + j * SIZE * VALUE_DIM, ELEMENT)
                 for e in range(vectors * WIDTH, VALUE_DIM):
-                    A[e] = multiply_add(W[place + j], load(V[e]), A[e])
+                    A[e] = multiply_add(W[start + j], load(V[e]), A[e])
 
 
 def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
     """Return the kernel for queries of one type and a kind of pages."""
-    pool, name = kind.dtype, str(kind.dtype)
-    element, size = memory_of(pool), pool.itemsize
-    left = kind.value_dim // WIDTH % _CHUNK
     each = kind.head_dim + -(-kind.value_dim // WIDTH) * WIDTH + WIDTH + 2
     rows = {"ELEMENT": memory_of(query), "HEAD_DIM": kind.head_dim, "EACH": each}
     return attend_rows_kernel.specialize(
         HEAD_DIM=kind.head_dim,
         EACH=each,
         PAGE=kind.page_size,
-        SEGMENTS=kind.segments,
         WINDOWED=kind.windowed,
         load_rows=load_rows_part.specialize(**rows, SUNK=kind.sunk, load=load_of(query)),
         store_results=store_rows_part.specialize(
             **rows, VALUE_DIM=kind.value_dim, store=store_of(query)
         ),
-        segments_of=find_segments(kind),
-        segments_ahead=segments_ahead_part.specialize(
-            PAGE=kind.page_size, segments_of=find_segments(kind)
+        source_of=source_of(kind),
+        weigh_scores=weigh_scores_part.specialize(CAPPED=kind.capped),
+        **(_widened(kind) if kind.dtype is dtypes.si8 else _in_place(kind)),
+    )
+
+
+def _in_place(kind: PageKind) -> dict[str, object]:
+    """Return the bindings that read floats where they lie."""
+    segments_of = find_segments(kind)
+    return {
+        **_memory(kind, ahead=32 * kind.segments),
+        **_products(kind),
+        "beyond_of": first_block_after(kind),
+        "open_block": segments_ahead.specialize(PAGE=kind.page_size, segments_of=segments_of),
+        "segments_of_row": segments_in_place.specialize(segments_of=segments_of),
+        "prefetch_rest": prefetch_rest_part.specialize(
+            KEY_BYTES=kind.key_bytes, VALUE_BYTES=kind.value_bytes
         ),
-        first_block_after=first_block_after(kind),
-        prefetch_rest=prefetch_rest_part.specialize(
-            KEY_BYTES=size * kind.head_dim, VALUE_BYTES=size * kind.value_dim
+    }
+
+
+def _widened(kind: PageKind) -> dict[str, object]:
+    """Return the bindings that bring codes to f32; a block is then read as one page."""
+    sizes = {"HEAD_DIM": kind.head_dim, "VALUE_DIM": kind.value_dim}
+    return {
+        **_memory(kind, keys=4 * BLOCK * kind.head_dim, values=4 * BLOCK * kind.value_dim),
+        **_products(replace(kind, dtype=dtypes.f32, page_size=BLOCK)),
+        "beyond_of": nothing_beyond.specialize(),
+        "open_block": widen_block.specialize(
+            **sizes, segments_of=find_segments(kind), widen=widening(kind.dtype)
         ),
-        score_keys=score_keys_part.specialize(
-            ELEMENT=element,
+        "segments_of_row": widened_segment.specialize(**sizes),
+        "prefetch_rest": no_rest.specialize(),
+    }
+
+
+def _memory(kind: PageKind, ahead: int = 0, keys: int = 0, values: int = 0) -> dict[str, object]:
+    """Return the bindings for the memory of a task, by the bytes of its parts."""
+    sizes = {"SEGMENTS": kind.segments, "AHEAD": ahead, "KEYS": keys, "VALUES": values}
+    numbers = 8 * kind.segments + (2 * ahead + keys + values) // 4 + BLOCK + 2 * WIDTH + 16
+    return {"NUMBERS": numbers, "memory_at": memory_at_part.specialize(**sizes)}
+
+
+def _products(kind: PageKind) -> dict[str, object]:
+    """Return the bindings that multiply a row with keys and values of floats."""
+    pool, name, dim = kind.dtype, str(kind.dtype), kind.value_dim
+    left = dim // WIDTH % _CHUNK
+    return {
+        "score_keys": score_keys_part.specialize(
+            ELEMENT=memory_of(pool),
             HEAD_DIM=kind.head_dim,
-            KEY_BYTES=size * kind.head_dim,
+            KEY_BYTES=kind.key_bytes,
             PAGE=kind.page_size,
             load=load_of(pool),
             dots=page_dots(WIDTH, kind.head_dim, name),
             dots_of_one=page_dots(1, kind.head_dim, name),
         ),
-        weigh_scores=weigh_scores_part.specialize(CAPPED=kind.capped),
-        add_values=add_values_part.specialize(
-            ELEMENT=element,
-            SIZE=size,
-            VALUE_DIM=kind.value_dim,
+        "add_values": add_values_part.specialize(
+            ELEMENT=memory_of(pool),
+            SIZE=pool.itemsize,
+            VALUE_DIM=dim,
             load=load_of(pool),
-            chunk=page_values(_CHUNK, kind.value_dim, name),
-            rest=page_values(max(1, left), kind.value_dim, name),
+            chunk=page_values(_CHUNK, dim, name),
+            rest=page_values(max(1, left), dim, name),
         ),
-    )
+    }
