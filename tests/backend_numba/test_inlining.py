@@ -2,11 +2,12 @@
 
 import ast
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.codegen.inlining import Part, inline_parts
+from gptrs_backend_numba.codegen.inlining import Part, inline_parts, scatter_records
 from gptrs_backend_numba.codegen.kernel import kernel, kernel_part
 
 
@@ -38,6 +39,40 @@ def summed(x, step, *, part):
 @kernel
 def nested_call(x):
     return 1 + doubled(x)
+
+
+class Pair(NamedTuple):
+    first: int
+    count: int
+
+
+@kernel_part
+def pair_of(x, y):
+    return Pair(x + y, x * y)
+
+
+@kernel
+def of_pairs(x, y):
+    """One pair is read by its fields, one as a whole, one is made twice."""
+    pair = pair_of(x, y)
+    x = 1000
+    whole = Pair(x, y)
+    first, count = whole
+    again = Pair(1, 2)
+    again = Pair(again.count, again.first)
+    return pair.first + 10 * pair.count + 7 * first + count + 100000 * again.first
+
+
+def test_named_tuples_become_variables_where_only_their_fields_are_read() -> None:
+    assert compiled(of_pairs)(3, 4) == 7 + 10 * 12 + 7 * 1000 + 4 + 100000 * 2
+    tree = ast.parse(
+        "def caller(x):\n a = Pair(x, 2)\n b = Pair(3, x)\n return a.first, b, b.count"
+    )
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    scatter_records(definition, {"Pair": Pair})
+    assert ast.unparse(definition.body[-1]) == "return (a__first, b, b.count)"
+    assert len(definition.body) == 4
 
 
 def test_variables_of_parts_keep_apart() -> None:

@@ -24,6 +24,7 @@ from gptrs_backend_numba.codegen.inlining import (
     intrinsic,
     register_jitable,
     require_kept_arrays,
+    scatter_records,
     types,
 )
 from gptrs_backend_numba.codegen.kernel_store import foreign_digest, syntax_tree
@@ -99,6 +100,7 @@ class SpecializedKernel:
         function = self.template.function
         definition, namespace = self._definition(), self._namespace()
         inline_parts(definition, namespace, _part_of)
+        scatter_records(definition, namespace)
         fold_constants(definition, namespace)
         tree = ast.fix_missing_locations(ast.Module([definition], []))
         exec(compile(tree, function.__code__.co_filename, "exec", dont_inherit=True), namespace)
