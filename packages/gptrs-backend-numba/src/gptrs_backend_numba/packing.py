@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.backend.mapped_files import release_pages
 from gptrs.ir import dtypes
@@ -40,9 +40,60 @@ class Arrangement(Protocol):
         ...
 
 
+class Panels:
+    """Arrangements as panels of `PANEL` rows of a matrix (n, ..), packed by a task each.
+
+    The last panel is padded with zeros.
+    """
+
+    __slots__ = ()
+
+    n: int
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel."""
+        raise NotImplementedError
+
+    @property
+    def task(self) -> int:
+        """Return the address of the tasks that pack."""
+        raise NotImplementedError
+
+    @property
+    def geometry(self) -> Sequence[int]:
+        """Return the numbers that the tasks read."""
+        raise NotImplementedError
+
+    def operands(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the tasks read: the part of a parameter, and another array or the same."""
+        return array, array
+
+    @property
+    def tasks(self) -> int:
+        """Return how many panels there are."""
+        return -(-self.n // PANEL)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all panels."""
+        return self.tasks * self.panel_bytes
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """Return the panels, one after another."""
+        target = _ARENA.aligned(self.nbytes)
+        read = (*self.operands(array), target, np.array(self.geometry, np.int64))
+        run_tasks()(POOL.address, self.task, self.tasks, threads, *map(address_of, read))
+        return target
+
+
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A matrix (n, k) within a buffer: offset and strides count elements of `size` bytes."""
+class Layout(Panels):
+    """A matrix (n, k) within a buffer: offset and strides count elements of `size` bytes.
+
+    Elements are moved as they are, or rounded to bf16 and put together in pairs, if the type that
+    they have is given as `rounded`: f32, bf16 or f16.
+    """
 
     size: int
     n: int
@@ -50,15 +101,95 @@ class Layout:
     row: int
     column: int
     offset: int
+    rounded: str | None = None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the packed matrix: panels of `PANEL` rows, the last one padded with zeros."""
-        return -(-self.n // PANEL) * PANEL * self.k * self.size
+    @override
+    def panel_bytes(self) -> int:
+        return PANEL * self.k * self.size if self.rounded is None else panel_bytes(self.k)
 
-    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """Return the panels, one after another."""
-        return _packed(array, self, threads)
+    @property
+    @override
+    def task(self) -> int:
+        if self.rounded is None:
+            return compiled_task(gemm.panel_packing(self.size))
+        return compiled_task(right_rounding(dtypes.by_name(self.rounded)))
+
+    @property
+    @override
+    def geometry(self) -> list[int]:
+        fields = {N: self.n, K: self.k, RN: self.row, RK: self.column}
+        if self.rounded is None:
+            fields[PACK] = compiled_task(gemm.right_packing(self.size))
+        return numbers(fields)
+
+    @override
+    def operands(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        bytes_ = array.reshape(-1).view(np.uint8)[self.offset * self.size :]
+        return bytes_, bytes_
+
+
+@dataclass(frozen=True, slots=True)
+class CodePanels(Panels):
+    """The codes of a quantized weight (n, k), `bits` each in a stream of bytes for each row.
+
+    They become those of a `table`, as bits of 4 or 8 bits each: see
+    `gptrs_backend_numba.kernels.matmul.quantized`.
+    """
+
+    n: int
+    k: int
+    bits: int
+    packed_bits: int
+    table: tuple[int, ...]
+
+    @property
+    @override
+    def panel_bytes(self) -> int:
+        return PANEL * self.k * self.packed_bits // 8
+
+    @property
+    @override
+    def task(self) -> int:
+        return compiled_task(code_packing(self.bits, self.packed_bits == 4))
+
+    @property
+    @override
+    def geometry(self) -> tuple[int, ...]:
+        return (self.n, self.k, self.k * self.bits // 8)
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Return the table that the tasks read."""
+        return np.array(self.table, np.uint8)
+
+    @override
+    def operands(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return array, self.codes
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePanels(Panels):
+    """Scales or offsets (n, groups) of a quantized weight, of `size` bytes each."""
+
+    n: int
+    groups: int
+    size: int
+
+    @property
+    @override
+    def panel_bytes(self) -> int:
+        return PANEL * self.groups * self.size
+
+    @property
+    @override
+    def task(self) -> int:
+        return compiled_task(value_packing(self.size))
+
+    @property
+    @override
+    def geometry(self) -> tuple[int, ...]:
+        return (self.n, self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,157 +263,3 @@ def _keep(array: np.ndarray, layout: Arrangement, packed: np.ndarray, streamed: 
     weight_store().keep(identity, repr(layout), packed, now=streamed)
     mapped = _kept(array, layout) if streamed else None
     return packed if mapped is None else mapped
-
-
-def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:
-    target = _ARENA.aligned(layout.nbytes)
-    pack, task = _tasks(layout.size)
-    fields = {
-        N: layout.n,
-        K: layout.k,
-        RN: layout.row,
-        RK: layout.column,
-        PACK: pack,
-    }
-    geometry = np.array(numbers(fields), np.int64)
-    source = address_of(array) + layout.offset * layout.size
-    panels = -(-layout.n // PANEL)
-    addresses = (source, source, address_of(target), address_of(geometry))
-    run_tasks()(POOL.address, task, panels, threads, *addresses)
-    return target
-
-
-@cache
-def _tasks(size: int) -> tuple[int, int]:
-    """Return the addresses of the packing of a panel, and of all, of elements of `size` bytes."""
-    return (
-        compiled_task(gemm.right_packing(size)),
-        compiled_task(gemm.panel_packing(size)),
-    )
-
-
-# Weights that are rounded to bf16 when they are packed, as panels of pairs.
-
-
-@dataclass(frozen=True, slots=True)
-class Bf16Panels:
-    """A matrix (n, k) of f32, bf16 or f16 within a buffer; offset and strides count elements."""
-
-    dtype: str
-    n: int
-    k: int
-    row: int
-    column: int
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the panels, the last one padded."""
-        return self.tasks * panel_bytes(self.k)
-
-    @property
-    def tasks(self) -> int:
-        """Return how many panels there are, a task each."""
-        return -(-self.n // PANEL)
-
-    @property
-    def task(self) -> int:
-        """Return the address of the tasks that round and pack."""
-        return compiled_task(right_rounding(dtypes.by_name(self.dtype)))
-
-    @property
-    def geometry(self) -> list[int]:
-        """Return the numbers that the tasks read."""
-        return numbers({N: self.n, K: self.k, RN: self.row, RK: self.column})
-
-    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """Return the panels, one after another."""
-        target = _ARENA.aligned(self.nbytes)
-        source = address_of(array) + self.offset * dtypes.by_name(self.dtype).itemsize
-        geometry = np.array(self.geometry, np.int64)
-        addresses = (source, source, address_of(target), address_of(geometry))
-        run_tasks()(POOL.address, self.task, self.tasks, threads, *addresses)
-        return target
-
-
-# Quantized weights as panels: their codes, and their scales and offsets, packed when loaded.
-
-
-@dataclass(frozen=True, slots=True)
-class CodePanels:
-    """The codes of a weight (n, k), `bits` each in a stream of bytes for each row.
-
-    They become those of a `table`, as bits of 4 or 8 bits each: see
-    `gptrs_backend_numba.kernels.matmul.quantized`.
-    """
-
-    n: int
-    k: int
-    bits: int
-    packed_bits: int
-    table: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the panels, the last one padded."""
-        return -(-self.n // PANEL) * PANEL * self.k * self.packed_bits // 8
-
-    @property
-    def task(self) -> int:
-        """Return the address of the tasks that pack, a panel each."""
-        return compiled_task(code_packing(self.bits, self.packed_bits == 4))
-
-    @property
-    def geometry(self) -> tuple[int, ...]:
-        """Return the numbers that the tasks read."""
-        return (self.n, self.k, self.k * self.bits // 8)
-
-    @property
-    def codes(self) -> np.ndarray:
-        """Return the table that the tasks read."""
-        return np.array(self.table, np.uint8)
-
-    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """Return the panels, one after another."""
-        return _packed_panels(self, array, self.codes, threads)
-
-
-@dataclass(frozen=True, slots=True)
-class ValuePanels:
-    """Scales or offsets (n, groups), of `size` bytes each."""
-
-    n: int
-    groups: int
-    size: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the panels, the last one padded."""
-        return -(-self.n // PANEL) * PANEL * self.groups * self.size
-
-    @property
-    def task(self) -> int:
-        """Return the address of the tasks that pack, a panel each."""
-        return compiled_task(value_packing(self.size))
-
-    @property
-    def geometry(self) -> tuple[int, ...]:
-        """Return the numbers that the tasks read."""
-        return (self.n, self.groups)
-
-    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """Return the panels, one after another."""
-        return _packed_panels(self, array, array, threads)
-
-
-Panels = CodePanels | ValuePanels
-
-
-def _packed_panels(
-    panels: Panels, array: np.ndarray, table: np.ndarray, threads: int
-) -> np.ndarray:
-    target = _ARENA.aligned(panels.nbytes)
-    geometry = np.array(panels.geometry, np.int64)
-    addresses = map(address_of, (array, table, target, geometry))
-    run_tasks()(POOL.address, panels.task, -(-panels.n // PANEL), threads, *addresses)
-    return target

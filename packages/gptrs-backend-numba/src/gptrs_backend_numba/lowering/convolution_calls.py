@@ -19,8 +19,6 @@ from gptrs_backend_numba.kernels.convolution import direct as direct_kernels
 from gptrs_backend_numba.kernels.convolution import winograd as winograd_kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED, activation
 from gptrs_backend_numba.kernels.convolution.job import COMMON, TILE_FIELDS, WINOGRAD_FIELDS
-from gptrs_backend_numba.kernels.matmul import gemm
-from gptrs_backend_numba.kernels.matmul import gemm as at
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.memory import aligned
 from gptrs_backend_numba.packing import Layout, Packing
@@ -155,15 +153,9 @@ def packed(builder: ScheduleBuilder, weight: View) -> View:
     if source is not None:
         return kept(builder, Packing(source, layout))
     target = builder.fresh(dtypes.f32, (layout.nbytes // 4,))
-    pack = compiled_task(gemm.right_packing(4))
-    fields = {at.N: n, at.K: k, at.RN: row, at.RK: column, at.PACK: pack}
+    threads = builder.threads_from(PARALLEL_FROM, target.size)
     builder.call_tasks(
-        compiled_task(gemm.panel_packing(4)),
-        -(-n // PANEL),
-        (weight, weight),
-        target,
-        at.numbers(fields),
-        builder.threads_from(PARALLEL_FROM, target.size),
+        layout.task, layout.tasks, (weight, weight), target, layout.geometry, threads
     )
     return target
 

@@ -52,7 +52,7 @@ from gptrs_backend_numba.lowering.product_calls import (
 from gptrs_backend_numba.lowering.quantized_linear import TARGET
 from gptrs_backend_numba.lowering.table import custom_call
 from gptrs_backend_numba.memory import POOL
-from gptrs_backend_numba.packing import Bf16Panels, Packing
+from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Explain, KernelCall, Read, ScheduleBuilder
 from gptrs_backend_numba.views import Matrix, Product, View
@@ -231,7 +231,8 @@ def _right(builder: ScheduleBuilder, product: Product) -> View:
     rhs = product.rhs
     view = rhs.view
     input_ = parameter(builder, view)
-    layout = Bf16Panels(str(view.dtype), rhs.rows, product.k, rhs.row, rhs.column, view.offset)
+    size, offset = view.dtype.itemsize, view.offset
+    layout = Layout(size, rhs.rows, product.k, rhs.row, rhs.column, offset, str(view.dtype))
     if input_ is not None and input_ not in builder.context.streamed:
         return packed_view(builder, view, Packing(input_, layout))
     target = builder.fresh(dtypes.bf16, (layout.nbytes // dtypes.bf16.itemsize,))

@@ -380,6 +380,5 @@ def panels_of(builder: ScheduleBuilder, view: View, layout: Panels) -> View:
     target = builder.fresh(dtypes.ui8, (layout.nbytes,))
     table = builder.constant(layout.codes) if isinstance(layout, CodePanels) else view
     threads = builder.threads_from(PARALLEL_FROM, target.size)
-    count = -(-layout.n // PANEL)
-    builder.call_tasks(layout.task, count, (view, table), target, layout.geometry, threads)
+    builder.call_tasks(layout.task, layout.tasks, (view, table), target, layout.geometry, threads)
     return target
