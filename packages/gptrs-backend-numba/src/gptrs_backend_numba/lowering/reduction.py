@@ -47,8 +47,7 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, reduction_ops.Reduce)
-    x = builder.view(unit.last.operands[0])
-    out = builder.define(unit.last.result)
+    x, out = _opened(builder, unit)
     if out.size == 0:
         return
     kept, reduced = _split(x, op.axes)
@@ -57,10 +56,9 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     *outer, (length, (stride,)) = reduced or [(1, (1,))]
     rows = math.prod(size for size, _ in outer)
     accumulator = op.accumulator(unit.last.operands[0].type)
-    start = identity(op.kind, accumulator)
-    if op.kind == "sum" and accumulator.is_float and rows * length > 0:
-        start = -0.0  # so that a sum of nothing but -0.0 keeps its sign
-    first = constant(start, accumulator)
+    start, nothing = _beginning(op.kind, accumulator)
+    # Sizes are asked last: each question about a symbolic one makes a class of its own.
+    first = start if start is nothing or rows * length > 0 else nothing
     # Only sums of floats depend on their order, and PTIR leaves that open.
     fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
     if out.dtype is accumulator and accumulator in _IN_PLACE and _side_by_side(kept):
@@ -87,8 +85,7 @@ def extreme(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add one call of tasks, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, reduction_ops.ArgExtreme)
-    x = builder.view(unit.last.operands[0])
-    out = builder.define(unit.last.result)
+    x, out = _opened(builder, unit)
     if out.size == 0:
         return
     kept, _ = _split(x, (op.axis,))
@@ -99,6 +96,11 @@ def extreme(builder: ScheduleBuilder, unit: Unit) -> None:
     )
     threads = builder.threads_from(_PARALLEL_FROM, x.size)
     builder.call_tasks(task, tasks, (x, x), out, geometry, threads)
+
+
+def _opened(builder: ScheduleBuilder, unit: Unit) -> tuple[View, View]:
+    """Return the view of the first operand, and memory for the result."""
+    return builder.view(unit.last.operands[0]), builder.define(unit.last.result)
 
 
 def _blocks(results: int, elements: int) -> tuple[int, int]:
@@ -160,6 +162,15 @@ def identity(kind: str, dtype: DType) -> float | int:
     return _least(dtype) if kind == "max" else _all_ones(dtype) ^ _least(dtype)
 
 
+def _beginning(kind: str, accumulator: DType) -> tuple[np.generic, np.generic]:
+    """Return what totals begin with, and the result of a reduction over no elements."""
+    nothing = constant(identity(kind, accumulator), accumulator)
+    if kind == "sum" and accumulator.is_float:
+        # -0.0 + x is x for every x: a sum of nothing but -0.0 keeps its sign, which 0.0 would take.
+        return constant(-0.0, accumulator), nothing
+    return nothing, nothing
+
+
 def _least(dtype: DType) -> int:
     return -(2 ** (dtype.bits - 1)) if dtype.kind == "signed" else 0
 
@@ -176,8 +187,7 @@ def cumulative(builder: ScheduleBuilder, unit: Unit) -> None:
     """Add the call for running totals from the first element of each line, or from the last."""
     op = unit.last.op
     assert isinstance(op, reduction_ops.Cumulative)
-    x = builder.view(unit.last.operands[0])
-    out = builder.define(unit.last.result)
+    x, out = _opened(builder, unit)
     if out.size == 0:
         return
     along = lines(x, op.axis)
@@ -186,13 +196,11 @@ def cumulative(builder: ScheduleBuilder, unit: Unit) -> None:
     numbers = [along.count, along.block, along.length]
     numbers += [number for step in steps for number in (first * step, direction * step)]
     accumulator = op.accumulator(unit.last.operands[0].type)
-    nothing = identity(op.kind, accumulator)
-    # A sum of nothing but -0.0 keeps its sign.
-    start = -0.0 if op.kind == "sum" and accumulator.is_float else nothing
+    start, nothing = _beginning(op.kind, accumulator)
     kernel = reduction_kernels.cumulative(
         op.kind,
-        constant(start, accumulator),
-        constant(nothing, accumulator),
+        start,
+        nothing,
         x.dtype,
         accumulator,
         out.dtype,

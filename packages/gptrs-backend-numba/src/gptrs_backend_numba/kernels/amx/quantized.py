@@ -44,17 +44,10 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, prefetch_rows
 from gptrs_backend_numba.kernels.matmul.quantized import (
-    OFFSET,
-    OFFSET_STEP,
-    SCALE,
-    SCALE_STEP,
     SHIFT,
-    SUPER_OFFSET,
-    SUPER_OFFSET_STEP,
-    SUPER_SCALE,
-    SUPER_SCALE_STEP,
     SUPER_SHIFT,
     ZERO,
+    values_of_panel,
 )
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import (
@@ -378,11 +371,9 @@ def amx_quantized_task(
             count = min(_BLOCKS, blocks - begin)
             first = codes + CODES * (blocks * panel + begin)
             following = first + CODES * count
-            prepare(first,
-                    G[SCALE] + panel * G[SCALE_STEP], G[SUPER_SCALE] + panel * G[SUPER_SCALE_STEP],
-                    G[OFFSET] + panel * G[OFFSET_STEP],
-                    G[SUPER_OFFSET] + panel * G[SUPER_OFFSET_STEP],
-                    G[SHIFT], G[SUPER_SHIFT], begin, count, G[ZERO], signed, values)  # fmt: skip
+            scale, super_scale, offset, super_offset = values_of_panel(G, panel)
+            prepare(first, scale, super_scale, offset, super_offset, G[SHIFT], G[SUPER_SHIFT],
+                    begin, count, G[ZERO], signed, values)  # fmt: skip
             is_last = begin + count == blocks
             for tile in range(first_tile, last_tile):
                 row = tile * AMX_QUANTIZED_ROWS

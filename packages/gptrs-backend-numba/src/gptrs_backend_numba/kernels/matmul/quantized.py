@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs_backend_numba.codegen.elements import bits_of_width
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, call_compiled, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.kernels.matmul.gemm import (
@@ -58,12 +58,31 @@ def run_quantized(
     return 0
 
 
-@kernel
-def quantized_task(left, codes, out, geometry, task, *, RECORD, BLOCK, CODES, tile):
-    """Compute a block of rows and columns: all tiles of the task pass by one panel, then the next.
+@kernel_part
+def values_of_panel(G, panel):
+    """Return the addresses of the scales of a panel, their scales, its offsets, their scales."""
+    return (
+        G[SCALE] + panel * G[SCALE_STEP],
+        G[SUPER_SCALE] + panel * G[SUPER_SCALE_STEP],
+        G[OFFSET] + panel * G[OFFSET_STEP],
+        G[SUPER_OFFSET] + panel * G[SUPER_OFFSET_STEP],
+    )
+
+
+@kernel_part
+def multiply_tile(G, height, records, codes, panel, blocks, sums, *, CODES, tile):
+    """Compute the sums of `height` rows of records and a panel; there are `blocks` of k.
 
     `CODES` are the bytes of the codes of a block in a panel.
     """
+    scale, super_scale, offset, super_offset = values_of_panel(G, panel)
+    tile(height, records, codes + CODES * blocks * panel, scale, super_scale, offset, super_offset,
+         blocks, G[SHIFT], G[SUPER_SHIFT], sums, np.int64(PANEL))  # fmt: skip
+
+
+@kernel
+def quantized_task(left, codes, out, geometry, task, *, RECORD, BLOCK, multiply_tile):
+    """Compute a block of rows and columns: all its tiles pass by one panel, then the next."""
     G = pointer(geometry, np.int64)
     m, n, tiles = G[M], G[N], G[TILES]
     blocks = G[K] // BLOCK
@@ -75,10 +94,7 @@ def quantized_task(left, codes, out, geometry, task, *, RECORD, BLOCK, CODES, ti
         for each in range(first_tile, last_tile):
             row = each * whole + min(each, taller)
             height = whole + (1 if each < taller else 0)
-            tile(height, left + RECORD * blocks * row, codes + CODES * blocks * panel,
-                 G[SCALE] + panel * G[SCALE_STEP], G[SUPER_SCALE] + panel * G[SUPER_SCALE_STEP],
-                 G[OFFSET] + panel * G[OFFSET_STEP], G[SUPER_OFFSET] + panel * G[SUPER_OFFSET_STEP],
-                 blocks, G[SHIFT], G[SUPER_SHIFT], memory, np.int64(PANEL))  # fmt: skip
+            multiply_tile(G, height, left + RECORD * blocks * row, codes, panel, blocks, memory)
             call_compiled(G[FINISH], memory, PANEL, out, row, panel * PANEL, height,
                           min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
     return 0
@@ -146,11 +162,12 @@ def pack_values_task(source, unused, target, geometry, task, *, MEMORY):
 def quantized_product(form: Form) -> SpecializedKernel:
     """Return the tasks of a product with weights of this form: blocks of rows and columns."""
     return quantized_task.specialize(
-        RECORD=form.record,
-        BLOCK=form.block,
-        CODES=form.panel_bytes(PANEL),
-        tile=quantized_tile(form),
+        RECORD=form.record, BLOCK=form.block, multiply_tile=_multiplied(form)
     )
+
+
+def _multiplied(form: Form) -> SpecializedKernel:
+    return multiply_tile.specialize(CODES=form.panel_bytes(PANEL), tile=quantized_tile(form))
 
 
 def left_rounding(form: Form) -> SpecializedKernel:
@@ -261,11 +278,8 @@ def run_quantized_grouped(
 
 
 @kernel
-def quantized_grouped_task(left, codes, out, geometry, task, *, RECORD, BLOCK, CODES, tile):
-    """Compute some panels of columns of all rows, those of a matrix after another.
-
-    `CODES` are the bytes of the codes of a block in a panel.
-    """
+def quantized_grouped_task(left, codes, out, geometry, task, *, RECORD, BLOCK, multiply_tile):
+    """Compute some panels of columns of all rows, those of a matrix after another."""
     G = pointer(geometry, np.int64)
     P, O = pointer(G[ORDER], np.int64), pointer(out, np.float32)
     rows, n, blocks = G[M], G[N], G[K] // BLOCK
@@ -282,18 +296,16 @@ def quantized_grouped_task(left, codes, out, geometry, task, *, RECORD, BLOCK, C
             end += P[2 * rows + end]
         for panel in range(first, last):
             at = matrix * panels + panel
-            place = begin
-            while place < end:
-                height = P[2 * rows + place]
-                tile(height, left + RECORD * blocks * place, codes + CODES * blocks * at,
-                     G[SCALE] + at * G[SCALE_STEP], G[SUPER_SCALE] + at * G[SUPER_SCALE_STEP],
-                     G[OFFSET] + at * G[OFFSET_STEP], G[SUPER_OFFSET] + at * G[SUPER_OFFSET_STEP],
-                     blocks, G[SHIFT], G[SUPER_SHIFT], memory, np.int64(PANEL))  # fmt: skip
+            position = begin
+            while position < end:
+                height = P[2 * rows + position]
+                multiply_tile(G, height, left + RECORD * blocks * position, codes, at, blocks,
+                              memory)  # fmt: skip
                 for i in range(height):
-                    target = P[place + i] * n + panel * PANEL
+                    target = P[position + i] * n + panel * PANEL
                     for column in range(PANEL):
                         O[target + column] = S[i * PANEL + column]
-                place += height
+                position += height
         begin = end
     return 0
 
@@ -316,8 +328,5 @@ def row_rounding(form: Form) -> SpecializedKernel:
 def grouped_product(form: Form) -> SpecializedKernel:
     """Return the tasks of a product with matrices of this form: blocks of columns of all rows."""
     return quantized_grouped_task.specialize(
-        RECORD=form.record,
-        BLOCK=form.block,
-        CODES=form.panel_bytes(PANEL),
-        tile=quantized_tile(form),
+        RECORD=form.record, BLOCK=form.block, multiply_tile=_multiplied(form)
     )
