@@ -48,7 +48,7 @@ def test_alive_together_means_apart(seed: int) -> None:
             assert apart or not together
 
 
-def test_a_chain_needs_two_places() -> None:
+def test_a_chain_needs_two_slots() -> None:
     chain = [storage(100) for _ in range(10)]
     calls = [call([chain[i]], chain[i + 1]) for i in range(9)]
     assert place_scratch(calls) == 128 + 100

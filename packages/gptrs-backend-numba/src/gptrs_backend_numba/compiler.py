@@ -24,7 +24,7 @@ from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.schedule import Context, Result, Schedule, ScheduleBuilder, ScheduleStep
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
-# The places of intermediates in scratch memory, shared by those not alive together.
+# The slots of intermediates in scratch memory, shared by those not alive together.
 
 
 _ALIGNMENT = 64
@@ -37,8 +37,8 @@ def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
     last one; in the order of the steps, the larger first where they begin together. What a loop
     shares with the steps around it is needed as long as the loop lasts.
 
-    Symbolic sizes cannot be compared: such storages share places as large as the largest of them.
-    Unless memory is `shared`, each has a place of its own for the whole run.
+    Symbolic sizes cannot be compared: such storages share slots as large as the largest of them.
+    Unless memory is `shared`, each has a slot of its own for the whole run.
     """
     spans = _spans(steps)
     if not shared:
@@ -58,7 +58,7 @@ def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Slot:
     """Memory for storages that are never needed at the same time."""
 
     nbytes: int
@@ -68,29 +68,29 @@ class _Place:
 
 
 def _place_symbolic(spans: Mapping[Storage, tuple[int, int]]) -> int:
-    places: list[_Place] = []
+    slots: list[_Slot] = []
     for storage, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
-        free = [place for place in places if place.last < first]
-        place = next((place for place in free if place.nbytes == storage.nbytes), None)
-        if place is None and free:
-            # Sizes change, their order hardly ever does: the place that grows least now is taken.
-            place = min(free, key=lambda place: _growth(place.nbytes, storage.nbytes))
-        if place is None:
-            place = _Place(storage.nbytes, last, [])
-            places.append(place)
-        place.nbytes = greatest(place.nbytes, storage.nbytes)
-        place.last = last
-        place.storages.append(storage)
+        free = [slot for slot in slots if slot.last < first]
+        slot = next((slot for slot in free if slot.nbytes == storage.nbytes), None)
+        if slot is None and free:
+            # Sizes change, their order hardly ever does: the slot that grows least now is taken.
+            slot = min(free, key=lambda slot: _growth(slot.nbytes, storage.nbytes))
+        if slot is None:
+            slot = _Slot(storage.nbytes, last, [])
+            slots.append(slot)
+        slot.nbytes = greatest(slot.nbytes, storage.nbytes)
+        slot.last = last
+        slot.storages.append(storage)
     offset = 0
-    for place in places:
-        for storage in place.storages:
+    for slot in slots:
+        for storage in slot.storages:
             storage.index = offset
-        offset += -(-place.nbytes // _ALIGNMENT) * _ALIGNMENT
+        offset += -(-slot.nbytes // _ALIGNMENT) * _ALIGNMENT
     return offset
 
 
 def _growth(nbytes: int, wanted: int) -> tuple[int, int]:
-    """Return the bytes that a place of `nbytes` lacks for `wanted`, and those that it wastes."""
+    """Return the bytes that a slot of `nbytes` lacks for `wanted`, and those that it wastes."""
     has, needs = active_guards().example_size(nbytes), active_guards().example_size(wanted)
     return max(needs - has, 0), max(has - needs, 0)
 

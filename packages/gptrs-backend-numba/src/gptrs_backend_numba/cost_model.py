@@ -203,7 +203,7 @@ def _of_program(symbols: frozenset[int]) -> frozenset[int]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Label:
-    """A place in a schedule that jumps lead to."""
+    """A step of a schedule that jumps lead to."""
 
     views: tuple[View, ...] = ()
 

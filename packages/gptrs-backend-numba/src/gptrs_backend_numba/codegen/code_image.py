@@ -148,19 +148,19 @@ class _Layout:
 
     def _resolve(self, base: int, at: int, kind: int, symbol: int, addend: int) -> None:
         name, index, value = self._symbols[symbol]
-        place = base + at
+        position = base + at
         if index == _UNDEFINED and kind == _ABSOLUTE_64 and name:
-            self._foreign.append((place, name, addend))
+            self._foreign.append((position, name, addend))
             return
         if index >= _LEAST_RESERVED or index not in self._offsets:
             raise _UnknownFormError
         target = self._offsets[index] + value + addend
         if kind == _ABSOLUTE_64 and target >= 0:
-            self._own.append((place, target))
+            self._own.append((position, target))
         elif kind in (_RELATIVE_32, _CALL_32):
-            struct.pack_into("<i", self._image, place, target - place)
+            struct.pack_into("<i", self._image, position, target - position)
         elif kind == _RELATIVE_64:
-            struct.pack_into("<q", self._image, place, target - place)
+            struct.pack_into("<q", self._image, position, target - position)
         else:
             raise _UnknownFormError
 
@@ -195,23 +195,23 @@ def load_image(data: bytes) -> int:
     try:
         at = len(MAGIC) + _HEAD.size
         writable, end, entry, own, foreign, length = _HEAD.unpack_from(data, len(MAGIC))
-        places = list(_OWN.iter_unpack(data[at : at + own * _OWN.size]))
+        positions = list(_OWN.iter_unpack(data[at : at + own * _OWN.size]))
         at += own * _OWN.size
         calls: list[tuple[int, int]] = []
         for _ in range(foreign):
-            place, letters, addend = _FOREIGN.unpack_from(data, at)
+            position, letters, addend = _FOREIGN.unpack_from(data, at)
             at += _FOREIGN.size
-            calls.append((place, _address_of(data[at : at + letters].decode()) + addend))
+            calls.append((position, _address_of(data[at : at + letters].decode()) + addend))
             at += letters
         if len(data) - at != length or not entry < length <= end:
             raise ValueError("it is no whole image of machine code")
         image = bytearray(data[at:])
         image.extend(bytes(end - length))
         base = _mapped(end)
-        for place, target in places:
-            struct.pack_into("<q", image, place, base + target)
-        for place, address in calls:
-            struct.pack_into("<q", image, place, address)
+        for position, target in positions:
+            struct.pack_into("<q", image, position, base + target)
+        for position, address in calls:
+            struct.pack_into("<q", image, position, address)
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError("it is no whole image of machine code") from error
     ctypes.memmove(base, bytes(image), len(image))

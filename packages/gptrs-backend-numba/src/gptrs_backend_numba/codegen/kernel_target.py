@@ -102,12 +102,12 @@ def _assign_once(blocks):
     """Give each assignment a variable of its own, as `numba.core.ssa` does for all blocks."""
     cfg = compute_cfg_from_blocks(blocks)
     frontiers, uses = ssa._iterated_domfronts(cfg), ssa._CacheListVars()
-    places = defaultdict(set)
+    blocks_of = defaultdict(set)
     for label, block in blocks.items():
         for variable in chain.from_iterable(each.list_vars() for each in block.body):
-            places[variable.name].add(label)
+            blocks_of[variable.name].add(label)
     for name in ssa._find_defs_violators(blocks, cfg):
-        those = {label: block for label, block in blocks.items() if label in places[name]}
+        those = {label: block for label, block in blocks.items() if label in blocks_of[name]}
         those, definitions = ssa._fresh_vars(those, name)
         states = {
             **ssa._make_states(blocks), "varname": name, "defmap": definitions, "cfg": cfg,

@@ -75,9 +75,9 @@ class Kernel:
     def __call__(self, *arguments: int) -> int:
         """Return the result of the function; raise MemoryError if it lacked memory for its work."""
         slots = (ctypes.c_int64 * 2)()
-        place = ctypes.addressof(slots)
+        address = ctypes.addressof(slots)
         # A lack of memory is the only exception that kernels raise.
-        if self._call(place, place + 8, *arguments):
+        if self._call(address, address + 8, *arguments):
             raise MemoryError
         return slots[0]
 

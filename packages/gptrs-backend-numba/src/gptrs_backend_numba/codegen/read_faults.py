@@ -56,8 +56,8 @@ next:
   br i1 %is_slot, label %look, label %other
 look:
   %words_before = mul i64 %slot, {SLOT_WORDS}
-  %place = add i64 %words_before, {FIRST}
-  %begin_at = getelementptr i64, ptr %words, i64 %place
+  %offset = add i64 %words_before, {FIRST}
+  %begin_at = getelementptr i64, ptr %words, i64 %offset
   %end_at = getelementptr i64, ptr %begin_at, i64 1
   %begin = load atomic i64, ptr %begin_at seq_cst, align 8
   %end = load atomic i64, ptr %end_at seq_cst, align 8

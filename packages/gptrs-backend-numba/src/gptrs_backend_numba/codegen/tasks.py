@@ -40,7 +40,7 @@ from gptrs_backend_numba.codegen.system import (
 MOST_RANGES = 8
 """The most ranges of a job; more threads than these share some. Each costs a job a store."""
 _DONE, _WAKE, _SLEEPERS, _STOP, _JOB = (64 * line for line in range(5))
-_LIMIT, _RANGES, _FIRST, _FUNCTION, _ARGUMENTS = (_JOB + 8 * place for place in range(1, 6))
+_LIMIT, _RANGES, _FIRST, _FUNCTION, _ARGUMENTS = (_JOB + 8 * field for field in range(1, 6))
 _TICKETS = _JOB + 128
 STATE_WORDS = (_TICKETS + 64 * MOST_RANGES) // 8
 """Length of the shared array."""
@@ -96,9 +96,9 @@ def take_task(state, worker):
     ranges = atomic_load(state + _RANGES)
     own = worker % ranges if ranges else 0
     for step in range(ranges):
-        place = own + step if own + step < ranges else own + step - ranges
-        place = state + _TICKETS + 64 * place
-        ticket = atomic_load(place)
+        number = own + step if own + step < ranges else own + step - ranges
+        address = state + _TICKETS + 64 * number
+        ticket = atomic_load(address)
         if not has_tasks(ticket):
             continue
         if worker >= atomic_load(state + _LIMIT):
@@ -109,7 +109,7 @@ def take_task(state, worker):
         c = atomic_load(state + _ARGUMENTS + 16)
         geometry = atomic_load(state + _ARGUMENTS + 24)
         task = atomic_load(state + _FIRST) + ((ticket >> 16) & _MOST_TASKS)
-        if exchange_if(place, ticket, ticket + (1 << 16)):
+        if exchange_if(address, ticket, ticket + (1 << 16)):
             call_task(function, a, b, c, geometry, task)
             atomic_add(state + _DONE, 1)
         return True

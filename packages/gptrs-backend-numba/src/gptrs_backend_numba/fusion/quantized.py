@@ -72,9 +72,9 @@ class PassParts:
         if not changed:
             return program
         numbers = {name: dict.fromkeys(calls[name]) for name in changed}
-        places = {made: at for each in numbers.values() for at, made in enumerate(each)}
+        indices = {made: at for each in numbers.values() for at, made in enumerate(each)}
         instructions = [
-            _passing_parts(made, moved[made.op.function], places[made])
+            _passing_parts(made, moved[made.op.function], indices[made])
             if isinstance(made.op, Call) and made.op.function in moved
             else made
             for made in main.instructions
@@ -173,12 +173,12 @@ def _taking_parts(function: Function, found: Mapping[int, list[_Decoding]]) -> F
 
 
 def _passing_parts(
-    call: Instruction, found: Mapping[int, list[_Decoding]], place: int
+    call: Instruction, found: Mapping[int, list[_Decoding]], index: int
 ) -> Instruction:
-    """Return a call that passes the parts; it is the `place`-th of its function."""
+    """Return a call that passes the parts; it is the `index`-th of its function."""
     operands: list[Value] = []
     for number, operand in enumerate(call.operands):
-        operands += found[number][place].parts if number in found else [operand]
+        operands += found[number][index].parts if number in found else [operand]
     return replace(call, operands=tuple(operands))
 
 
@@ -252,7 +252,7 @@ def find_weight(value: Value, rewriter: Rewriter) -> QuantizedWeight | None:
 
 
 def _codes(value: Value, rewriter: Rewriter) -> tuple[Value, int, tuple[int, ...]]:
-    """Return packed codes, their bits and the table that they are places in."""
+    """Return packed codes, their bits and the table that they index."""
     table: tuple[int, ...] = ()
     node = rewriter.definition(value)
     if node is not None and isinstance(node.op, Take):
@@ -392,7 +392,7 @@ def _fuse(node: InstructionNode, scan: Scan, rewriter: Rewriter) -> None:
     if weight is None:
         return
     taken = [_taken(value, body, count) for value in weight.values]
-    parts = [node.operands[place] for place in taken if place is not None]
+    parts = [node.operands[index] for index in taken if index is not None]
     x, groups = node.operands[count:]
     (result,) = node.results[count:]
     attributes = layer_attributes(weight, activation="none", bias=False, residual=False)

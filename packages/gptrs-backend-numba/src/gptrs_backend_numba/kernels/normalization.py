@@ -237,9 +237,9 @@ def standardize_task(x, unused, out, geometry, task, *, block_sums, join_block, 
         join_block(S, D, Q, row, count, width, M, V)
     join_columns(M, V, rows, each, width, epsilon, S, D, Q)
     for row in range(rows):
-        place = first + row * channels
+        start = first + row * channels
         for j in range(width):
-            O[place + j] = (X[place + j] - S[j] - D[j]) * Q[j]
+            O[start + j] = (X[start + j] - S[j] - D[j]) * Q[j]
     keep_alive(short)
     keep_alive(long)
     return 0

@@ -267,8 +267,8 @@ def order_task(x, unused, out, geometry, task, *, BITS, key):
     G = pointer(geometry, np.int64)
     X, O = pointer(x, BITS), pointer(out, np.int64)
     lines, block, n, step, k, room, rank = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
-    keys, places = np.empty(room, np.int64), np.empty(room, np.int64)
-    spare_keys, spare_places = np.empty(room, np.int64), np.empty(room, np.int64)
+    keys, positions = np.empty(room, np.int64), np.empty(room, np.int64)
+    spare_keys, spare_positions = np.empty(room, np.int64), np.empty(room, np.int64)
     for line in range(task * block, min(lines, (task + 1) * block)):
         base = offset(G, 7, rank, line)
         count = np.int64(0)
@@ -280,31 +280,31 @@ def order_task(x, unused, out, geometry, task, *, BITS, key):
             if bounded and found >= bound:
                 continue
             keys[count] = found
-            places[count] = i
+            positions[count] = i
             count += 1
             if count == room and i + 1 < n:
-                keys, places, spare_keys, spare_places = sort_pairs(
-                    keys, places, spare_keys, spare_places, count
+                keys, positions, spare_keys, spare_positions = sort_pairs(
+                    keys, positions, spare_keys, spare_positions, count
                 )
                 count = k
                 bounded, bound = True, keys[k - 1]
-        keys, places, spare_keys, spare_places = sort_pairs(
-            keys, places, spare_keys, spare_places, count
+        keys, positions, spare_keys, spare_positions = sort_pairs(
+            keys, positions, spare_keys, spare_positions, count
         )
         for i in range(k):
-            O[line * k + i] = places[i]
+            O[line * k + i] = positions[i]
     return 0
 
 
 @kernel
-def arrange_task(x, places, out, geometry, task, *, TYPE):
+def arrange_task(x, positions, out, geometry, task, *, TYPE):
     """Copy the elements of each line at given positions, the lines laid out along an axis.
 
     Geometry: number of lines, lines a task, positions a line, stride of the line, how many elements
     follow the axis in the result, number of axes of lines; (size, stride) of each of these axes.
     """
     G = pointer(geometry, np.int64)
-    X, P, O = pointer(x, TYPE), pointer(places, np.int64), pointer(out, TYPE)
+    X, P, O = pointer(x, TYPE), pointer(positions, np.int64), pointer(out, TYPE)
     lines, block, n, step, inner, rank = G[0], G[1], G[2], G[3], G[4], G[5]
     for line in range(task * block, min(lines, (task + 1) * block)):
         base = offset(G, 6, rank, line)
@@ -339,46 +339,46 @@ def _descending_key_of(dtype: DType) -> Unary:
 
 
 @register_jitable
-def sort_pairs(keys, places, spare_keys, spare_places, count):
+def sort_pairs(keys, positions, spare_keys, spare_positions, count):
     """Sort both arrays by the keys, stably; return them and the spare ones."""
     for start in range(0, count, _RUN):
-        _insert(keys, places, start, min(start + _RUN, count))
+        _insert(keys, positions, start, min(start + _RUN, count))
     width = np.int64(_RUN)
     while width < count:
         for start in range(0, count, 2 * width):
             middle, end = min(start + width, count), min(start + 2 * width, count)
-            _merge(keys, places, spare_keys, spare_places, start, middle, end)
+            _merge(keys, positions, spare_keys, spare_positions, start, middle, end)
         keys, spare_keys = spare_keys, keys
-        places, spare_places = spare_places, places
+        positions, spare_positions = spare_positions, positions
         width *= 2
-    return keys, places, spare_keys, spare_places
+    return keys, positions, spare_keys, spare_positions
 
 
 @register_jitable
-def _insert(keys, places, start, end):
+def _insert(keys, positions, start, end):
     for i in range(start + 1, end):
-        key_, place = keys[i], places[i]
+        key_, position = keys[i], positions[i]
         at = i
         while at > start and keys[at - 1] > key_:
-            keys[at], places[at] = keys[at - 1], places[at - 1]
+            keys[at], positions[at] = keys[at - 1], positions[at - 1]
             at -= 1
-        keys[at], places[at] = key_, place
+        keys[at], positions[at] = key_, position
 
 
 @register_jitable
-def _merge(keys, places, to_keys, to_places, start, middle, end):
+def _merge(keys, positions, to_keys, to_positions, start, middle, end):
     left, right, at = start, middle, start
     while left < middle and right < end:
         # Which one comes next cannot be predicted, so it is chosen without a branch.
         from_left = keys[left] <= keys[right]
         source = choose(from_left, left, right)
-        to_keys[at], to_places[at] = keys[source], places[source]
+        to_keys[at], to_positions[at] = keys[source], positions[source]
         left += np.int64(from_left)
         right += np.int64(1) - np.int64(from_left)
         at += 1
     for source in range(left, middle):
-        to_keys[at], to_places[at] = keys[source], places[source]
+        to_keys[at], to_positions[at] = keys[source], positions[source]
         at += 1
     for source in range(right, end):
-        to_keys[at], to_places[at] = keys[source], places[source]
+        to_keys[at], to_positions[at] = keys[source], positions[source]
         at += 1

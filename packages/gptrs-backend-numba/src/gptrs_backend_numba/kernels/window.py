@@ -200,10 +200,10 @@ def tap_offset(geometry, at):
     total = np.int64(0)
     for axis in range(geometry[5]):
         g = _AXES + 7 * axis
-        place = at[4 * axis] + at[4 * axis + 1] * geometry[g + 4]
-        if place < 0 or place >= geometry[g + 5]:
+        position = at[4 * axis] + at[4 * axis + 1] * geometry[g + 4]
+        if position < 0 or position >= geometry[g + 5]:
             return np.int64(-1)
-        total += place * geometry[g + 6]
+        total += position * geometry[g + 6]
     return total
 
 

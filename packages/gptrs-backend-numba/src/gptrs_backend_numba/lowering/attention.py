@@ -210,16 +210,16 @@ def fields_of(
     }
     if attrs["mask"]:
         seen = mask.broadcast((batch, heads, length, keys))
-        places = (geometry.MB, geometry.MH, geometry.MT, geometry.MS)
-        fields |= dict(zip(places, seen.strides, strict=True))
+        steps = (geometry.MB, geometry.MH, geometry.MT, geometry.MS)
+        fields |= dict(zip(steps, seen.strides, strict=True))
     strides = (
         (geometry.QB, geometry.QH, geometry.QT, query),
         (geometry.KB, geometry.KH, geometry.KS, key),
         (geometry.VB, geometry.VH, geometry.VS, value),
         (geometry.OB, geometry.OT, geometry.OH, out),
     )
-    for *places, view in strides:
-        fields |= dict(zip(places, view.strides[:3], strict=True))
+    for *steps, view in strides:
+        fields |= dict(zip(steps, view.strides[:3], strict=True))
     return fields
 
 

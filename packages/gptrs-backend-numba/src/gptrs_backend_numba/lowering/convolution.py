@@ -329,23 +329,23 @@ class Job:
         self._out = out
         self._operands: dict[Storage, View] = {}
         self._tasks: list[list[KernelCall]] = []
-        self._places: list[dict[Storage, int]] = []
+        self._offsets: list[dict[Storage, int]] = []
         self._bytes = 0
 
     def add(self, calls: Sequence[KernelCall]) -> None:
         """Add the calls of another task, in order."""
-        places: dict[Storage, int] = {}
+        offsets: dict[Storage, int] = {}
         used = 0
         for call in calls:
             made = call.write.storage
-            if made is not self._out.storage and made not in places:
-                places[made] = used
+            if made is not self._out.storage and made not in offsets:
+                offsets[made] = used
                 used += -(-made.nbytes // _LINE) * _LINE
             for view in call.reads:
-                if view.storage not in places:
+                if view.storage not in offsets:
                     self._operands.setdefault(view.storage, replace(view, offset=0))
         self._tasks.append(list(calls))
-        self._places.append(places)
+        self._offsets.append(offsets)
         self._bytes = max(self._bytes, used)
 
     def emit(self, builder: ScheduleBuilder) -> None:
@@ -372,16 +372,16 @@ class Job:
         at = starts + len(self._tasks) + 1
         begins: list[int] = []
         steps: list[int] = []
-        for calls, places in zip(self._tasks, self._places, strict=True):
+        for calls, offsets in zip(self._tasks, self._offsets, strict=True):
             begins.append(at)
             for call in calls:
-                step = self._step(call, places)
+                step = self._step(call, offsets)
                 steps += step
                 at += len(step)
         room = [0] * (kernels.MOST_OPERANDS + slots)
         return [*geometry(kernels.FIELDS, fields), *room, *begins, at, *steps]
 
-    def _step(self, call: KernelCall, places: dict[Storage, int]) -> list[int]:
+    def _step(self, call: KernelCall, offsets: dict[Storage, int]) -> list[int]:
         _, function, count, _ = cast("tuple[int, int, int, int]", call.leading)
         is_convolution = len(call.reads) > 2
         views = [*call.reads[:2], call.write, *call.reads[2:]]
@@ -390,15 +390,15 @@ class Job:
             "IS_CONVOLUTION": is_convolution,
         }  # fmt: skip
         for name, view in zip(kernels.PLACES, views, strict=False):
-            number, offset = self._place(view, places)
+            number, offset = self._located(view, offsets)
             fields |= {f"{name}_OPERAND": number, f"{name}_OFFSET": offset}
         return geometry(kernels.STEP_FIELDS, fields, call.geometry)
 
-    def _place(self, view: View, places: dict[Storage, int]) -> tuple[int, int]:
+    def _located(self, view: View, offsets: dict[Storage, int]) -> tuple[int, int]:
         """Return the number of the operand that a view lies in, and its offset in bytes."""
         offset = view.offset * view.dtype.itemsize
-        if view.storage in places:
-            return 0, places[view.storage] + offset
+        if view.storage in offsets:
+            return 0, offsets[view.storage] + offset
         if view.storage is self._out.storage:
             own = self._out.offset * self._out.dtype.itemsize
             return kernels.MOST_OPERANDS - 1, offset - own

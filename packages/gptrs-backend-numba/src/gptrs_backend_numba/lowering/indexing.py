@@ -258,9 +258,9 @@ def sort(builder: ScheduleBuilder, unit: Unit) -> None:
         return
     operands = [builder.view(value) for value in unit.last.operands]
     length = operands[0].shape[op.axis]
-    places = _order(builder, operands[0], op.axis, length, descending=op.descending)
+    positions = _order(builder, operands[0], op.axis, length, descending=op.descending)
     for operand, result in zip(operands, results, strict=True):
-        _arrange(builder, operand, places, result, op.axis)
+        _arrange(builder, operand, positions, result, op.axis)
 
 
 @TABLE.register(sorting_ops.TopK, dtypes=_ORDERED)
@@ -274,15 +274,15 @@ def top_k(builder: ScheduleBuilder, unit: Unit) -> None:
         builder.define(indices)
         return
     x = builder.view(unit.last.operands[0])
-    places = _order(builder, x, op.axis, op.k, descending=op.largest)
-    _arrange(builder, x, places, out, op.axis)
-    builder.bind(indices, builder.converted(_along(places, out, op.axis), op.indices_dtype))
+    positions = _order(builder, x, op.axis, op.k, descending=op.largest)
+    _arrange(builder, x, positions, out, op.axis)
+    builder.bind(indices, builder.converted(_along(positions, out, op.axis), op.indices_dtype))
 
 
 def _order(builder: ScheduleBuilder, x: View, axis: int, k: int, *, descending: bool) -> View:
     """Return the positions of the first `k` elements of each line, as si64[lines, k]."""
     along = lines(x, axis)
-    places = builder.fresh(dtypes.si64, (along.count, k))
+    positions = builder.fresh(dtypes.si64, (along.count, k))
     room = least(along.length, greatest(2 * k, _LEAST_ROOM))
     numbers = [along.count, along.block, along.length, along.step, k, room, *along.geometry()]
     kernel = reduction_kernels.order(x.dtype, descending=descending)
@@ -290,31 +290,31 @@ def _order(builder: ScheduleBuilder, x: View, axis: int, k: int, *, descending: 
         compiled_task(kernel),
         along.tasks,
         (x, x),
-        places,
+        positions,
         numbers,
         builder.threads_from(_PARALLEL_FROM, along.work),
     )
-    return places
+    return positions
 
 
-def _arrange(builder: ScheduleBuilder, x: View, places: View, out: View, axis: int) -> None:
+def _arrange(builder: ScheduleBuilder, x: View, positions: View, out: View, axis: int) -> None:
     along = lines(x, axis)
     numbers = [along.count, along.block, out.shape[axis], along.step, along.inner]
     builder.call_tasks(
         compiled_task(reduction_kernels.arrange(x.dtype.itemsize)),
         along.tasks,
-        (x, places),
+        (x, positions),
         out,
         [*numbers, *along.geometry()],
         builder.threads_from(_PARALLEL_FROM, along.work),
     )
 
 
-def _along(places: View, out: View, axis: int) -> View:
+def _along(positions: View, out: View, axis: int) -> View:
     """Return positions by line as a tensor like `out`, with the lines laid along `axis`."""
     others = (*out.shape[:axis], *out.shape[axis + 1 :], out.shape[axis])
     last = len(others) - 1
-    apart = View(places.storage, places.dtype, others, dense_strides(others))
+    apart = View(positions.storage, positions.dtype, others, dense_strides(others))
     return apart.transposed((*range(axis), last, *range(axis, last)))
 
 

@@ -93,15 +93,15 @@ def pad(builder: ScheduleBuilder, unit: Unit) -> None:
     ]
     sizes = tuple(last - first for first, last in kept)
     sources = tuple(first for first, _ in kept)
-    places = tuple(
+    starts = tuple(
         low + first * step for low, (first, _), step in zip(op.low, kept, steps, strict=True)
     )
     ones = (1,) * len(steps)
-    builder.copy(x.sliced(sources, sizes, ones), target.sliced(places, sizes, steps))
+    builder.copy(x.sliced(sources, sizes, ones), target.sliced(starts, sizes, steps))
 
 
 def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
-    """Return `first` and `last` of the elements whose places `low + i * step` lie in [0, size)."""
+    """Return the first element i whose position `low + i * step` is in [0, size), and the end."""
     first = greatest(-(low // step), 0)
     return first, greatest(least(dim, -((low - size) // step)), first)
 

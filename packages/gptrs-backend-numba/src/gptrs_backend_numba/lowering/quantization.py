@@ -61,20 +61,20 @@ def dequantize_affine(builder: ScheduleBuilder, unit: Unit) -> None:
 
 @TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
 def unpack_bits(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Add one elementwise kernel for each place that an integer can have in the bytes."""
+    """Add one elementwise kernel for each position that an integer can have in the bytes."""
     op = cast("ops.UnpackBits", unit.last.op)
     packed, out = builder.view(unit.last.operands[0]), builder.define(unit.last.result)
     period = 8 // math.gcd(8, op.bits)  # so many integers fill whole bytes
     count = out.shape[op.axis] // period
-    for place in range(period):
-        byte, shift = divmod(place * op.bits, 8)
+    for position in range(period):
+        byte, shift = divmod(position * op.bits, 8)
         spans = (byte, byte + 1) if shift + op.bits > 8 else (byte,)
         bytes_ = [_every(packed, op.axis, at, period * op.bits // 8, count) for at in spans]
         names = [f"x{number}" for number in range(len(bytes_))]
         text = random_kernels.unpacked(names[0], names[1] if names[1:] else None, shift, op.bits)
         operands = tuple((name, dtypes.ui8) for name in names)
         step = Operation(op, operands, ("y0", dtypes.ui8), text=text)
-        builder.elementwise(bytes_, _every(out, op.axis, place, period, count), [step])
+        builder.elementwise(bytes_, _every(out, op.axis, position, period, count), [step])
 
 
 @TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
@@ -95,7 +95,7 @@ def _emit(builder: ScheduleBuilder, unit: Unit, text: str) -> None:
     x = _in_groups(first, op)
     views = [x, *(_spread(view, x.shape, op) for view in others)]
     out = builder.define(unit.last.result)
-    operands = tuple((f"x{place}", view.dtype) for place, view in enumerate(views))
+    operands = tuple((f"x{number}", view.dtype) for number, view in enumerate(views))
     step = Operation(op, operands, ("y0", out.dtype), text=text)
     builder.elementwise(views, _in_groups(out, op), [step])
 

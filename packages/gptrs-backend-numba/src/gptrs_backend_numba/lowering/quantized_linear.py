@@ -8,7 +8,7 @@ element, [N, G], and, if `super_offset`, its scale, or, if it is "zero_point", s
 values of k (16, if groups are no multiple of 32), each with a scale of its largest value / 127.
 
 An element of the weight is `(code - zero) * scale`, `code * scale + bias` or `(code - zero_point) *
-scale`; with a `table` that is not empty, codes are places in it.
+scale`; with a `table` that is not empty, codes are indices into it.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ class _Operands:
             "residual": attrs["residual"],
         }
         names = [name for name, is_there in present.items() if is_there]
-        return cls({name: place for place, name in enumerate(names)})
+        return cls({name: index for index, name in enumerate(names)})
 
     def get(self, name: str, operands: Sequence[T]) -> T | None:
         """Return an operand, None if there is none."""
-        place = self.found.get(name)
-        return None if place is None else operands[place]
+        index = self.found.get(name)
+        return None if index is None else operands[index]
 
 
 def fits(op: CustomCall, operands: Sequence[TensorType]) -> bool:
@@ -318,7 +318,7 @@ class PanelWeight:
         form = Form(
             panels.packed_bits, block, types["scale"], types["super_scale"], types["offset"],
             types["super_offset"], has_zeros, middle - zero,
-            tuple(place - base for place in table), most, wide,
+            tuple(value - base for value in table), most, wide,
         )  # fmt: skip
         if not table and base:
             panels = replace(panels, table=tuple(code - base for code in panels.table))
@@ -344,7 +344,7 @@ def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[
     """Return the panels of codes, the code of 0 in them, added to that of the weight, and a table.
 
     Without zero points the second is the zero itself, with them what is added to each. Codes are
-    places in the table that kernels look up, if it is not empty.
+    indices into the table that kernels look up, if it is not empty.
     """
     bits, table = _number(op, "bits"), op.attrs["table"]
     assert isinstance(table, tuple), "checked before"

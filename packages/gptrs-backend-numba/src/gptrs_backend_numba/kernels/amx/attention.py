@@ -163,19 +163,19 @@ def score_next(
     """
     for j in range(0, more, STEP):
         keys = memory.keys + (to + j - begin) // STEP * sizes.steps * LEFT_BYTES
-        place = new + 4 * PANEL * j
+        scores = new + 4 * PANEL * j
         source, target = old + 4 * PANEL * j, memory.probabilities + 32 * j
         if j < rows:
-            score_and_softmax(keys, right, min(sizes.steps, STEPS), place, source, target,
+            score_and_softmax(keys, right, min(sizes.steps, STEPS), scores, source, target,
                               memory.shifts, totals)  # fmt: skip
             softmax_pairs(source + 8 * PANEL * PAIRS_MEANWHILE, target + 64 * PAIRS_MEANWHILE,
                           STEP // 2 - PAIRS_MEANWHILE, memory.shifts, totals)  # fmt: skip
         else:
-            score(keys, right, min(sizes.steps, STEPS), place, source, target, memory.shifts,
+            score(keys, right, min(sizes.steps, STEPS), scores, source, target, memory.shifts,
                   totals)  # fmt: skip
         for step in range(STEPS, sizes.steps, STEPS):
-            multiply(keys + step * LEFT_BYTES, right + step // STEPS * RIGHT_BYTES, place,
-                     min(STEPS, sizes.steps - step), place, 4 * PANEL)  # fmt: skip
+            multiply(keys + step * LEFT_BYTES, right + step // STEPS * RIGHT_BYTES, scores,
+                     min(STEPS, sizes.steps - step), scores, 4 * PANEL)  # fmt: skip
     if rows > more:
         softmax_pairs(old + 4 * PANEL * more, memory.probabilities + 32 * more, (rows - more) // 2,
                       memory.shifts, totals)  # fmt: skip
@@ -218,13 +218,13 @@ def multiply_chunk(
         )
         prefetch_rows_to_l2(upcoming.values + SIZE * prefetched * G[VS], SIZE * G[VS], count,
                             SIZE * sizes.value_dim)  # fmt: skip
-        place = memory.sums + p * sizes.sums_bytes
+        sums = memory.sums + p * sizes.sums_bytes
         if is_raised:  # seldom: see `_SLACK` in `attention_ir`
-            scale_panel(place, sizes.blocks * AMX_ROWS, memory.factors)
+            scale_panel(sums, sizes.blocks * AMX_ROWS, memory.factors)
         for block in range(sizes.blocks if p >= 0 else 0):
             left = memory.values + (block * sizes.chunk_steps + (at - begin) // STEP) * LEFT_BYTES
-            multiply(left, memory.probabilities, place, rows // STEP, place, 4 * PANEL)
-            place += 4 * PANEL * AMX_ROWS
+            multiply(left, memory.probabilities, sums, rows // STEP, sums, 4 * PANEL)
+            sums += 4 * PANEL * AMX_ROWS
         for g in range(panels.group):
             rows_of_head = upcoming.queries + SIZE * (g * G[QH] + prefetched * G[QT])
             prefetch_rows_to_l2(rows_of_head, SIZE * G[QT], min(count, G[T] - prefetched),
@@ -321,10 +321,10 @@ def store_results(out, G, panels, sizes, memory, p, sums, *, ELEMENT, DIRECT, st
             divide_and_transpose_16(source, 4 * PANEL, row + 4 * e, row_step, totals + 64 * half)
     for i in range(0 if whole else min(PANEL, panels.columns - first)):
         t = (first + i) // group
-        place = panels.batch * G[OB] + t * G[OT]
-        place += (panels.head * group + first + i - t * group) * G[OH]
+        start = panels.batch * G[OB] + t * G[OT]
+        start += (panels.head * group + first + i - t * group) * G[OH]
         for e in range(value_dim):
-            O[place + e] = store(X[i * padded + e])
+            O[start + e] = store(X[i * padded + e])
 
 
 def amx_attention(dtype: DType, head_dim: int) -> SpecializedKernel:

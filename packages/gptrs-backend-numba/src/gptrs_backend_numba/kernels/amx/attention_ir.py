@@ -83,8 +83,8 @@ def update_maxima(typing_context, scores, pairs, maxima, totals, shifts, factors
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)
         pairs = arguments[1]
-        scores, *places = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4, 5))
-        maxima, totals, shifts, factors = places
+        scores, *addresses = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4, 5))
+        maxima, totals, shifts, factors = addresses
         before = load_row(emit, maxima)
 
         def compare(k, state):
@@ -124,7 +124,7 @@ def scale_panel(typing_context, sums, rows, factors):
 
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)
-        sums, factors = (emit.pointer(arguments[place]) for place in (0, 2))
+        sums, factors = (emit.pointer(arguments[at]) for at in (0, 2))
         scale = load_row(emit, factors)
 
         def body(k, state):
@@ -143,14 +143,14 @@ def _softmax(emit, half, shift, total, scores, target):
     """Turn half a pair of rows of scores into probabilities, add these to a total, store parts."""
     b = emit.builder
     both = []
-    for place in (0, 4 * PANEL):
-        score = emit.load(emit.moved(scores, place + 4 * WIDTH * half), VECTOR, 4)
+    for row in (0, 4 * PANEL):
+        score = emit.load(emit.moved(scores, row + 4 * WIDTH * half), VECTOR, 4)
         probability = _exponential(emit, b.fsub(score, shift))
         total = b.fadd(total, probability)
         both.append(bits_of_parts(emit, probability, MOST_PARTS, rounds=False))
     for part, word in enumerate(paired_parts(emit, *both)):
-        place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
-        emit.store(word, place)
+        address = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
+        emit.store(word, address)
     return total
 
 
@@ -160,7 +160,7 @@ def softmax_pairs(typing_context, scores, target, pairs, shifts, totals):
 
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)
-        scores, target, shifts, totals = (emit.pointer(arguments[place]) for place in (0, 1, 3, 4))
+        scores, target, shifts, totals = (emit.pointer(arguments[at]) for at in (0, 1, 3, 4))
         shift = load_row(emit, shifts)
 
         def body(k, state):
@@ -191,7 +191,7 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
         def generate(context, builder, signature, arguments):
             emit = VectorEmitter(builder)
             left, right, out, scores, target, shifts, totals = (
-                emit.pointer(arguments[place]) for place in (0, 1, 3, 4, 5, 6, 7)
+                emit.pointer(arguments[at]) for at in (0, 1, 3, 4, 5, 6, 7)
             )
             shift = load_row(emit, shifts)
             for register in range(4):
@@ -200,8 +200,8 @@ def score_and_softmax(left_parts: int, pairs_a_step: int):
             body = _steps(emit, left_parts, pairs_a_step, shift)
             sums = emit.loop(arguments[2], 1, starts, body)[4:]
             for register in range(4):
-                place = emit.moved(out, 4 * PANEL * 16 * (register // 2) + 64 * (register % 2))
-                store_tile(emit, register, place, number(4 * PANEL))
+                address = emit.moved(out, 4 * PANEL * 16 * (register // 2) + 64 * (register % 2))
+                store_tile(emit, register, address, number(4 * PANEL))
             store_row(emit, sums, totals)
             return context.get_dummy_value()
 
@@ -227,8 +227,8 @@ def _steps(emit, left_parts, pairs_a_step, shift):
             for (pair, half), slot in zip(items, slots, strict=True):
                 if slot == done:
                     source = emit.moved(scores, 8 * PANEL * pair)
-                    place = emit.moved(target, 64 * pair)
-                    sums[half] = _softmax(emit, half, shift[half], sums[half], source, place)
+                    address = emit.moved(target, 64 * pair)
+                    sums[half] = _softmax(emit, half, shift[half], sums[half], source, address)
 
         emit_step(emit, left, right, path, between)
         return [
@@ -357,11 +357,11 @@ def are_finite(typing_context, numbers, count):
         lanes = ir.IntType(WIDTH)
 
         def body(k, state):
-            place, odd = state
-            pair = (emit.load(emit.moved(place, side), VECTOR, 4) for side in (0, 64))
+            address, odd = state
+            pair = (emit.load(emit.moved(address, side), VECTOR, 4) for side in (0, 64))
             none = [builder.fsub(value, value) for value in pair]  # NaN where it is not finite
             unordered = builder.bitcast(builder.fcmp_unordered("uno", *none), lanes)
-            return [emit.moved(place, 128), builder.or_(odd, unordered)]
+            return [emit.moved(address, 128), builder.or_(odd, unordered)]
 
         starts = [emit.pointer(numbers), ir.Constant(lanes, 0)]
         odd = emit.loop(count, 2 * WIDTH, starts, body)[1]

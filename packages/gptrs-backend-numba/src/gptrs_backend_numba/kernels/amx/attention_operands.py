@@ -188,9 +188,9 @@ def load_queries(query, G, offset, panels, sizes, memory, bounds, *, DIRECT, sta
         first = (panels.first + p * panels.step) * PANEL
         whole = even and first + PANEL <= panels.columns and sizes.head_dim % STEP == 0
         t, g = first // panels.group, first % panels.group
-        place = panels.batch * G[QB] + (panels.head * panels.group + g) * G[QH] + t * G[QT]
+        start = panels.batch * G[QB] + (panels.head * panels.group + g) * G[QH] + t * G[QT]
         row, row_step = (
-            (query + 4 * place, 4 * q_step) if whole else (memory.staging, 4 * sizes.padded)
+            (query + 4 * start, 4 * q_step) if whole else (memory.staging, 4 * sizes.padded)
         )
         state = memory.states + PANEL_STATE_BYTES * p
         most, least = stage_panel(
@@ -207,11 +207,11 @@ def load_queries(query, G, offset, panels, sizes, memory, bounds, *, DIRECT, sta
             elif half == 1:
                 row += 16 * row_step
             for step in range(sizes.steps):
-                place = memory.queries + p * sizes.query_bytes + step // STEPS * RIGHT_BYTES
-                place += half * BLOCK_BYTES // 2 + step % STEPS * TILE_BYTES
+                target = memory.queries + p * sizes.query_bytes + step // STEPS * RIGHT_BYTES
+                target += half * BLOCK_BYTES // 2 + step % STEPS * TILE_BYTES
                 for d in range(2):
                     source = row + 128 * step + 64 * d
-                    split_queries(source, row_step, memory.scales, place + 512 * d)
+                    split_queries(source, row_step, memory.scales, target + 512 * d)
         A = pointer(memory.sums + p * sizes.sums_bytes, np.float32)
         for i in range(sizes.sums_bytes // 4):
             A[i] = 0.0
@@ -242,9 +242,9 @@ def stage_panel(
             L[i] = seen
             most, least = max(most, seen), min(least, seen)
             if not whole:
-                place = panels.batch * G[QB] + (panels.head * panels.group + g) * G[QH] + t * G[QT]
+                start = panels.batch * G[QB] + (panels.head * panels.group + g) * G[QH] + t * G[QT]
                 for d in range(sizes.head_dim):
-                    X[i * sizes.padded + d] = load(Q[place + d])
+                    X[i * sizes.padded + d] = load(Q[start + d])
         g += 1
         if g == panels.group:
             t, g = t + 1, 0
@@ -280,9 +280,9 @@ def split_step_of_keys(
             for d in range(sizes.head_dim):
                 X[d] = load(K[d]) if j < count else np.float32(0.0)
             row = memory.staging
-        place = memory.keys + step * sizes.steps * LEFT_BYTES
-        place += j // 16 * TILE_BYTES + j % 16 * 64
-        split_keys(row, place, LEFT_BYTES, sizes.steps)
+        target = memory.keys + step * sizes.steps * LEFT_BYTES
+        target += j // 16 * TILE_BYTES + j % 16 * 64
+        split_keys(row, target, LEFT_BYTES, sizes.steps)
 
 
 @kernel_part
@@ -307,5 +307,5 @@ def split_step_of_values(
                             X[16 * i + d] = load(V[d])
                 row, row_step = memory.staging, 64
             transpose_16(row, row_step, memory.transposed + 64 * half, 128)
-        place = memory.values + (e // AMX_ROWS * sizes.chunk_steps + step) * LEFT_BYTES
-        split_values(memory.transposed, place + e % AMX_ROWS // 16 * TILE_BYTES, 64, 16)
+        target = memory.values + (e // AMX_ROWS * sizes.chunk_steps + step) * LEFT_BYTES
+        split_values(memory.transposed, target + e % AMX_ROWS // 16 * TILE_BYTES, 64, 16)

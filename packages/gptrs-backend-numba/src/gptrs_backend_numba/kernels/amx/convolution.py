@@ -1,8 +1,8 @@
 """Kernels of convolutions on AMX: images into planes, and blocks of positions.
 
 An image with its padding becomes planes, see `amx.convolution_ir`; where windows are some positions
-apart, one set of planes for each place between them. Positions of the result follow one another as
-those of the planes do, with some that do not count after each line: so a block of sums is of
+apart, one set of planes for each position between them. Positions of the result follow one another
+as those of the planes do, with some that do not count after each line: so a block of sums is of
 positions that are neighbours in the planes, whatever the tap of the window. Where an image or a
 weight has numbers without a bf16x3 split, sums are computed again without AMX.
 """
@@ -163,9 +163,9 @@ def compute_again(G, sums, begin, column, right, height):
         for j in range(WIDTH):
             S[i * WIDTH + j] = 0
         for tap in range(taps if image < G[IMAGES] else 0):
-            row, place = top + tap // G[KW], side + tap % G[KW]
-            inside = 0 <= row < G[H] and 0 <= place < G[W]
-            source = ((image * G[H] + row) * G[W] + place) * G[C]
+            row, position = top + tap // G[KW], side + tap % G[KW]
+            inside = 0 <= row < G[H] and 0 <= position < G[W]
+            source = ((image * G[H] + row) * G[W] + position) * G[C]
             for c in range(G[C]):
                 value = X[source + c] if inside else np.float32(0.0)
                 weight = (c // STEP * taps + tap) * STEP + c % HALF * 2 + c % STEP // HALF
@@ -185,16 +185,16 @@ def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_to
         i, odd = np.int64(0), np.int64(0)
         while i < height:
             line = (begin + i) // G[ACROSS]
-            place = begin + i - line * G[ACROSS]
+            position = begin + i - line * G[ACROSS]
             image = line // G[DOWN]
             row = line - image * G[DOWN]
-            count = min(height - i, G[ACROSS] - place)
-            if image < G[IMAGES] and row < G[OH] and place < G[OW]:
-                target = 4 * n * ((image * G[OH] + row) * G[OW] + place) + at
+            count = min(height - i, G[ACROSS] - position)
+            if image < G[IMAGES] and row < G[OH] and position < G[OW]:
+                target = 4 * n * ((image * G[OH] + row) * G[OW] + position) + at
                 residual = G[RESIDUAL]
                 if residual:
                     residual += target
-                rows, width = min(count, G[OW] - place), n - WIDTH * column
+                rows, width = min(count, G[OW] - position), n - WIDTH * column
                 odd |= finish_rows(
                     sums + 64 * i, rows, width, G[SCALE] + at, G[SHIFT] + at, residual, G[BOUNDS],
                     out + target, 4 * n,

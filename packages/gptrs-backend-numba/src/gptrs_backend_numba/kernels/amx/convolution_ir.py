@@ -146,10 +146,10 @@ def _products(emit, tiles, left, right, others):
 
 def _split_pair(emit, source, target, pair):
     """Emit the split of two vectors of a column into a line of each part."""
-    places = [emit.moved(source, 2 * LINE * pair + LINE * half) for half in range(2)]
-    for place in places:
-        emit.prefetch(emit.moved(place, _AHEAD), near=2)
-    values = (emit.load(place, VECTOR, 64) for place in places)
+    addresses = [emit.moved(source, 2 * LINE * pair + LINE * half) for half in range(2)]
+    for address in addresses:
+        emit.prefetch(emit.moved(address, _AHEAD), near=2)
+    values = (emit.load(address, VECTOR, 64) for address in addresses)
     both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in values)
     for part, word in enumerate(paired_parts(emit, *both)):
         emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * pair))
@@ -184,21 +184,21 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
         source, target = emit.pointer(source), emit.pointer(target)
 
         def zeros(_, state):
-            (place,) = state
+            (address,) = state
             for part in range(MOST_PARTS):
-                emit.store(ZERO, emit.moved(place, (plane, part)))
-            return [emit.moved(place, LINE)]
+                emit.store(ZERO, emit.moved(address, (plane, part)))
+            return [emit.moved(address, LINE)]
 
         def body(channel, state):
             (target,) = state
-            (place,) = emit.loop(before, 1, [target], zeros)
+            (address,) = emit.loop(before, 1, [target], zeros)
             masks = [
                 lanes_below(emit, builder.sub(channels, builder.add(channel, number(at))))
                 for at in (0, WIDTH)
             ]
 
             def position(_, state):
-                source, place = state
+                source, address = state
                 low, high = (
                     masked_load(emit, emit.moved(source, 4 * WIDTH * half), mask)
                     for half, mask in enumerate(masks)
@@ -206,12 +206,12 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
                 both = (bits_of_parts(emit, value, MOST_PARTS) for value in (low, high))
                 pairs = paired_parts(emit, *both)
                 for part, pair in enumerate(pairs):
-                    emit.store(pair, emit.moved(place, (plane, part)))
-                return [emit.moved(source, (step, 1)), emit.moved(place, LINE)]
+                    emit.store(pair, emit.moved(address, (plane, part)))
+                return [emit.moved(source, (step, 1)), emit.moved(address, LINE)]
 
             start = emit.moved(source, (channel, 4))
-            _, place = emit.loop(count, 1, [start, place], position)
-            emit.loop(after, 1, [place], zeros)
+            _, address = emit.loop(count, 1, [start, address], position)
+            emit.loop(after, 1, [address], zeros)
             return [emit.moved(target, (plane, MOST_PARTS))]
 
         emit.loop(channels, STEP, [target], body)
@@ -249,7 +249,7 @@ def finish_rows(typing_context, sums, count, width, scale, shift, residual, boun
                     return lambda i: emit.moved(base, (row, i))
 
                 epilogue.finish(values, [0] * at_once, masks, place_in(out), place_in(added))
-                moved = [emit.moved(place, (row, at_once)) for place in (added, out)]
+                moved = [emit.moved(address, (row, at_once)) for address in (added, out)]
                 return [emit.moved(sums, LINE * at_once), *moved, odd]
 
             return body

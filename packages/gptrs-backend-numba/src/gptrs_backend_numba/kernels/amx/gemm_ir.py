@@ -89,10 +89,10 @@ def split_pair(emit, source, target, dtype, parts):
     row = row_bytes(dtype)
     for half in range(2):
         pair = (emit.moved(source, row * k + row // 2 * half) for k in range(2))
-        both = (bits_of_parts(emit, emit.floats(place, dtype), parts) for place in pair)
+        both = (bits_of_parts(emit, emit.floats(address, dtype), parts) for address in pair)
         for part, word in enumerate(paired_parts(emit, *both)):
-            place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
-            emit.store(word, place)
+            address = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
+            emit.store(word, address)
 
 
 @cache
@@ -128,7 +128,7 @@ def split_pairs(dtype: str, parts: int):
 def split_row(parts: int):
     """Intrinsic: `count` steps of a row of the left side, contiguous, f32, in parts.
 
-    Arguments: the address of the row and of its place in the first tile; the count.
+    Arguments: the addresses of the row and of its part of the first tile; the count.
     """
     uppers = ir.Constant(ir.VectorType(I32, 2 * WIDTH), list(range(1, 4 * WIDTH, 2)))
 
@@ -197,8 +197,8 @@ def configure_amx(typing_context):
         with builder.goto_entry_block():
             memory = builder.alloca(content.type)
         builder.store(content, memory)
-        place = builder.bitcast(memory, ir.PointerType(I8))
-        call_llvm(builder, "llvm.x86.ldtilecfg", VOID, [place])
+        address = builder.bitcast(memory, ir.PointerType(I8))
+        call_llvm(builder, "llvm.x86.ldtilecfg", VOID, [address])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -256,10 +256,10 @@ def _take(emit, sides, register, part, half):
     """Load a half of a part of a step of a side: rows of the left one, columns of the right one."""
     pointer = sides[register]
     sizes = (PART_BYTES, TILE_BYTES) if register == _LEFT else (BLOCK_BYTES, BLOCK_BYTES // 2)
-    place = emit.moved(pointer, sizes[0] * part + sizes[1] * half)
+    address = emit.moved(pointer, sizes[0] * part + sizes[1] * half)
     # The left side is read once a block: the hint keeps it out of the L1 cache, where the block of
     # the panel is to stay, and makes products 1 to 6 % faster.
-    load_tile(emit, register + half, place, number(64), "t1" if register == _LEFT else "")
+    load_tile(emit, register + half, address, number(64), "t1" if register == _LEFT else "")
 
 
 def emit_step(emit, left, right, path, between):
@@ -292,8 +292,8 @@ def _emit_block(builder, arguments, path, pairs, between):
     left, right, sums, out = (emit.pointer(x) for x in (left, right, sums, out))
     quarters = [(i, j) for i in range(2) for j in range(2)]
     for register, (i, j) in enumerate(quarters):
-        place = emit.moved(sums, 4 * PANEL * 16 * i + 64 * j)
-        load_tile(emit, register, place, number(4 * PANEL))
+        address = emit.moved(sums, 4 * PANEL * 16 * i + 64 * j)
+        load_tile(emit, register, address, number(4 * PANEL))
     left_bytes = PART_BYTES * (1 + max(i for i, _ in path))
 
     def body(k, state):
@@ -349,8 +349,8 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str, pairs_a_st
             def between(emit, done, pairs):
                 for _ in range(slots.count(done)):
                     pair = pairs[0]
-                    place = emit.moved(target, (pair, 64))
-                    split_pair(emit, emit.moved(source, (pair, size)), place, dtype, right_parts)
+                    address = emit.moved(target, (pair, 64))
+                    split_pair(emit, emit.moved(source, (pair, size)), address, dtype, right_parts)
                     for line in range(0, size, 64):
                         emit.prefetch(emit.moved(prefetch, (pair, size), line), near=2)
                     more = builder.icmp_signed("<", pair, number(PAIRS - 1))
@@ -374,10 +374,10 @@ def has_nan(typing_context, sums, step):
         lanes = ir.IntType(WIDTH)
 
         def body(k, state):
-            place, found = state
-            row = (emit.load(emit.moved(place, side), VECTOR, 4) for side in (0, 64))
+            address, found = state
+            row = (emit.load(emit.moved(address, side), VECTOR, 4) for side in (0, 64))
             unordered = builder.bitcast(builder.fcmp_unordered("uno", *row), lanes)
-            return [emit.moved(place, (step, 1)), builder.or_(found, unordered)]
+            return [emit.moved(address, (step, 1)), builder.or_(found, unordered)]
 
         starts = [emit.pointer(sums), ir.Constant(lanes, 0)]
         found = emit.loop(number(AMX_ROWS), 1, starts, body)[1]
@@ -460,8 +460,8 @@ def _emit_bf16_block(emit, high, left, right, count, start, start_step, sums, pr
 
     emit.loop(count, 1, [emit.pointer(x) for x in (left, right, prefetch)], step)
     for register, (i, j) in enumerate(quarters):
-        place = emit.moved(results, 4 * PANEL * TILE_ROWS * i + 64 * j)
-        store_tile(emit, register, place, number(4 * PANEL))
+        address = emit.moved(results, 4 * PANEL * TILE_ROWS * i + 64 * j)
+        store_tile(emit, register, address, number(4 * PANEL))
 
 
 def _add_products(emit, sums, left, right):

@@ -106,8 +106,8 @@ def configure_for_blocks(block: int):
             with builder.goto_entry_block():
                 memory = builder.alloca(content.type)
             builder.store(content, memory)
-            place = builder.bitcast(memory, ir.PointerType(I8))
-            call_llvm(builder, "llvm.x86.ldtilecfg", VOID, [place])
+            address = builder.bitcast(memory, ir.PointerType(I8))
+            call_llvm(builder, "llvm.x86.ldtilecfg", VOID, [address])
             return context.get_dummy_value()
 
         return types.void(), generate
@@ -203,8 +203,8 @@ def _emit_signed(emit, form, source, target, zeros):
         for v in range(VECTORS):
             found = codes_of_four(emit, form, source, four, v)
             value = b.sub(b.bitcast(found, _BYTES), zeros)
-            place = emit.moved(target, (four * VECTORS + v) * _LINE)
-            emit.store(b.bitcast(value, VECTOR), place)
+            address = emit.moved(target, (four * VECTORS + v) * _LINE)
+            emit.store(b.bitcast(value, VECTOR), address)
 
 
 @cache
@@ -252,10 +252,10 @@ def _emit_blocks(
             left, codes, values, prefetch = state
             emit.loop(lines, 1, [], lambda at, _: ahead(prefetch, at))
             for at in range(batch):
-                place = emit.moved(integers, at * 4 * AMX_QUANTIZED_ROWS * PANEL)
+                address = emit.moved(integers, at * 4 * AMX_QUANTIZED_ROWS * PANEL)
                 records = emit.moved(left, at * record_bytes(form))
                 block = emit.moved(codes, at * form.block * PANEL)
-                _emit_products(emit, form, high, records, left_step, block, place)
+                _emit_products(emit, form, high, records, left_step, block, address)
             for half in range(high * REGISTER_ROWS // _TOGETHER):
                 _emit_sums(emit, form, half, batch, state, left_step, sums, integers)
             return [
@@ -285,8 +285,8 @@ def _emit_products(emit, form, high, records, left_step, codes, integers):
             registers = [tile_register(x) for x in (2 * i + v, _LEFT + i, _RIGHT + v)]
             call_llvm(emit.builder, "llvm.x86.tdpbssd", VOID, registers)
     for register in range(2 * high):
-        place = emit.moved(integers, register * _LINE * REGISTER_ROWS)
-        store_tile(emit, register, place, number(_LINE))
+        address = emit.moved(integers, register * _LINE * REGISTER_ROWS)
+        store_tile(emit, register, address, number(_LINE))
 
 
 def _emit_sums(emit, form, half, batch, state, left_step, sums, integers):
@@ -295,8 +295,8 @@ def _emit_sums(emit, form, half, batch, state, left_step, sums, integers):
     left, _, values, _ = state
     register, first = divmod(half * _TOGETHER, REGISTER_ROWS)
     lanes = [(r, v) for r in range(_TOGETHER) for v in range(VECTORS)]
-    places = [emit.moved(sums, 4 * PANEL * (half * _TOGETHER + r) + _LINE * v) for r, v in lanes]
-    totals = [emit.load(place, VECTOR, 4) for place in places]
+    addresses = [emit.moved(sums, 4 * PANEL * (half * _TOGETHER + r) + _LINE * v) for r, v in lanes]
+    totals = [emit.load(address, VECTOR, 4) for address in addresses]
     for at in range(batch):
         record = emit.moved(left, (left_step, register), at * record_bytes(form))
         own = emit.moved(record, REGISTER_ROWS * form.block + 4 * first)
@@ -313,8 +313,8 @@ def _emit_sums(emit, form, half, batch, state, left_step, sums, integers):
                 rounded = emit.moved(own, 4 * REGISTER_ROWS + 4 * r)
                 rounded = emit.splat(emit.load(rounded, F32, 4))
                 totals[lane] = emit.multiply_add(offset, rounded, totals[lane])
-    for total, place in zip(totals, places, strict=True):
-        emit.store(total, place)
+    for total, address in zip(totals, addresses, strict=True):
+        emit.store(total, address)
 
 
 _BLOCKS = 16
@@ -378,15 +378,15 @@ def amx_quantized_task(
             for tile in range(first_tile, last_tile):
                 row = tile * AMX_QUANTIZED_ROWS
                 height = min(AMX_QUANTIZED_ROWS, m - row)
-                place = sums + 4 * size * (tile - first_tile)
+                tile_sums = sums + 4 * size * (tile - first_tile)
                 if is_last:
                     prefetch_results(G, out, row, panel, height)
                 multiply(height, left + RECORD * (row // REGISTER_ROWS * blocks + begin),
-                         RECORD * blocks, signed, values, count, place, integers, following,
+                         RECORD * blocks, signed, values, count, tile_sums, integers, following,
                          lines)  # fmt: skip
                 following += 64 * lines * (_BLOCKS // BATCH)
                 if is_last:
-                    call_compiled(G[FINISH], place, PANEL, out, row, panel * PANEL, height,
+                    call_compiled(G[FINISH], tile_sums, PANEL, out, row, panel * PANEL, height,
                                   min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
     release_amx()
     keep_alive(held)

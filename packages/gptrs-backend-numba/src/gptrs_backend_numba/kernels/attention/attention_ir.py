@@ -63,7 +63,7 @@ def _multiply(emit, rows, steps, lhs, rhs, count, starts):
     return emit.loop(count, 1, state, _products(emit, rows, row_step, k_step))[-len(starts) :]
 
 
-def _places(emit, out, rows):
+def _pointers(emit, out, rows):
     return [emit.moved(out, 4 * PANEL * m + _SIDE * v) for m in range(rows) for v in range(VECTORS)]
 
 
@@ -83,8 +83,8 @@ def score_tile(rows: int):
             zeros = [ZERO] * (rows * VECTORS)
             steps = step, number(4)
             sums = _multiply(emit, rows, steps, key, queries, count, zeros)
-            for value, place in zip(sums, _places(emit, out, rows), strict=True):
-                emit.store(value, place)
+            for value, pointer in zip(sums, _pointers(emit, out, rows), strict=True):
+                emit.store(value, pointer)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 5), generate
@@ -231,9 +231,9 @@ def exponentiate_row(emit, scores, count, shift, start):
     builder = emit.builder
 
     def exponentiate(k, state):
-        place = emit.moved(scores, (k, 4))
-        found = exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
-        emit.store(found, place)
+        pointer = emit.moved(scores, (k, 4))
+        found = exponential(emit, builder.fsub(emit.load(pointer, VECTOR, 4), shift))
+        emit.store(found, pointer)
         return [builder.fadd(state[0], found)]
 
     (sums,) = emit.loop(count, WIDTH, [start], exponentiate)
@@ -251,7 +251,7 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)
         count = arguments[1]
-        scores, maxima, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
+        scores, maxima, totals, factors = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4))
         largest, shift, scale = largest_of_panel(emit, scores, count, load_row(emit, maxima))
         starts = [builder.fmul(*pair) for pair in zip(load_row(emit, totals), scale, strict=True)]
         sums = exponentiate_panel(emit, scores, count, 4 * PANEL, shift, starts)
@@ -381,8 +381,8 @@ def softmax_pages_row(typing_context, scores, groups, maximum, totals, factor):
         scale = exponential(emit, builder.fsub(before, shift))
         start = builder.fmul(emit.load(totals, VECTOR, 4), scale)
         emit.store(exponentiate_row(emit, scores, count, shift, start), totals)
-        for value, place in ((largest, maximum), (scale, factor)):
-            emit.store(builder.extract_element(value, _FIRST), place)
+        for value, pointer in ((largest, maximum), (scale, factor)):
+            emit.store(builder.extract_element(value, _FIRST), pointer)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate

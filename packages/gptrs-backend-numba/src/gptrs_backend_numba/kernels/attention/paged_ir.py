@@ -109,14 +109,14 @@ def value_tile(rows: int):
             segments, count, step, before, *rest = arguments
             segments, probabilities, factors, out = map(emit.pointer, (segments, *rest))
             scale = [emit.load(emit.moved(factors, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
-            places = [
+            pointers = [
                 emit.moved(out, 4 * PANEL * row + SIDE * v)
                 for row in range(rows)
                 for v in range(VECTORS)
             ]
             sums = [
-                builder.fmul(emit.load(place, VECTOR, 4), scale[at % VECTORS])
-                for at, place in enumerate(places)
+                builder.fmul(emit.load(pointer, VECTOR, 4), scale[at % VECTORS])
+                for at, pointer in enumerate(pointers)
             ]
 
             add = _adding_to_panel(emit, rows, step)
@@ -129,8 +129,8 @@ def value_tile(rows: int):
 
             state = [segments, *sums]
             _, *sums = emit.loop(count, 1, state, walk)
-            for value, place in zip(sums, places, strict=True):
-                emit.store(value, place)
+            for value, pointer in zip(sums, pointers, strict=True):
+                emit.store(value, pointer)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate
@@ -176,8 +176,8 @@ def page_dots(keys: int, head_dim: int, dtype: str):
             for d in range(0, whole, WIDTH):
                 left = emit.load(emit.moved(query, 4 * d), VECTOR, 4)
                 for row in range(keys):
-                    place = emit.moved(key, size * (head_dim * row + d))
-                    sums[row] = emit.multiply_add(left, emit.floats(place, dtype), sums[row])
+                    pointer = emit.moved(key, size * (head_dim * row + d))
+                    sums[row] = emit.multiply_add(left, emit.floats(pointer, dtype), sums[row])
                     for line in islice(lines, 1):
                         emit.prefetch(emit.moved(ahead, line), near=2)
             total = _lane_sums(emit, sums)
@@ -221,8 +221,8 @@ def page_values(vectors: int, row: int, dtype: str):
                 emit.pointer, (segments, coming, *rest)
             )
             scale = emit.splat(emit.load(factor, F32, 4))
-            places = [emit.moved(out, SIDE * v) for v in range(vectors)]
-            sums = [builder.fmul(emit.load(place, VECTOR, 4), scale) for place in places]
+            pointers = [emit.moved(out, SIDE * v) for v in range(vectors)]
+            sums = [builder.fmul(emit.load(pointer, VECTOR, 4), scale) for pointer in pointers]
 
             def walk(k, state):
                 segment, coming, *sums = state
@@ -234,8 +234,8 @@ def page_values(vectors: int, row: int, dtype: str):
                 return [emit.moved(segment, SEGMENT), emit.moved(coming, SEGMENT), *sums]
 
             sums = emit.loop(count, 1, [segments, coming, *sums], walk)[2:]
-            for value, place in zip(sums, places, strict=True):
-                emit.store(value, place)
+            for value, pointer in zip(sums, pointers, strict=True):
+                emit.store(value, pointer)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate

@@ -77,9 +77,9 @@ def attention_row_task(
     X, A, W = pointer(row, np.float32), pointer(sums, np.float32), pointer(scores, np.float32)
     seen = visible_keys(G[CAUSAL], G[IS_OFFSET_GIVEN], G[DEFAULT_OFFSET], offset, t, n_keys)
     Q, O = pointer(query, ELEMENT), pointer(out, ELEMENT)
-    place = batch * G[QB] + line * G[QH] + t * G[QT]
+    start = batch * G[QB] + line * G[QH] + t * G[QT]
     for d in range(head_dim):
-        X[d] = load(Q[place + d]) * scale
+        X[d] = load(Q[start + d]) * scale
     keys, k_step = key + SIZE * (batch * G[KB] + head * G[KH]), SIZE * G[KS]
     values, v_step = G[VALUE] + SIZE * (batch * G[VB] + head * G[VH]), SIZE * G[VS]
     multiply_keys(row, keys, k_step, values, v_step, scores, seen, n_keys, head_dim, value_dim)
@@ -96,9 +96,9 @@ def attention_row_task(
     if G[GUARD] and total == 0.0:  # it sees no key
         total = np.float32(1.0)
     multiply_values(scores, values, v_step, sums, seen, value_dim)
-    place = batch * G[OB] + t * G[OT] + line * G[OH]
+    start = batch * G[OB] + t * G[OT] + line * G[OH]
     for e in range(value_dim):
-        O[place + e] = store(divide(A[e], total))
+        O[start + e] = store(divide(A[e], total))
     keep_alive(held)
     return 0
 

@@ -54,10 +54,10 @@ def _activated_rows(name: str):
                 (start,) = state
 
                 def vector(c, _):
-                    place = emit.moved(start, (c, 4))
+                    address = emit.moved(start, (c, 4))
                     for (mask,) in masks_of(emit, builder.sub(width, c)):
-                        value = ACTIVATED[name](emit, masked_load(emit, place, mask))
-                        masked_store(emit, value, place, mask)
+                        value = ACTIVATED[name](emit, masked_load(emit, address, mask))
+                        masked_store(emit, value, address, mask)
                     return []
 
                 emit.loop(width, WIDTH, [], vector)

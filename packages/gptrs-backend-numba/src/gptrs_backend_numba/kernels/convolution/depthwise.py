@@ -94,9 +94,9 @@ def _emit_neighbours(emit, kind, arguments):
         def place_in(base):
             return lambda p: emit.moved(base, (line, p), (c, 4))
 
-        places = (place_in(base) for base in (out, emit.pointer(residual)))
+        addresses = (place_in(base) for base in (out, emit.pointer(residual)))
         last = Epilogue(emit, *own, residual, bounds)
-        last.finish(sums, [0] * positions, {0: mask}, *places)
+        last.finish(sums, [0] * positions, {0: mask}, *addresses)
 
     def body(c, _):
         for (mask,) in masks_of(emit, builder.sub(channels, c)):
@@ -112,9 +112,9 @@ def _tap(emit, step, image, weight, mask):
     (start, column_step), (factors, factor_step) = image, weight
 
     def tap(j, sums):
-        place = emit.moved(start, (b.mul(j, column_step), 1))
+        address = emit.moved(start, (b.mul(j, column_step), 1))
         factor = masked_load(emit, emit.moved(factors, (b.mul(j, factor_step), 1)), mask)
-        values = [masked_load(emit, emit.moved(place, (step, p)), mask) for p in range(len(sums))]
+        values = [masked_load(emit, emit.moved(address, (step, p)), mask) for p in range(len(sums))]
         return [
             emit.multiply_add(value, factor, added)
             for value, added in zip(values, sums, strict=True)
@@ -208,8 +208,8 @@ def _positions(emit, kind, factors, step, mask, epilogue):
                 if column == taps.start or column % _COLUMNS_A_BASE == 0:
                     base = hidden(emit.builder, emit.moved(start, (step, column)))
                     first = column
-                place = emit.moved(base, (step, column - first))
-                value = masked_load(emit, place, mask)
+                address = emit.moved(base, (step, column - first))
+                value = masked_load(emit, address, mask)
                 for p in range(count):
                     tap = column - stride * p
                     if tap in taps:
@@ -258,22 +258,22 @@ def depthwise_task(x, weight, out, geometry, task, *, depthwise_1, depthwise_4, 
                 if not inside:
                     j = max(0, -(left // G[DW]))
                     columns = min(G[KW], (G[W] - left + G[DW] - 1) // G[DW]) - j
-                place = (row * G[OW] + position) * line + c
+                target = (row * G[OW] + position) * line + c
                 residual = G[RESIDUAL]
                 if residual:
-                    residual += place
-                place += out
+                    residual += target
+                target += out
                 at = source + (left + j * G[DW]) * line
                 factor = weight + (i * G[KW] + j) * line + c
                 if count == 8:
                     depthwise_8(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, target)  # fmt: skip
                 elif count == 4:
                     depthwise_4(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, target)  # fmt: skip
                 else:
                     depthwise_1(at, step, row_step, rows, column, columns, factor, G[KW] * line,
-                                channels, line, scale, shift, residual, bounds, place)  # fmt: skip
+                                channels, line, scale, shift, residual, bounds, target)  # fmt: skip
                 position += count
             if G[ACTIVATION]:
                 call_compiled(G[ACTIVATION], out + row * G[OW] * line + c, G[OW], line, channels,
@@ -296,18 +296,18 @@ def lines_task(x, weight, out, geometry, task, *, STRIDE, first_line, inner_line
             image = row // G[OH]
             top = (row - image * G[OH]) * STRIDE - G[PT]
             source = x + ((image * G[H] + top) * G[W] - G[PL]) * line + c
-            place = out + row * G[OW] * line + c
+            address = out + row * G[OW] * line + c
             if top < 0:
                 first_line(source, G[W] * line, line, factors, left, count, right,
-                           channels, scale, shift, bounds, place)  # fmt: skip
+                           channels, scale, shift, bounds, address)  # fmt: skip
             elif top + 3 > G[H]:
                 last_line(source, G[W] * line, line, factors, left, count, right,
-                          channels, scale, shift, bounds, place)  # fmt: skip
+                          channels, scale, shift, bounds, address)  # fmt: skip
             else:
                 inner_line(source, G[W] * line, line, factors, left, count, right,
-                           channels, scale, shift, bounds, place)  # fmt: skip
+                           channels, scale, shift, bounds, address)  # fmt: skip
             if G[ACTIVATION]:
-                call_compiled(G[ACTIVATION], place, G[OW], line, min(WIDTH, channels),
+                call_compiled(G[ACTIVATION], address, G[OW], line, min(WIDTH, channels),
                               0, 0, 0, 0, 0)  # fmt: skip
     return 0
 

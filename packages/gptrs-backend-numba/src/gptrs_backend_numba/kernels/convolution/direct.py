@@ -193,10 +193,10 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
             def place_in(base):
                 return lambda i: emit.moved(base, (row, tiles[i][0]), 4 * tiles[i][1])
 
-            places = [place_in(emit.pointer(address)) for address in (out, residual)]
+            addresses = [place_in(emit.pointer(address)) for address in (out, residual)]
             for masks in masks_of(emit, width, vectors):
                 by_lane = {WIDTH * v: mask for v, mask in enumerate(masks)}
-                epilogue.finish(sums, [at for _, at in tiles], by_lane, *places)
+                epilogue.finish(sums, [at for _, at in tiles], by_lane, *addresses)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 14), generate
@@ -249,8 +249,8 @@ def _products(emit, kind, step, steps):
                     at = m * vectors + v
                     sums[at] = emit.multiply_add(value, factors[v], sums[at])
         bases = [emit.moved(base, 4 * steps) for base in bases]
-        places = [emit.moved(right, 4 * PANEL * steps), emit.moved(ahead, _LINE * steps)]
-        return [*bases, *places, *sums]
+        addresses = [emit.moved(right, 4 * PANEL * steps), emit.moved(ahead, _LINE * steps)]
+        return [*bases, *addresses, *sums]
 
     return body
 

@@ -95,11 +95,11 @@ X, RIGHT, OUT, OF_SCALE, OF_SHIFT, OF_RESIDUAL, OF_BOUNDS, OF_EXTRA = positions(
 
 
 @register_jitable
-def operand(geometry, scratch, place):
+def operand(geometry, scratch, index):
     """Return the address at an operand and an offset; operand 0 is the task's own memory."""
-    if geometry[place] == 0:
-        return scratch + geometry[place + 1]
-    return geometry[OPERANDS + geometry[place]] + geometry[place + 1]
+    if geometry[index] == 0:
+        return scratch + geometry[index + 1]
+    return geometry[OPERANDS + geometry[index]] + geometry[index + 1]
 
 
 @kernel

@@ -119,18 +119,18 @@ def winograd_before(side: int):
             table, out, v = emit.pointer(table), emit.pointer(out), _Vectors(emit)
 
             def body(c, _):
-                places = [emit.moved(_address(emit, table, p), (c, 4)) for p in range(seen**2)]
+                addresses = [emit.moved(_address(emit, table, p), (c, 4)) for p in range(seen**2)]
                 first = emit.moved(out, (c, 4))
                 for (mask,) in masks_of(emit, builder.sub(channels, c)):
                     columns = [
-                        [masked_load(emit, places[seen * i + j], mask) for i in range(seen)]
+                        [masked_load(emit, addresses[seen * i + j], mask) for i in range(seen)]
                         for j in range(seen)
                     ]
-                    place = first
+                    address = first
                     for row in _both_ways(v, _BEFORE[side], columns):
                         for value in row:
-                            masked_store(emit, value, place, mask)
-                            place = emit.moved(place, (step, 1))
+                            masked_store(emit, value, address, mask)
+                            address = emit.moved(address, (step, 1))
                 return []
 
             emit.loop(channels, WIDTH, [], body)
@@ -238,8 +238,8 @@ def after_task(sums, unused, out, geometry, task, *, SIDE, transform):
             for j in range(SIDE):
                 at, residual = nowhere, nowhere
                 if top + i < G[OH] and left + j < G[OW]:
-                    place = ((image * G[OH] + top + i) * G[OW] + left + j) * line
-                    at, residual = out + place, G[RESIDUAL] + place
+                    start = ((image * G[OH] + top + i) * G[OW] + left + j) * line
+                    at, residual = out + start, G[RESIDUAL] + start
                 position = SIDE * i + j
                 table[position], table[SIDE * SIDE + position] = at, residual
         addresses = table.ctypes.data

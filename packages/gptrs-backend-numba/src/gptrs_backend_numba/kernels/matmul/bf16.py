@@ -126,8 +126,8 @@ def multiply_block(
             start, start_step = C, np.int64(4 * PANEL)
         row = left_block(G, first, begin)
         if begin + count >= steps:  # results are f32; each row of them is in a page of its own
-            place = out + 4 * (first * G[OUT_STEP] + panel * PANEL)
-            prefetch_rows(place, 4 * G[OUT_STEP], height)
+            target = out + 4 * (first * G[OUT_STEP] + panel * PANEL)
+            prefetch_rows(target, 4 * G[OUT_STEP], height)
         multiply(height, left + SIZE * STEP * row, right, count, start, start_step, C,
                  following, lines)  # fmt: skip
         if begin + count >= steps:
@@ -251,11 +251,11 @@ def pack_right_task(
             for i in range(length):
                 for j in range(width):
                     H[j * STEP + i] = rounded(load(S[j * rn + i * rk]))
-        place = target + (task * steps + step) * STEP_BYTES
+        block = target + (task * steps + step) * STEP_BYTES
         for j in range(0, PANEL, 4):
             for i in range(0, PAIRS, 4):
                 transpose(memory + 2 * STEP * j + 4 * i, 2 * STEP,
-                          place + 4 * (PANEL * i + j), 4 * PANEL)  # fmt: skip
+                          block + 4 * (PANEL * i + j), 4 * PANEL)  # fmt: skip
     keep_alive(held)
     return 0
 
@@ -289,7 +289,7 @@ class TileForm:
         return self.rows * steps * STEP * self.size
 
     @property
-    def places(self) -> SpecializedKernel:
+    def rows_of_tile(self) -> SpecializedKernel:
         """Return the part that tells where the rows of a tile are."""
         return rows_of_tile.specialize(
             HEIGHT=self.rows if self.padded else 0, PADDED=max(1, self.padded)
@@ -306,7 +306,7 @@ def bf16_product(form: TileForm) -> SpecializedKernel:
     block = multiply_block.specialize(
         SIZE=form.size,
         HEIGHT=form.rows,
-        rows_of_tile=form.places,
+        rows_of_tile=form.rows_of_tile,
         left_block=left_block.specialize(PADDED=form.padded),
         multiply=form.multiply,
     )
@@ -326,7 +326,7 @@ def left_rounding(form: TileForm) -> SpecializedKernel:
         OUT_MEMORY=memory_of(dtypes.bf16 if narrow else dtypes.f32),
         rounded=cast_element_of(dtypes.f32, dtypes.bf16) if narrow else rounded_of(dtypes.bf16),
         round_step=round_step(form.size),
-        rows_of_tile=form.places,
+        rows_of_tile=form.rows_of_tile,
         left_block=left_block.specialize(PADDED=form.padded),
     )
 

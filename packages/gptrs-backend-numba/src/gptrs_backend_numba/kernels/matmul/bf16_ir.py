@@ -77,7 +77,7 @@ def round_step(size: int):
     return round_
 
 
-def _store_rounded(emit, value, place, size):
+def _store_rounded(emit, value, address, size):
     b = emit.builder
     bits = b.bitcast(value, WORDS)
     odd = b.and_(b.lshr(bits, words(16)), words(1))
@@ -86,10 +86,10 @@ def _store_rounded(emit, value, place, size):
     result = b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
     if size == 4:
         result = b.and_(result, words(-0x10000))
-        emit.store(b.bitcast(result, VECTOR), place)
+        emit.store(b.bitcast(result, VECTOR), address)
     else:
         halves = b.trunc(b.lshr(result, words(16)), ir.VectorType(I16, WIDTH))
-        emit.store(halves, place)
+        emit.store(halves, address)
 
 
 @cache
@@ -134,8 +134,8 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
             right, prefetch, *sums = state
             emit.prefetch(prefetch, near=2)
             emit.prefetch(emit.moved(prefetch, (ahead, 1), -64), near=2)
-            place = emit.moved(left, (at, 2 * LEFT_SIZE))
-            sums = _with_products(emit, place, right, sums, rows)
+            address = emit.moved(left, (at, 2 * LEFT_SIZE))
+            sums = _with_products(emit, address, right, sums, rows)
             return [emit.moved(right, PAIR_BYTES), emit.moved(prefetch, (ahead, 1)), *sums]
 
         right, _, *sums = emit.loop(number(PAIRS), 1, others, pair)
@@ -148,8 +148,8 @@ def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch
 
     begin = [emit.pointer(left), emit.pointer(right), emit.pointer(prefetch), *starts]
     found = emit.loop(count, 1, begin, step)[3:]
-    for value, place in zip(found, places(emit, sums, number(PANEL), rows, VECTORS), strict=True):
-        emit.store(value, place)
+    for value, address in zip(found, places(emit, sums, number(PANEL), rows, VECTORS), strict=True):
+        emit.store(value, address)
 
 
 def _with_products(emit, left, right, sums, rows):
@@ -167,8 +167,8 @@ def _with_products(emit, left, right, sums, rows):
     high = [b.bitcast(b.and_(each, words(-0x10000)), VECTOR) for each in vectors]
     for half, values in enumerate((low, high)):
         for row in range(rows):
-            place = emit.moved(left, STEP * LEFT_SIZE * row + 4 * half)
-            single = emit.splat(emit.load(place, F32, 4))
+            address = emit.moved(left, STEP * LEFT_SIZE * row + 4 * half)
+            single = emit.splat(emit.load(address, F32, 4))
             for v, value in enumerate(values):
                 at = VECTORS * row + v
                 sums[at] = emit.multiply_add(single, value, sums[at])
@@ -246,7 +246,7 @@ def pair_dots(emit, form, left, rows, codes_of, four_of):
 
 
 def _split(emit, form, codes):
-    """Return codes as they are multiplied: those of even places and of odd ones if wide."""
+    """Return codes as they are multiplied: those at even positions and at odd ones if wide."""
     if not form.wide:
         return codes
     b = emit.builder
@@ -284,11 +284,11 @@ def _pairs(emit, name, left, right, total, result):
     return found if total is None else emit.builder.add(total, found)
 
 
-def store_wide(emit, codes, place):
+def store_wide(emit, codes, address):
     """Store rounded activations, words, as 16 bits in the order in which they are multiplied."""
     b = emit.builder
     halves = b.trunc(codes, ir.VectorType(I16, WIDTH))
     order = [at + step for at in range(0, WIDTH, 4) for step in (0, 2, 1, 3)]
     lanes = ir.Constant(ir.VectorType(I32, WIDTH), order)
     found = b.shuffle_vector(halves, halves, lanes)
-    b.store(found, b.bitcast(place, ir.PointerType(found.type)), 1)
+    b.store(found, b.bitcast(address, ir.PointerType(found.type)), 1)

@@ -89,8 +89,8 @@ def dot_block(dtype: str):
                 found = _sums(emit, operands, rows, columns, starts, count, dtype)
                 for at in range(0, len(found), _LANES):
                     row, column = divmod(at, columns)
-                    place = emit.moved(emit.pointer(sums), (sums_step, row), 4 * column)
-                    emit.store(_totals(emit, found[at : at + _LANES]), place)
+                    address = emit.moved(emit.pointer(sums), (sums_step, row), 4 * column)
+                    emit.store(_totals(emit, found[at : at + _LANES]), address)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), generate
@@ -116,13 +116,13 @@ def dot_block_part(dtype: str):
             emit = VectorEmitter(builder)
             wanted, *operands, start, start_step, sums, sums_step, count = arguments
             for rows in emit.one_of(wanted, range(2, MOST_ROWS + 1)):
-                places = [(row, 4 * WIDTH * j) for row in range(rows) for j in range(COLUMNS)]
+                offsets = [(row, 4 * WIDTH * j) for row in range(rows) for j in range(COLUMNS)]
                 starts = [
                     emit.load(emit.moved(emit.pointer(start), (start_step, row), at), VECTOR, 4)
-                    for row, at in places
+                    for row, at in offsets
                 ]
                 found = _sums(emit, operands, rows, COLUMNS, starts, count, dtype)
-                for value, (row, at) in zip(found, places, strict=True):
+                for value, (row, at) in zip(found, offsets, strict=True):
                     emit.store(value, emit.moved(emit.pointer(sums), (sums_step, row), at))
             return context.get_dummy_value()
 
@@ -146,8 +146,8 @@ def add_lanes(typing_context, vectors, vectors_step, sums, sums_step, rows):
         def body(row, _):
             first = emit.moved(emit.pointer(vectors), (builder.mul(row, vectors_step), 1))
             found = [emit.load(emit.moved(first, 4 * WIDTH * j), VECTOR, 4) for j in range(COLUMNS)]
-            place = emit.moved(emit.pointer(sums), (builder.mul(row, sums_step), 1))
-            emit.store(_totals(emit, found), place)
+            address = emit.moved(emit.pointer(sums), (builder.mul(row, sums_step), 1))
+            emit.store(_totals(emit, found), address)
             return []
 
         emit.loop(rows, 1, [], body)
@@ -320,7 +320,7 @@ def add_block(
     whole, taller = m // G[TILES], m % G[TILES]
     sharing, share, ahead = shares
     apart, moved = prefetch_steps(sharing, step, columns, SIZE, length, k)
-    place, left_step = parts, 4 * padded(length)
+    address, left_step = parts, 4 * padded(length)
     for j in range(0, min(PANEL, n - panel * PANEL), columns):
         # The last columns of all are computed again rather than any beyond the end.
         at = min(j, n - columns - panel * PANEL)
@@ -329,17 +329,17 @@ def add_block(
         prefetch = source + ahead * step + share * (even // STEPS * moved)
         for tile in range(first_tile, last_tile):
             height = whole + (1 if tile < taller else 0)
-            start, start_step = place, np.int64(_PARTS)
+            start, start_step = address, np.int64(_PARTS)
             if begin == 0:
                 start, start_step = parts - _PARTS, np.int64(0)  # zeros
             dot_block_part(height, L, left_step, source, step, prefetch, apart, moved,
-                           start, start_step, place, _PARTS, even)  # fmt: skip
+                           start, start_step, address, _PARTS, even)  # fmt: skip
             if begin + length >= k:
-                add_lanes(place, _PARTS, total, 4 * _ROW, height)
+                add_lanes(address, _PARTS, total, 4 * _ROW, height)
                 if even < length:
                     add_rest(L, left_step, source, step, total, height, columns, even, length)
             L += height * left_step
-            place += height * _PARTS
+            address += height * _PARTS
             total += 4 * height * _ROW
             prefetch += even // STEPS * moved
 

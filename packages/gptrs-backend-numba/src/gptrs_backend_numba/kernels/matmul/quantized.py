@@ -135,8 +135,8 @@ def pack_codes_task(source, table, target, geometry, task, *, BITS, FOUR):
                     code = code | (np.int64(S[at + 1]) << (8 - shift))
                 code = np.int64(L[code & ((1 << BITS) - 1)])
             if FOUR:
-                place = start + i // 8 * PANEL * 4 + lane * 4 + i % 4
-                T[place] = code if i & 4 == 0 else np.int64(T[place]) | (code << 4)
+                index = start + i // 8 * PANEL * 4 + lane * 4 + i % 4
+                T[index] = code if i & 4 == 0 else np.int64(T[index]) | (code << 4)
             else:
                 T[start + i // 4 * PANEL * 4 + lane * 4 + i % 4] = code
     return 0
@@ -151,11 +151,11 @@ def pack_values_task(source, unused, target, geometry, task, *, MEMORY):
     for lane in range(PANEL):
         row = task * PANEL + lane
         for group in range(groups):
-            place = (task * groups + group) * PANEL + lane
+            index = (task * groups + group) * PANEL + lane
             if row < n:
-                T[place] = S[row * groups + group]
+                T[index] = S[row * groups + group]
             else:
-                T[place] = 0
+                T[index] = 0
     return 0
 
 
@@ -193,9 +193,9 @@ def value_packing(size: int) -> SpecializedKernel:
 # tiles are those of other products with quantized weights, see `quantized`. Matrices that no row
 # has chosen are not read.
 #
-# The order is five arrays of int64, one after another: for each place the row that is there, the
-# place where its tile begins, the rows of its tile, and its matrix; then, for each matrix, the end
-# of its places.
+# The order is five arrays of int64, one after another: for each position the row that is there, the
+# position where its tile begins, the rows of its tile, and its matrix; then, for each matrix, the
+# end of its positions.
 
 
 (
@@ -231,19 +231,19 @@ def order_rows(groups, order, geometry, *, TALL):
         P[ends + matrix] = begin
         begin += count
     for row in range(rows):
-        place = P[ends + I[row]]
-        P[place] = row
-        P[ends + I[row]] = place + 1
+        position = P[ends + I[row]]
+        P[position] = row
+        P[ends + I[row]] = position + 1
     begin = np.int64(0)
     for matrix in range(matrices):
         count = P[ends + matrix] - begin
         tiles = (count + TALL - 1) // TALL
         for tile in range(tiles):
             height = count // tiles + (1 if tile < count % tiles else 0)
-            for place in range(begin, begin + height):
-                P[rows + place] = begin
-                P[2 * rows + place] = height
-                P[3 * rows + place] = matrix
+            for position in range(begin, begin + height):
+                P[rows + position] = begin
+                P[2 * rows + position] = height
+                P[3 * rows + position] = matrix
             begin += height
     return 0
 
@@ -255,10 +255,10 @@ def round_rows_task(x, order, out, geometry, task, *, RECORD, BLOCK, ROWS, quant
     P = pointer(order, np.int64)
     rows, k = G[M], G[K]
     blocks = k // BLOCK
-    for place in range(task * ROWS, min(rows, (task + 1) * ROWS)):
-        begin, height = P[rows + place], P[2 * rows + place]
-        source = x + 4 * P[place] * k
-        target = out + RECORD * (blocks * begin + place - begin)
+    for position in range(task * ROWS, min(rows, (task + 1) * ROWS)):
+        begin, height = P[rows + position], P[2 * rows + position]
+        source = x + 4 * P[position] * k
+        target = out + RECORD * (blocks * begin + position - begin)
         for block in range(blocks):
             quantize(source + 4 * block * BLOCK, target + RECORD * block * height, G[ZERO])
     return 0

@@ -16,7 +16,7 @@ class Form:
 
     Types are "f32", "f16", "bf16", "si8", "ui8" or "si32". With `has_zero_points`, offsets are
     zero points, to be subtracted from `middle`, the zero that codes have without them. With a
-    `table` of 16 bytes, packed codes of 4 bits are places in it. Codes are 0 to `most`, where
+    `table` of 16 bytes, packed codes of 4 bits are indices into it. Codes are 0 to `most`, where
     kernels need to know; with `wide` activations are rounded to 16 bits, of the same values.
     """
 

@@ -99,13 +99,13 @@ def _emit_tile(emit, arguments, rows, form):
             scale, offset = scale_and_offset(emit, form, addresses, groups, v)
             for r in range(rows):
                 at = r * VECTORS + v
-                place = r * form.record + form.rounded
-                own = emit.splat(emit.load(emit.moved(x, place), F32, 4))
+                scale_at = r * form.record + form.rounded
+                own = emit.splat(emit.load(emit.moved(x, scale_at), F32, 4))
                 dot = b.sitofp(dots[at], VECTOR)
                 total = emit.load(kept[at], VECTOR, 4) if in_memory else sums[at]
                 total = emit.multiply_add(dot, b.fmul(scale, own), total)
                 if offset is not None:
-                    rounded = emit.splat(emit.load(emit.moved(x, place + 8), F32, 4))
+                    rounded = emit.splat(emit.load(emit.moved(x, scale_at + 8), F32, 4))
                     total = emit.multiply_add(offset, rounded, total)
                 if in_memory:
                     emit.store(total, kept[at])
@@ -119,11 +119,11 @@ def _emit_tile(emit, arguments, rows, form):
 
     starts = [] if in_memory else [ZERO] * (rows * VECTORS)
     if in_memory:
-        for place in kept:
-            emit.store(ZERO, place)
+        for pointer in kept:
+            emit.store(ZERO, pointer)
     sums = emit.loop(blocks, 1, [emit.pointer(left), emit.pointer(codes), *starts], body)[2:]
-    for value, place in zip(sums, kept, strict=not in_memory):
-        emit.store(value, place)
+    for value, pointer in zip(sums, kept, strict=not in_memory):
+        emit.store(value, pointer)
 
 
 def prefetch_codes(emit, form, codes, ahead=_AHEAD):
@@ -209,12 +209,12 @@ def _values(emit, dtype, address, group, v):
     """Load the numbers of a vector of columns as f32."""
     b = emit.builder
     size = Form.sizes[dtype]
-    place = emit.moved(address, (group, PANEL * size), v * WIDTH * size)
+    pointer = emit.moved(address, (group, PANEL * size), v * WIDTH * size)
     if dtype in ("f32", "f16", "bf16"):
-        return emit.floats(place, dtype)
+        return emit.floats(pointer, dtype)
     if dtype == "si32":
-        return b.sitofp(emit.load(place, _WORDS, 4), VECTOR)
-    narrow = emit.load(place, ir.VectorType(I8, WIDTH), 1)
+        return b.sitofp(emit.load(pointer, _WORDS, 4), VECTOR)
+    narrow = emit.load(pointer, ir.VectorType(I8, WIDTH), 1)
     return b.sitofp((b.sext if dtype == "si8" else b.zext)(narrow, _WORDS), VECTOR)
 
 
