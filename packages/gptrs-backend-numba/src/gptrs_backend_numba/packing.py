@@ -222,6 +222,7 @@ class PackedWeights:
         `contents` gives the array itself or a contiguous copy of it, if one is to be made. The copy
         of a weight that is `streamed` is written to disk at once, as it will soon leave memory.
         """
+        # By identity: contents never change, and to compare them would read all of the weight.
         key = (id(array), layout)
         found = self._found.get(key)
         if found is not None and found[0]() is array:
@@ -230,6 +231,7 @@ class PackedWeights:
         if made is None:
             made = _keep(array, layout, layout.packed(contents(), threads), streamed)
             release_pages(array)  # of a mapped file: only the copy is read from now on
+        # Before the array's id can be another's.
         forget = weakref.ref(array, lambda _: self._found.pop(key, None))
         self._found[key] = (forget, made)
         return made

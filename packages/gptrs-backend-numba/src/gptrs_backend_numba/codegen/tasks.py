@@ -94,6 +94,8 @@ def has_task(state, worker):
 def take_task(state, worker):
     """Run one task, or find that another thread was faster; False when there is none to take."""
     ranges = atomic_load(state + _RANGES)
+    # What a thread wrote it reads fastest: a kernel on one thread that reads what two have written
+    # takes 1.7 times as long as after one (Zen 4).
     own = worker % ranges if ranges else 0
     for step in range(ranges):
         number = own + step if own + step < ranges else own + step - ranges

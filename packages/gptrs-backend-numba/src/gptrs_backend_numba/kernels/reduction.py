@@ -93,6 +93,7 @@ def extreme_task(x, unused, out, geometry, task, *, OPERAND, RESULT, key, is_bet
     count, block, kept, n, stride = G[0], G[1], G[2], G[3], G[4]
     for o in range(task * block, min(count, (task + 1) * block)):
         base = offset(G, 5, kept, o)
+        # Keys are integers in the order of the elements: a NaN compares as the best.
         best = key(X[base])
         at = np.int64(0)
         for i in range(np.int64(1), n):

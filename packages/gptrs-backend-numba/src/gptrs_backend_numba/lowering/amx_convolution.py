@@ -31,6 +31,7 @@ from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
 from gptrs_backend_numba.views import View
 
+# All columns for a block before the next block: the same within the noise.
 _BLOCKS_A_TASK = 8
 """Most blocks of positions: their planes stay in the L2 cache while all columns pass by."""
 _LEAST_TILES = 3

@@ -164,6 +164,7 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
     n_kv_heads = key.shape[1]
     columns = heads // n_kv_heads * length
+    # A difference, since it may be symbolic: then both kernels are compiled, and a run chooses.
     few = _FEW - columns
     task = either(
         few,
@@ -174,6 +175,7 @@ def attention(builder: ScheduleBuilder, unit: Unit) -> None:
     work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
     threads = builder.threads_from(PARALLEL_FROM, work)
     fields = fields_of(op.attrs, query, key, value, mask, out)
+    # AMX last: its task falls back on the one of vectors for panels that are not finite.
     if suits(fields, columns):
         fields |= division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
@@ -276,6 +278,7 @@ def biased_attention(builder: ScheduleBuilder, unit: Unit) -> None:
     out = builder.fresh(query.dtype, (batch, length, heads, value_dim))
     builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
     attrs = Dictionary.of(dict(op.attrs.items), mask=True, causal=False, offset=False)
+    # The bias takes the fields of the mask, which would be read as truth values if MASKED were 1.
     fields = fields_of(attrs, query, key, value, bias, out) | {geometry.MASKED: 0}
     work = batch * heads * length * keys * (head_dim + value_dim)
     threads = builder.threads_from(PARALLEL_FROM, work)

@@ -34,6 +34,7 @@ from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import CHAIN, DEPTHWISE, KernelCall, ScheduleBuilder
 from gptrs_backend_numba.views import View
 
+# 512, 1024 and 1536 KiB are the same within the noise (MobileNetV2, Sapphire Rapids).
 _BYTES_AT_ONCE = 768 * 1024
 """Bytes of the images between the stages: they stay in the L2 cache until they are read."""
 
@@ -123,10 +124,13 @@ def conv_chain(builder: ScheduleBuilder, unit: Unit) -> None:
     x = builder.contiguous(views[0])
     stages = _stages(builder, op.attrs, views[1:], x, out)
     if x.shape[0] == 1 and _chunks(stages) == 1:
+        # Cut rows of 14x14 and 7x7 cost 1.3 to 1.6 times the products before a 5x5 window.
         # All fits the cache: threads share each stage, and no row is computed twice.
         for stage in stages:
             stage.compute(builder, stage.given.x, stage.given.out, tasks=None)
         return
+    # With a call for each stage, a thread reads what another one wrote: MobileNetV2 went from 5.3
+    # to 4.3 ms on two threads with this and depthwise layers by rows.
     job = Job(out)
     # A task computes a chunk through all stages, so that none reads what another core has written.
     for image in range(x.shape[0]):

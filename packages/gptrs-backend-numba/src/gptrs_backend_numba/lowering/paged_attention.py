@@ -142,6 +142,7 @@ def update_pages(builder: ScheduleBuilder, unit: Unit) -> None:
     pool, new, slots = (builder.view(operand) for operand in unit.last.operands)
     new, slots = with_dense_rows(builder, new), builder.contiguous(slots)
     pages, kv_heads, size, _ = pool.shape
+    # Tasks read `new` and `slots` while they write the pool.
     shared = any(pool.storage.root is other.storage.root for other in (new, slots))
     target = pool
     if shared or not builder.may_overwrite(pool):

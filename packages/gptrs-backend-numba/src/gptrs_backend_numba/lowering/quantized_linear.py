@@ -304,6 +304,7 @@ class PanelWeight:
         assert block is not None, "checked before"
         panels, zero, table = _codes(op, codes, k)
         codes_of = table or panels.table
+        # Pairs of products are added in 16 bits there: codes from 0 on leave most room.
         base = min(codes_of) if USES_PAIRS else 0
         most = max(codes_of) - base if USES_PAIRS else ANY_BYTE
         wide = USES_PAIRS and chunks_together(most) == 0

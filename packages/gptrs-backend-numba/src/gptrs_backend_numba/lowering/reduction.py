@@ -51,6 +51,7 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     if out.size == 0:
         return
     kept, reduced = _split(x, op.axes)
+    # Maxima and truth values are the same in any order.
     if op.kind in ("sum", "prod"):
         _require_one_order(reduced)
     *outer, (length, (stride,)) = reduced or [(1, (1,))]
@@ -61,6 +62,7 @@ def reduce(builder: ScheduleBuilder, unit: Unit) -> None:
     first = start if start is nothing or rows * length > 0 else nothing
     # Only sums of floats depend on their order, and PTIR leaves that open.
     fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
+    # Running values in memory: a loop over neighbours is one of vectors, whatever the axis.
     if out.dtype is accumulator and accumulator in _IN_PLACE and _side_by_side(kept):
         *kept, (width, _) = kept
         count = math.prod(size for size, _ in kept)

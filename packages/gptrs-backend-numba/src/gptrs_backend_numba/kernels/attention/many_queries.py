@@ -141,6 +141,7 @@ def weigh_scores(geometry, columns, source, memory, block, low, high, *, BIASED)
         add_bias(G, columns, source.table, memory, block, high)
     if G[MASKED]:
         hide_masked(G, columns, source.table, memory.scores, block, high)
+    # After all that hides: the largest score must be one that is seen.
     softmax_panel(memory.scores, high, memory.maxima, memory.totals, memory.factors)
 
 

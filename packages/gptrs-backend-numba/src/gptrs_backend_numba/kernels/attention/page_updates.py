@@ -68,8 +68,10 @@ def update_pages_int8_task(new, slots, pool, geometry, head, *, SOURCE, SCALE_BY
             x = abs(load(X[source + d]))
             largest = max(largest, x)
             sound = sound and x == x
+        # `max` may drop a NaN: the scale of such a row is NaN, and so is all that it is read as.
         largest = largest if sound else np.float32(np.nan)
         scale = divide(largest, np.float32(127.0))
+        # Division by a scale that is 0 or infinite would make codes of NaN.
         usable = largest < np.float32(np.inf) and scale > np.float32(0.0)
         for d in range(head_dim):
             code = np.float32(0.0)
@@ -88,6 +90,7 @@ def run_update_pages(state, function, count, threads, new, slots, pool, geometry
     for row in range(G[ROWS]):
         if I[row] < 0 or I[row] >= G[PAGES] * G[PAGE_SIZE]:
             return 1
+    # All slots are checked by now: tasks write without a bound.
     shared = threads if G[ROWS] * G[KV_HEADS] * G[HEAD_DIM] >= PARALLEL_FROM else np.int64(1)
     share_tasks(state, function, count, shared, new, slots, pool, geometry)
     return 0

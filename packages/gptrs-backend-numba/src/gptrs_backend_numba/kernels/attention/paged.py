@@ -46,6 +46,8 @@ def paged_attention_task(query, key, out, geometry, task, *, rows_kernel, panel_
     G = pointer(geometry, np.int64)
     head = task // G[TASKS]
     rows = rows_of_task(geometry, task - head * G[TASKS])
+    # A prompt needs both, since its last panel may have few rows; compiled apart they take 3.9 to
+    # 4.5 s of CPU, together 3.5 to 3.9 (AVX2).
     if rows.count > FEW:
         panel_kernel(query, key, out, geometry, head, rows.text, rows.begin, rows.first,
                      rows.count, rows.ahead)  # fmt: skip

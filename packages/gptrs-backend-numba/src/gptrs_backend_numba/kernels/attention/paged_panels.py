@@ -121,6 +121,7 @@ def weigh_scores(geometry, columns, source, memory, block, low, high, *, WINDOWE
     if WINDOWED:
         if block + low < F[columns.count - 1]:
             hide_until_panel(rows, high - low, memory.firsts, block + low)
+    # Whole groups, as for a row alone: each position goes to the same lane in any company.
     start, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
     hide_rows(memory.scores, start * WIDTH, low)
     hide_rows(memory.scores, high, groups * WIDTH)

@@ -239,6 +239,7 @@ def weigh_scores_part(scores, low, high, cap, maximum, *, CAPPED):
     if CAPPED:
         cap_scores(scores + 4 * low, high - low, cap)
     first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
+    # -inf adds an exponential of 0 to the lane of its position: the order of sums does not move.
     for j in range(first_group * WIDTH, low):
         W[j] = -INF
     for j in range(high, groups * WIDTH):

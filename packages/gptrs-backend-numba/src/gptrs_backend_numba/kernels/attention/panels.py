@@ -133,6 +133,7 @@ def attend_blocks(
             row = widen(memory.segments, parts, key_step, value_step, memory.keys, memory.values,
                         head_dim, value_dim)  # fmt: skip
             S = pointer(memory.segments, np.int64)
+            # Their first position in the block, S[2], stays: the scores begin there, too.
             S[0], S[1], S[3] = memory.keys, memory.values, row
             parts, key_step, value_step = np.int64(1), 4 * head_dim, 4 * value_dim
         score_keys(memory, parts, key_step, value_step, head_dim)

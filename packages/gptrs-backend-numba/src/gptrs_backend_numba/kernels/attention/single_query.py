@@ -88,6 +88,7 @@ def attention_row_task(
         for j in range(seen):
             if mask[hidden + j * G[MS]] == 0:
                 W[j] = -INF
+    # Sums by lanes take whole vectors; -inf behind the last key adds an exponential of 0.
     padded = (seen + WIDTH - 1) // WIDTH * WIDTH
     for j in range(seen, padded):
         W[j] = -INF

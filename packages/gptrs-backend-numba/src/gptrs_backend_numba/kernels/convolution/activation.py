@@ -55,6 +55,7 @@ def _activated_rows(name: str):
 
                 def vector(c, _):
                     address = emit.moved(start, (c, 4))
+                    # Behind the last channel are those of the next position.
                     for (mask,) in masks_of(emit, builder.sub(width, c)):
                         value = ACTIVATED[name](emit, masked_load(emit, address, mask))
                         masked_store(emit, value, address, mask)

@@ -205,6 +205,7 @@ def _positions(emit, kind, factors, step, mask, epilogue):
         sums = [ZERO] * count
         for i, start in zip(sorted({i for i, _ in factors}), starts, strict=True):
             for column in range(taps.start, stride * (count - 1) + taps.stop):
+                # Hidden, as in `direct`: else LLVM adds up addresses where it could multiply.
                 if column == taps.start or column % _COLUMNS_A_BASE == 0:
                     base = hidden(emit.builder, emit.moved(start, (step, column)))
                     first = column

@@ -57,6 +57,7 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, prefetch_rows, transpose
 
+# 12 steps, or all of k read from the L2 cache, are as fast within 1 % (132 x 2048 x 8192, Zen 4).
 _BLOCK_STEPS = 8
 """Steps of a block: its part of a panel stays in the L1 cache while all tiles pass by."""
 _AHEAD = 16 * STEP_BYTES
@@ -126,6 +127,7 @@ def multiply_block(
             start, start_step = C, np.int64(4 * PANEL)
         row = left_block(G, first, begin)
         if begin + count >= steps:  # results are f32; each row of them is in a page of its own
+            # Without this prefetch 128 x 8192 x 2048 takes 21.2 ms, not 19.8 (Zen 4).
             target = out + 4 * (first * G[OUT_STEP] + panel * PANEL)
             prefetch_rows(target, 4 * G[OUT_STEP], height)
         multiply(height, left + SIZE * STEP * row, right, count, start, start_step, C,
