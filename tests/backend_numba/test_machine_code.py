@@ -101,7 +101,7 @@ def test_what_is_no_code_is_refused(body: bytes) -> None:
 
 
 def test_what_is_no_machine_code_is_refused() -> None:
-    with pytest.raises(ValueError, match="no machine code"):
+    with pytest.raises(ValueError, match="not machine code"):
         Linker().link(MachineCode("kernel", 1, b"nothing"))
 
 
@@ -139,7 +139,7 @@ def test_an_image_computes_what_the_object_file_does(monkeypatch: pytest.MonkeyP
 def test_an_image_that_is_cut_is_refused() -> None:
     code = compiled_content()
     for size in (len(MAGIC), len(MAGIC) + 3, len(code) // 2, len(code) - 1):
-        with pytest.raises(ValueError, match="no whole image"):
+        with pytest.raises(ValueError, match="not a whole image"):
             load_image(code[:size])
 
 

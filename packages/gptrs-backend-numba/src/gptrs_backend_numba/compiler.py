@@ -90,7 +90,7 @@ def _place_symbolic(spans: Mapping[Storage, tuple[int, int]]) -> int:
 
 
 def _growth(nbytes: int, wanted: int) -> tuple[int, int]:
-    """Return the bytes that a slot of `nbytes` lacks for `wanted`, and those that it wastes."""
+    """Return how many bytes a slot of `nbytes` must grow for `wanted`, and how many it wastes."""
     has, needs = active_guards().example_size(nbytes), active_guards().example_size(wanted)
     return max(needs - has, 0), max(has - needs, 0)
 
@@ -228,7 +228,7 @@ def _input(index: int, param: Value) -> View:
 def _results(
     builder: ScheduleBuilder, views: Sequence[View], donated: Sequence[bool]
 ) -> tuple[Result, ...]:
-    """Each result in memory of its own: what it was computed in, a donated input, or a copy."""
+    """Return each result in its own memory: where it was computed, a donated input, or a copy."""
     taken: set[Storage] = set()
     results: list[Result] = []
     for index, view in enumerate(views):

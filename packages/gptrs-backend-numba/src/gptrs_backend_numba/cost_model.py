@@ -77,7 +77,7 @@ class AmxWork:
 
 
 def forced_algorithm() -> str:
-    """Return `GPTRS_NUMBA_CONV`, `auto` if it is not set; UsageError if it is no algorithm."""
+    """Return `GPTRS_NUMBA_CONV` (default `auto`); UsageError if it names no algorithm."""
     chosen = os.environ.get(VARIABLE) or "auto"
     if chosen not in ALGORITHMS:
         raise UsageError(f"`{VARIABLE}` must be one of {', '.join(ALGORITHMS)}, got `{chosen}`")
@@ -158,7 +158,7 @@ def need_numbers(sizes: Iterable[int]) -> None:
 
 
 def is_one(size: int) -> bool:
-    """Return whether a size >= 1 is 1; a number takes the place of symbols where it is."""
+    """Return whether a size >= 1 is 1; a symbol that is 1 becomes a number."""
     if isinstance(size, SymbolicDim) and not size > 1:
         need_numbers([size])
     return size == 1
@@ -189,7 +189,7 @@ def either(condition: int, a: Callable[[], int], b: Callable[[], int]) -> int:
 
 
 def _of_program(symbols: frozenset[int]) -> frozenset[int]:
-    """Return the symbols that derived ones are made of, at any depth, in their place."""
+    """Replace derived symbols by those of the program that they are made of, at any depth."""
     derived = {size.number: size for size in active_guards().derived}
     found: set[int] = set()
     for number in symbols:

@@ -129,7 +129,7 @@ class Pool:
         return address_of(self._state)
 
     def grow(self, threads: int) -> None:
-        """Have at least `threads - 1` workers beside the calling thread."""
+        """Start workers until there are `threads - 1` beside the calling thread."""
         while len(self._workers) < threads - 1:
             number = len(self._workers) + 1
             worker = threading.Thread(
@@ -145,7 +145,7 @@ class Pool:
                 atexit.register(self._stop, compiled(stop_kernel))
 
     def forget_workers(self) -> None:
-        """Begin anew in a forked child, which has none of the threads; nothing runs meanwhile."""
+        """Forget all workers in a forked child, which has none of the threads."""
         self._state[:] = 0
         self._workers = []
 

@@ -252,7 +252,7 @@ PACKED_WEIGHTS = PackedWeights()
 
 
 def _kept(array: np.ndarray, layout: Arrangement) -> np.ndarray | None:
-    """Return the packed copy that an earlier process wrote, mapped; None if there is none."""
+    """Return the packed copy that an earlier process wrote, mapped; None if it wrote none."""
     identity = identity_of(array)
     return None if identity is None else weight_store().find(identity, repr(layout), layout.nbytes)
 

@@ -69,7 +69,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where in `whole` a part begins, in bytes; that of a loop moves by `stride` with a counter."""
+    """Where in `whole` a part begins, in bytes; in a loop it moves by `stride` with a counter."""
 
     whole: Storage
     offset: int

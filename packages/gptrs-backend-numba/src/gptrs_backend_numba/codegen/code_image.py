@@ -185,13 +185,13 @@ def _name(names: bytes, at: int) -> bytes:
 
 
 def load_image(data: bytes) -> int:
-    """Copy an image into memory of its own, where it stays; return the address of its function.
+    """Copy an image into new memory that is never freed; return the address of its function.
 
     ValueError for an incomplete image, or one that calls a function that is not here. OSError
     where the system gives no memory for code.
     """
     if not data.startswith(MAGIC):
-        raise ValueError("it is no image of machine code")
+        raise ValueError("it is not an image of machine code")
     try:
         at = len(MAGIC) + _HEAD.size
         writable, end, entry, own, foreign, length = _HEAD.unpack_from(data, len(MAGIC))
@@ -204,7 +204,7 @@ def load_image(data: bytes) -> int:
             calls.append((position, _address_of(data[at : at + letters].decode()) + addend))
             at += letters
         if len(data) - at != length or not entry < length <= end:
-            raise ValueError("it is no whole image of machine code")
+            raise ValueError("it is not a whole image of machine code")
         image = bytearray(data[at:])
         image.extend(bytes(end - length))
         base = _mapped(end)
@@ -213,7 +213,7 @@ def load_image(data: bytes) -> int:
         for position, address in calls:
             struct.pack_into("<q", image, position, address)
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError("it is no whole image of machine code") from error
+        raise ValueError("it is not a whole image of machine code") from error
     ctypes.memmove(base, bytes(image), len(image))
     # Nothing can be written to memory that is executed, and nothing executed that can be written.
     if _process().mprotect(base, writable, _READ_EXECUTE):

@@ -205,7 +205,7 @@ def _is_not_zero_of(source: DType) -> Unary:
 
 @cache
 def _to_f32_of(source: DType) -> Unary:
-    """Return the conversion to f32 on the way to a narrow type: what it rounds is no tie there."""
+    """Return the conversion to f32 before a narrow type: to odd, so that no tie arises there."""
     if source.bits < 32 or source is dtypes.f32:
         return _converted_to(np.float32)
     exact = to_53_bits_odd if source.is_integer and source.bits == 64 else unchanged

@@ -1,4 +1,4 @@
-"""Constants in the place of the global names that stand for them, in the syntax tree.
+"""Replaces global names of constants by their values, in the syntax tree.
 
 numba types and translates each operation of constants, and each branch unless one constant alone
 rules it out. What is folded here has the value and the type that numba gives it.
@@ -71,7 +71,7 @@ class _Folder(ast.NodeTransformer):
         return left
 
     def visit(self, node: ast.AST) -> Any:
-        """Return what takes the place of a node."""
+        """Return the replacement of a node."""
         value = self._value(node)
         return super().visit(node) if value is _UNKNOWN else _literal(value, node)
 
@@ -170,7 +170,7 @@ class _Folder(ast.NodeTransformer):
         return node.values[0] if len(node.values) == 1 else node
 
     def _global(self, node: ast.expr) -> object:
-        """Return what a global name stands for."""
+        """Return the value of a global name."""
         if isinstance(node, ast.Name) and node.id not in self._variables:
             return self._namespace.get(node.id, _UNKNOWN)
         return _UNKNOWN

@@ -1,7 +1,7 @@
-"""Parts of kernels in the place of their calls, in the syntax tree, before numba sees it.
+"""Inlines the parts of kernels where they are called, in the syntax tree, before numba sees it.
 
-numba inlines too, and translates and types a function anew for each place that calls it: several
-times the time that the whole kernel takes.
+numba inlines too, and translates and types a function anew for each place that calls it: which
+takes several times as long as the whole kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def inline_parts(
 ) -> None:
     """Put the statements of parts where `definition` calls them, and theirs where those do.
 
-    A call is a statement, all that is assigned, or all that is returned. Names of a part get a
+    A call is a statement, or the whole value of an assignment or a `return`. Names of a part get a
     number; its global names are added to `namespace`. TypeError for a call in another place, or of
     a part that does not return once, at its end.
     """
@@ -324,7 +324,7 @@ _waiting: list[Callable[[], object]] = []
 
 
 class Intrinsic:
-    """A function of compiled code; stands for `numba.extending.intrinsic` of its definition."""
+    """A function of compiled code: becomes `numba.extending.intrinsic` of its definition."""
 
     def __init__(self, define: Callable[..., object]) -> None:
         self.__name__ = define.__name__
@@ -401,7 +401,7 @@ def _wait(options: dict[str, object], function: Function) -> Function:
 
 
 def register_waiting() -> None:
-    """Tell numba of the functions that it has not heard of yet."""
+    """Register the waiting functions with numba."""
     if _waiting:
         for register in _waiting:
             register()

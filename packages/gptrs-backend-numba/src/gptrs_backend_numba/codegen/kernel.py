@@ -110,7 +110,7 @@ class SpecializedKernel:
         return built
 
     def as_part(self) -> Part:
-        """Return what is put in the place of a call, if the kernel is a part of others."""
+        """Return the part that replaces a call, for a kernel that is a part of others."""
         return Part(self._definition(), self._namespace())
 
     def _definition(self) -> ast.FunctionDef:

@@ -99,7 +99,7 @@ class KernelPack:
         with path.open("rb") as file:
             start = file.read(len(_MAGIC) + _LENGTHS.size)
             if len(start) < len(_MAGIC) + _LENGTHS.size or not start.startswith(_MAGIC):
-                raise DamagedPackError("it is no pack of kernels")
+                raise DamagedPackError("it is not a pack of kernels")
             head_size, index_size = _LENGTHS.unpack_from(start, len(_MAGIC))
             if max(head_size, index_size) > _LARGEST_HEAD or index_size % _ENTRY.size:
                 raise DamagedPackError("its beginning is damaged")

@@ -102,7 +102,7 @@ def open_store(version: str) -> KernelStore:
 
 
 def _lock_key(descriptor: int, key: str, wait_s: float) -> bool:
-    """Lock the byte of the file that stands for `key`; the system lets go of it with the process.
+    """Lock the byte of the file that belongs to `key`; the system unlocks it when the process ends.
 
     Return False if another process has it for `wait_s` seconds from now. Files of their own for
     the locks would have to be removed, which cannot be done without a race.

@@ -58,7 +58,7 @@ from numba.core.untyped_passes import (
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Canonical(IRProcessing):
-    """Gives loops one way in and one way back; kernels are no generators."""
+    """Gives loops one entry and one back edge; kernels are not generators."""
 
     def run_pass(self, state):
         state.func_ir.blocks = canonicalize_cfg(state.func_ir.blocks)
@@ -99,7 +99,7 @@ class _SingleAssignments(ReconstructSSA):
 
 
 def _assign_once(blocks):
-    """Give each assignment a variable of its own, as `numba.core.ssa` does for all blocks."""
+    """Give each assignment its own variable, as `numba.core.ssa` does for all blocks."""
     cfg = compute_cfg_from_blocks(blocks)
     frontiers, uses = ssa._iterated_domfronts(cfg), ssa._CacheListVars()
     blocks_of = defaultdict(set)
@@ -170,7 +170,7 @@ class KernelTarget(CPU):
 
 
 class KernelLibrary(JITCodeLibrary):
-    """The LLVM code of a function, which is linked into that of a kernel."""
+    """The LLVM code of a function, to be linked into a kernel."""
 
     is_kernel = False
 
@@ -182,7 +182,7 @@ class KernelLibrary(JITCodeLibrary):
         """Make no machine code."""
 
     def get_pointer_to_function(self, name):
-        """Return 0, as for a function that there is not: this one is not in memory."""
+        """Return 0: the function is not in memory."""
         return 0
 
     def object_file(self):

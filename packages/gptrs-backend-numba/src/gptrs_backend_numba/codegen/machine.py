@@ -341,7 +341,7 @@ def _to_complex(value: str, source: DType, target: DType) -> str:
 
 
 def _to_f32(value: str, source: DType) -> str:
-    """Return the source of f32 on the way to a narrow type: what it rounds is no tie there."""
+    """Return the source of an f32 before a narrow type: to odd, so that no tie arises there."""
     if source.is_integer and source.bits == 64:
         value = f"to_53_bits_odd({value})"
     if source.bits >= 32 and source is not dtypes.f32:
@@ -399,6 +399,6 @@ def usable_features() -> frozenset[str]:
 
 @cache
 def description() -> str:
-    """Return all that decides which machine code numba makes of a source, besides its version."""
+    """Return everything except numba's version that decides which machine code it makes."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
     return repr((host_description(), sorted(settings.items())))

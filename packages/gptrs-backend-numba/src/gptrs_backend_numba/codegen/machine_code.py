@@ -22,7 +22,7 @@ _ELF = b"\x7fELF"
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """A function as machine code that needs nothing but the C library.
+    """A function as machine code that needs only the C library.
 
     The function is in numba's convention: it takes where to put its result, an int64, where to put
     an exception, and `arguments` times an int64; it returns 0 unless it has raised an exception.
@@ -86,11 +86,11 @@ class Linker:
     """The linker of machine code into this process, where it stays. Not thread-safe."""
 
     def link(self, code: MachineCode) -> Kernel:
-        """Link the function of `code` and return it; raise ValueError if it is no machine code."""
+        """Link the function of `code` and return it; ValueError if it is not machine code."""
         if code.content.startswith(MAGIC):
             return Kernel(load_image(code.content), code.arguments)
         if not code.content.startswith(_ELF):
-            raise ValueError("it is no machine code")
+            raise ValueError("it is not machine code")
         file = llvm.ObjectFileRef.from_data(code.content)
         self._engine.add_object_file(file)
         self._engine.finalize_object()

@@ -52,7 +52,7 @@ def host_features() -> frozenset[str]:
 
 @cache
 def host_description() -> str:
-    """Return all that LLVM's choice of a processor and its features depends on."""
+    """Return everything that LLVM's choice of a processor and its features depends on."""
     found = _first_processor()
     if found.get("flags"):
         model = [found.get(key, "") for key in ("vendor_id", "cpu family", "model", "stepping")]

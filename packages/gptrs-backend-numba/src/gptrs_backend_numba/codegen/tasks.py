@@ -75,7 +75,7 @@ def call_task(typing_context, function, a, b, c, geometry, task):
 
 @register_jitable
 def has_tasks(ticket):
-    """Return whether the range of a ticket has a task that nobody has taken."""
+    """Return whether the range of a ticket has an untaken task."""
     return (ticket >> 16) & _MOST_TASKS < ticket & _MOST_TASKS
 
 
@@ -92,7 +92,7 @@ def has_task(state, worker):
 
 @register_jitable
 def take_task(state, worker):
-    """Run one task, or find that another thread was faster; False when there is none to take."""
+    """Run one task unless another thread takes it first; False if no task is left."""
     ranges = atomic_load(state + _RANGES)
     # What a thread wrote it reads fastest: a kernel on one thread that reads what two have written
     # takes 1.7 times as long as after one (Zen 4).

@@ -1,4 +1,4 @@
-"""Composites that this backend computes: calls of its kernels in the place of functionals."""
+"""Claims composites that this backend computes: its kernels are called for functionals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Call:
         """Return an attribute that is a number, `default` where the call has none."""
         value = dict(self.op.attrs.items).get(name, default)
         if not isinstance(value, int | float):
-            raise ValueError(f"`{name}` is no number")
+            raise ValueError(f"`{name}` is not a number")
         return float(value)
 
     def replaced(self, target: str, **attrs: DictionaryValue) -> CustomCall:
@@ -192,7 +192,7 @@ def _standardized(call: _Call, shape: Shape, axes: Sequence[int]) -> Claimed:
 
 def _integers(value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple):
-        raise ValueError(f"{value} are no integers")
+        raise ValueError(f"{value} are not integers")
     return cast("tuple[int, ...]", value)
 
 
@@ -325,8 +325,9 @@ def _window(call: _Call, kernel: Shape) -> dict[str, Shape]:
     x, sides = call.types["x"], cast("Padding", padding)
     axes = windows_of(call.op.title, x, kernel, stride, sides, dilation)
     found = call.result.shape[1:-1]
-    if x.is_static and list(found) != [axis.positions for axis in axes]:
-        raise ValueError(f"there are not {found} positions")
+    positions = tuple(axis.positions for axis in axes)
+    if x.is_static and tuple(found) != positions:
+        raise ValueError(f"the result has {found} positions, the windows {positions}")
     return {
         "window": kernel,
         "stride": tuple(axis.stride for axis in axes),

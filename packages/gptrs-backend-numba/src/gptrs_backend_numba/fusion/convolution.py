@@ -262,7 +262,7 @@ def _splat(value: Value, rewriter: Rewriter) -> float | None:
 
 
 def _put(fused: _Fused, rewriter: Rewriter) -> None:
-    """Put the call in the place of the last instruction that it replaces."""
+    """Insert the call where the last instruction that it replaces was."""
     root = rewriter.definition(fused.value)
     assert root is not None, "computed by the region"
     extra = [value for value in (fused.scale, fused.shift, fused.residual) if value is not None]

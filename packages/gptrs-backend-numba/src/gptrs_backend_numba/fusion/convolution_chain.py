@@ -50,7 +50,7 @@ class _Chain:
 
 
 def chained_convolutions(region: Region) -> Region:
-    """Return the region with one call in the place of each depthwise layer and its neighbours."""
+    """Return the region with one call for each depthwise layer and its neighbours."""
     rewriter = Rewriter(region)
     returned = frozenset(region.results)
     for node in list(rewriter):

@@ -75,7 +75,7 @@ def _biased(
 
 
 def _addition(product: Value, rewriter: Rewriter) -> tuple[InstructionNode, Value] | None:
-    """Return the only reader of a product, and what it adds; None if it does anything else."""
+    """Return the only reader of a product and what it adds; None unless it is an addition."""
     users = rewriter.users(product)
     if rewriter.reads(product) != 1 or len(users) != 1 or not isinstance(users[0].op, Add):
         return None

@@ -39,7 +39,7 @@ class Unshared:
         return self.pattern.name
 
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
-        """Return the call that defines `result`, None if there is none or a product is shared."""
+        """Return the call that defines `result`; None without one, or if a product is shared."""
         call = self.pattern.find_call(result, definition)
         return None if call is None or self._is_shared(call) else call
 

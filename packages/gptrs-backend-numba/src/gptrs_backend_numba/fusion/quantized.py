@@ -26,7 +26,7 @@ from gptrs_backend_numba.lowering.linear import linear_target
 from gptrs_backend_numba.lowering.quantization import QUANTIZED_GROUPED, fits
 from gptrs_backend_numba.lowering.quantized_linear import TARGET, block_of
 
-# Functions take the parts of quantized weights in the place of weights that calls decode.
+# Functions take the parts of quantized weights instead of weights that calls decode.
 
 
 _DECODING = (Dequantize, DequantizeAffine, UnpackBits, Transpose, Take, Constant)
@@ -106,7 +106,7 @@ def _calls(program: Program) -> dict[str, list[Instruction]]:
 def _arguments(
     calls: Sequence[Instruction], definitions: _Definitions
 ) -> dict[int, list[_Decoding]]:
-    """Return the arguments that all calls decode in the same way, with that of each call."""
+    """Return the arguments that all calls decode alike, with the decoding of each call."""
     found: dict[int, list[_Decoding]] = {}
     for number in range(len(calls[0].operands)):
         each = [_decoding(call.operands[number], definitions) for call in calls]
@@ -151,7 +151,7 @@ def _decodes(made: Instruction, definitions: _Definitions) -> bool:
 
 
 def _taking_parts(function: Function, found: Mapping[int, list[_Decoding]]) -> Function:
-    """Return a function whose first instructions are those that its calls had in front."""
+    """Return a function that begins with the instructions that came before its calls."""
     body = function.body
     params: list[Value] = []
     steps: list[Instruction] = []

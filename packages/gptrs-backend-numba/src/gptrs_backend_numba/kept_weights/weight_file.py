@@ -201,7 +201,7 @@ def _bring_to_disk(descriptor: int) -> None:
 
 
 def _full_name(path: Path) -> str:
-    """Return the version, the file of weights, and the form: all that decides the content."""
+    """Return what decides the content: the version, the file of weights, and the form."""
     return "/".join(path.parts[-3:])
 
 
@@ -223,7 +223,7 @@ def _check(trailer: bytes, name: str, on_disk: bool) -> bytes:
 
 @cache
 def _boot() -> bytes:
-    """Return the id of this run of the system; zeros where there is none, as outside Linux."""
+    """Return the boot id of the system; zeros outside Linux."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return bytes.fromhex(text.strip().replace("-", "")).ljust(_BOOT, b"\0")[:_BOOT]
@@ -288,7 +288,7 @@ class BackgroundWriter:
             self._changed.notify_all()
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until all urgent jobs are done, at most for so many seconds."""
+        """Wait until all urgent jobs are done, or until the time is over."""
         with self._changed:
             self._hurry = True
             self._changed.notify_all()

@@ -99,7 +99,7 @@ def kept_in(root: Path, version: str) -> list[CachePart]:
 
 
 def clear(root: Path, keep: str | None) -> Entries:
-    """Remove all forms but those that the version `keep` uses; ExecutionError if one cannot be."""
+    """Remove all forms except those of the version `keep`; ExecutionError if one stays."""
     kept = {folder for folder in _folders(root) if keep and _is_current(folder, keep)}
     removed = remove(found for found in kept_files(root) if found.path.parent not in kept)
     _remove_empty(root)
@@ -187,11 +187,11 @@ class WeightStore:
         return self._budget
 
     def takes(self, nbytes: int, *, slow: bool = False) -> bool:
-        """Return whether a form of so many bytes is written, of a weight that is made slowly."""
+        """Return whether to write a form of `nbytes` bytes, of a weight that is slow to make."""
         return self.keeps and nbytes >= _least(slow=slow)
 
     def find(self, identity: WeightIdentity, form: str, nbytes: int) -> np.ndarray | None:
-        """Return the bytes of a form as a read-only mapped array, None if there is none."""
+        """Return the bytes of a form as a read-only mapped array; None if it is not kept."""
         if self.root is None or nbytes < _least(slow=identity.is_slow) or self._budget == 0:
             return None
         path = self._path(self.root, identity, form)
@@ -226,7 +226,7 @@ class WeightStore:
             self.writer.add(save)
 
     def prefetch(self, identity: WeightIdentity) -> bool:
-        """Have the system read all forms of a weight, without waiting; False if there is none."""
+        """Ask the system to read ahead all forms of a weight; False if none is kept."""
         if self.root is None:
             return False
         paths = list(self._folder(self.root, identity).glob(f"{identity.digest.hex()}-*"))
@@ -306,7 +306,7 @@ class WeightStore:
 
 @cache
 def weight_store() -> WeightStore:
-    """Return the store of this process; UsageError if its budget is no number of bytes.
+    """Return the store of this process; UsageError if its budget is not a number of bytes.
 
     Its version is that of the kernels, which make the forms: another one makes them anew.
     """
@@ -353,7 +353,7 @@ class StoredWeights:
         return clear(store.root, keep=store.version if stale_only else None)
 
     def finish_weights(self) -> Entries:
-        """Wait until all forms are written; those that this process wrote."""
+        """Wait until all forms that this process writes are written."""
         store = weight_store()
         store.writer.finish()
         return store.written

@@ -188,7 +188,7 @@ def join_block(S, D, Q, before, rows, width, M, V):
 
 @kernel_part
 def join_columns(M, V, rows, each, width, epsilon, S, D, Q):
-    """Write the rounded mean of each group of columns to S, what it lacks to D, a scale to Q."""
+    """Write to S the rounded mean of each group of columns, to D its error, to Q a scale."""
     count = convert(each, np.float64)
     for first in range(0, width, each):
         mean = 0.0

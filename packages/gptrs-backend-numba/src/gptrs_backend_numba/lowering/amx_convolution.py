@@ -116,7 +116,7 @@ def suits(builder: ScheduleBuilder, given: Operands, at: Windows, side: int | No
 
 @dataclass(frozen=True, slots=True)
 class _Planes:
-    """The layout of an image in planes: `above` x `beside` sets of `count` planes each."""
+    """The layout of an image in planes: `above` x `beside` sets of `count` planes."""
 
     above: int
     beside: int

@@ -193,7 +193,7 @@ def with_dense_rows(builder: ScheduleBuilder, view: View) -> View:
 def fields_of(
     attrs: Dictionary, query: View, key: View, value: View, mask: View, out: View
 ) -> dict[int, int]:
-    """Return the fields of a geometry for these operands; `mask` may be any if there is none."""
+    """Return the fields of a geometry for these operands; an absent `mask` is any view."""
     batch, heads, length, head_dim = query.shape
     n_kv_heads, keys = key.shape[1:3]
     fields = {

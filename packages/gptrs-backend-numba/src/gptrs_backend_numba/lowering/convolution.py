@@ -79,7 +79,7 @@ def windows(op: CustomCall) -> Windows:
 
 
 def _operands(builder: ScheduleBuilder, unit: Unit) -> tuple[Operands, Windows]:
-    """Return the views of a call, contiguous but for the weight, and its windows.
+    """Return the views of a call, contiguous except the weight, and its windows.
 
     Its result is defined.
     """

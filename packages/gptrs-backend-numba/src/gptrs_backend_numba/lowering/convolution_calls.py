@@ -121,7 +121,7 @@ def multiply(
 def geometry(
     names: Sequence[str], numbers: Mapping[str, int], tail: Sequence[int] = ()
 ) -> list[int]:
-    """Return the numbers in the order of the names, 0 for those that are not given."""
+    """Return the numbers in the order of the names, 0 for missing ones."""
     return [*(numbers.get(name, 0) for name in names), *tail]
 
 

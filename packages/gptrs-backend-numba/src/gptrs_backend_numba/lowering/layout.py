@@ -79,7 +79,7 @@ def concat(builder: ScheduleBuilder, unit: Unit) -> None:
 
 @TABLE.register(layout_ops.Pad, dtypes=MOVABLE)
 def pad(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Fill the result with the value, then copy the kept elements to every `step`-th place."""
+    """Fill the result with the value, then copy the kept elements to every `step`-th position."""
     op = unit.last.op
     assert isinstance(op, layout_ops.Pad)
     x = builder.view(unit.last.operands[0])

@@ -94,7 +94,7 @@ def _numbers(pool: TensorType) -> int:
 
 @custom_call(PAGED_ATTENTION, when=_is_attention)
 def paged_attention(builder: ScheduleBuilder, unit: Unit) -> None:
-    """Add a call whose tasks find their rows by themselves, as many as N and B may need."""
+    """Add a call whose tasks find their rows themselves: the most tasks that N and B allow."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, *others = (builder.view(operand) for operand in unit.last.operands)

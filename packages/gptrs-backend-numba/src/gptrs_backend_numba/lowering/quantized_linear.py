@@ -121,7 +121,7 @@ class _Operands:
         return cls({name: index for index, name in enumerate(names)})
 
     def get(self, name: str, operands: Sequence[T]) -> T | None:
-        """Return an operand, None if there is none."""
+        """Return an operand; None if it is absent."""
         index = self.found.get(name)
         return None if index is None else operands[index]
 
@@ -291,7 +291,7 @@ class PanelWeight:
 
     @property
     def zero(self) -> int:
-        """Return the code that stands for 0."""
+        """Return the code of 0."""
         return self.numbers[-1]
 
     @classmethod
@@ -342,7 +342,7 @@ class PanelWeight:
 
 
 def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[int, ...]]:
-    """Return the panels of codes, the code of 0 in them, added to that of the weight, and a table.
+    """Return the panels of codes, their zero, and a table that kernels look codes up in.
 
     Without zero points the second is the zero itself, with them what is added to each. Codes are
     indices into the table that kernels look up, if it is not empty.
@@ -364,7 +364,7 @@ def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[
 
 
 def _shift(size: int, k: int, block: int) -> int:
-    """Return the logarithm of the blocks of a group; that of all of k brings every block to 0."""
+    """Return log2 of the blocks of a group; 63, which shifts every block to 0, for all of k."""
     return 63 if size == k else (size // block).bit_length() - 1
 
 

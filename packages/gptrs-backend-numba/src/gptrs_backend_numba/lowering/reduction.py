@@ -106,7 +106,7 @@ def _opened(builder: ScheduleBuilder, unit: Unit) -> tuple[View, View]:
 
 
 def _blocks(results: int, elements: int) -> tuple[int, int]:
-    """Return how many results, of so many `elements` each, a task has, and the number of tasks."""
+    """Return the results of a task, each of `elements` elements, and the number of tasks."""
     block = greatest(1, _ELEMENTS_A_TASK // greatest(1, elements))
     return block, -(-results // block)
 
@@ -372,7 +372,7 @@ def groups_of(shape: Sequence[int], axes: Sequence[int]) -> Groups | None:
 
 
 def standardize_target(axes: Sequence[int], x: TensorType, epsilon: float) -> CustomCall | None:
-    """Return the call that normalizes over `axes`; None if there is no kernel for it."""
+    """Return the call that normalizes over `axes`; None without a kernel for it."""
     if x.dtype is not dtypes.f32 or 0 in x.shape or groups_of(x.shape, axes) is None:
         return None
     attrs = Dictionary.of({"axes": tuple(axes)}, epsilon=epsilon)

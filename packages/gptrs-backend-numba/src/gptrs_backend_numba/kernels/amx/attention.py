@@ -330,7 +330,7 @@ def store_results(out, G, panels, sizes, memory, p, sums, *, ELEMENT, DIRECT, st
 
 
 def amx_attention(dtype: DType, head_dim: int) -> SpecializedKernel:
-    """Return the kernel for operands of one type, and queries of as many numbers."""
+    """Return the kernel for operands of one type and queries of `head_dim` numbers."""
     parts, steps = parts_of(dtype), min(STEPS, -(-head_dim // STEP))
     direct, size, element = dtype is dtypes.f32, dtype.itemsize, memory_of(dtype)
     left_bytes = PART_BYTES * parts

@@ -115,7 +115,7 @@ class Memory(NamedTuple):
 
 @kernel_part
 def sizes_of(n_keys, head_dim, value_dim, chunk):
-    """Return the sizes for chunks of as many keys."""
+    """Return the sizes for chunks of `chunk` keys."""
     steps, blocks = (head_dim + STEP - 1) // STEP, (value_dim + AMX_ROWS - 1) // AMX_ROWS
     padded = max(steps * STEP, blocks * AMX_ROWS)
     query_bytes = (steps + STEPS - 1) // STEPS * RIGHT_BYTES
@@ -145,7 +145,7 @@ def memory_bytes(sizes, panels, *, LEFT_BYTES):
 
 @kernel_part
 def memory_at(address, sizes, panels, *, LEFT_BYTES):
-    """Return where all is in the memory at an address, for as many panels.
+    """Return where everything is in the memory at an address, for `panels` panels.
 
     It begins on a page, so that what is used together falls on known sets of the L1 cache.
     """

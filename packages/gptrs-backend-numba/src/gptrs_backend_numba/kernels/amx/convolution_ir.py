@@ -160,7 +160,7 @@ def _split_pair(emit, source, target, pair):
 
 @intrinsic
 def split_step(typing_context, source, target):
-    """Split the first step of a column. Arguments: its address, and that of the parts."""
+    """Split the first step of a column. Arguments: the addresses of the step and of its parts."""
 
     def generate(context, builder, signature, arguments):
         emit = VectorEmitter(builder)

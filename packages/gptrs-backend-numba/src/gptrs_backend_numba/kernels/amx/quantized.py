@@ -239,7 +239,7 @@ def multiply_blocks(form: Form):
 def _emit_blocks(
     emit, form, high, left, left_step, codes, values, count, sums, integers, prefetch, lines
 ):  # fmt: skip
-    """Emit the code for `high` registers of rows: batches of blocks, then those that are left."""
+    """Emit the code for `high` registers of rows: batches of blocks, then the remaining blocks."""
     b = emit.builder
     sums, integers = emit.pointer(sums), emit.pointer(integers)
 
@@ -417,7 +417,7 @@ def amx_quantize_left_task(lhs, unused, out, geometry, task, *, RECORD, BLOCK, r
 
 
 def left_bytes(form: Form, rows: int, k: int) -> int:
-    """Return the bytes of the left side of so many rows."""
+    """Return the bytes of `rows` rows of the left side."""
     return -(-rows // REGISTER_ROWS) * (k // form.block) * record_bytes(form)
 
 

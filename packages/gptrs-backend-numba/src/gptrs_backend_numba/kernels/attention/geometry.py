@@ -2,8 +2,8 @@
 
 A task has the operands query [B, H, T, HEAD_DIM] and key [B, K, S, HEAD_DIM] and the result
 [B, H, T, VALUE_DIM]; the addresses of value [B, K, S, VALUE_DIM], of the mask [B, H, T, S] and of
-the offset are in the geometry; a bias of f32 may be in the place of the mask. All is computed in
-f32. The order of sums depends on the shape and on which keys are visible, never on threads.
+the offset are in the geometry; a bias of f32 may replace the mask. Everything is computed in f32.
+The order of sums depends on the shape and on which keys are visible, never on threads.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def weigh_scores_part(scores, low, high, cap, maximum, *, CAPPED):
 def segments_ahead(
     G, source, block, lowest, highest, memory, beyond_parts, taken, *, PAGE, segments_of
 ):  # fmt: skip
-    """Write down what is prefetched during a block: the next block, then that of the next task.
+    """Write down what is prefetched during a block: the next block, then the next task's first.
 
     Return its number of segments, about as many as the block has, and how many of those `beyond`
     are taken by now.
@@ -278,7 +278,7 @@ def copy_segment(source, target):
 
 @kernel_part
 def prefetch_rest_part(coming, coming_parts, segments, parts, *, KEY_BYTES, VALUE_BYTES):
-    """Prefetch what is left of the coming segments beside those of the block."""
+    """Prefetch the coming segments as far as they are longer than those of the block."""
     S, A = pointer(segments, np.int64), pointer(coming, np.int64)
     for part in range(coming_parts):
         done = S[4 * part + 3] if part < parts else np.int64(0)
@@ -290,9 +290,10 @@ def prefetch_rest_part(coming, coming_parts, segments, parts, *, KEY_BYTES, VALU
 
 @kernel_part
 def pair_segments(segments, parts, coming, coming_parts):
-    """Have as many segments to prefetch as there are: further ones are empty, and lie with these.
+    """Pad the segments to prefetch to the number of those read: the added ones are empty.
 
-    To prefetch what is in the cache takes little time, what is no memory more.
+    Their addresses are those of segments read now: prefetching cached memory is cheap, prefetching
+    unmapped memory is not.
     """
     S, A = pointer(segments, np.int64), pointer(coming, np.int64)
     for part in range(coming_parts, parts):
@@ -305,7 +306,7 @@ def score_keys_part(
     row, segments, parts, coming, scores, block, share, shares,
     *, ELEMENT, HEAD_DIM, KEY_BYTES, PAGE, load, dots, dots_of_one,
 ):  # fmt: skip
-    """Compute the scores of the keys of segments; prefetch a share of those that come next.
+    """Compute the scores of the keys of segments; prefetch a share of the next keys.
 
     Scores beside those are overwritten, up to `WIDTH` on both sides.
     """

@@ -109,7 +109,7 @@ def multiply_keys(
     row, keys, k_step, values, v_step, scores, seen, n_keys, head_dim, value_dim,
     *, ELEMENT, SIZE, dot_rows, product,
 ):  # fmt: skip
-    """Compute scores of the first `seen` keys, and meanwhile prefetch their values."""
+    """Compute the scores of the first `seen` keys while prefetching their values."""
     W = pointer(scores, np.float32)
     whole = head_dim - head_dim % (2 * WIDTH) if n_keys >= DOT_ROWS else 0
     for j in range(min(PREFETCHED_KEYS, seen)):

@@ -288,7 +288,7 @@ TALL, SHORT, TALL_HALF, SHORT_HALF = positions(TILE_FIELDS, "TALL SHORT TALL_HAL
 def run_convolution(
     state, function, count, threads, x, right, scale, shift, residual, bounds, extra, out, geometry
 ):
-    """Run the tasks of a convolution; operands that there are not may be any address."""
+    """Run the tasks of a convolution; absent operands may be any address."""
     G = pointer(geometry, np.int64)
     G[SCALE], G[SHIFT], G[BOUNDS], G[EXTRA] = scale, shift, bounds, extra
     G[RESIDUAL] = residual if G[HAS_RESIDUAL] else 0

@@ -66,7 +66,7 @@ _AHEAD = 16 * STEP_BYTES
 
 @kernel_part
 def rows_of_tile(G, tile, *, HEIGHT, PADDED):
-    """Return the first row of a tile, its rows, and those that it has room for.
+    """Return the first row of a tile, the number of its rows, and of rows that it has room for.
 
     Tiles have `HEIGHT` rows but the last, which is padded to a multiple of `PADDED`; with 0 they
     share the rows evenly and are not padded.
@@ -287,7 +287,7 @@ class TileForm:
         return -(-m // self.padded) * self.padded if self.padded else m
 
     def left_bytes(self, steps: int) -> int:
-        """Return the bytes of so many steps of the tallest tile of the left side."""
+        """Return the bytes of `steps` steps of the tallest tile of the left side."""
         return self.rows * steps * STEP * self.size
 
     @property

@@ -157,7 +157,7 @@ def add_lanes(typing_context, vectors, vectors_step, sums, sums_step, rows):
 
 
 def _sums(emit, operands, rows, columns, starts, count, dtype):
-    """Emit the loop over k of so many rows and columns; return the vectors of their sums."""
+    """Emit the loop over k for `rows` x `columns` sums; return their vectors."""
     x, x_step, table, step, prefetch, *prefetch_steps = operands
     lines = [emit.moved(emit.pointer(x), (x_step, row)) for row in range(rows)]
     table = [emit.moved(emit.pointer(table), (step, column)) for column in range(columns)]
@@ -243,7 +243,7 @@ def add_rest(x, x_step, table, step, sums, height, columns, begin, k, *, MEMORY,
 
 @register_jitable
 def padded(count):
-    """Return the f32 of whole cache lines that hold so many."""
+    """Return `count`, rounded up to f32 of whole cache lines."""
     return (4 * count + LINE - 1) // LINE * (LINE // 4)
 
 

@@ -133,7 +133,7 @@ ACTIVATIONS: Mapping[str, Unary] = {
 def finish(
     out: DType, bias: DType | None, residual: DType | None, activation: str, scale: float
 ) -> SpecializedKernel:
-    """Return the kernel for these types; `None` is a bias or residual that there is not."""
+    """Return the kernel for these types; `None` means no bias or no residual."""
     bias_type, residual_type = bias or dtypes.f32, residual or dtypes.f32
     return finish_kernel.specialize(
         SCALED=scale != 1.0,

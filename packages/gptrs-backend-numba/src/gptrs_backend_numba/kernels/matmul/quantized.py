@@ -50,7 +50,7 @@ def run_quantized(
     state, function, count, threads, left, codes, scale, super_scale, offset, super_offset, bias,
     residual, out, geometry,
 ):  # fmt: skip
-    """Run the tasks of a product; operands that there are not may be any address."""
+    """Run the tasks of a product; absent operands may be any address."""
     G = pointer(geometry, np.int64)
     G[BIAS], G[RESIDUAL] = bias, residual
     G[SCALE], G[SUPER_SCALE], G[OFFSET], G[SUPER_OFFSET] = scale, super_scale, offset, super_offset
@@ -178,12 +178,12 @@ def left_rounding(form: Form) -> SpecializedKernel:
 
 
 def code_packing(bits: int, four: bool) -> SpecializedKernel:
-    """Return the tasks that pack codes of so many bits, a panel each; to 4 bits, or to 8."""
+    """Return the tasks that pack codes of `bits` bits to 4 or 8, a panel each."""
     return pack_codes_task.specialize(BITS=bits, FOUR=four)
 
 
 def value_packing(size: int) -> SpecializedKernel:
-    """Return the tasks that pack scales or offsets of so many bytes, a panel each."""
+    """Return the tasks that pack scales or offsets of `size` bytes, a panel each."""
     return pack_values_task.specialize(MEMORY=np.uint8 if size == 1 else bits_of_width(size))
 
 
@@ -208,7 +208,7 @@ ROUNDED_A_TASK = 8
 
 
 def order_length(rows: int, matrices: int) -> int:
-    """Return the numbers in the order of so many rows."""
+    """Return the length of the order of `rows` rows."""
     return 4 * rows + matrices
 
 
@@ -269,7 +269,7 @@ def run_quantized_grouped(
     state, function, count, threads, left, codes, scale, super_scale, offset, super_offset, order,
     out, geometry,
 ):  # fmt: skip
-    """Run the tasks of a product; operands that there are not may be any address."""
+    """Run the tasks of a product; absent operands may be any address."""
     G = pointer(geometry, np.int64)
     G[SCALE], G[SUPER_SCALE], G[OFFSET], G[SUPER_OFFSET] = scale, super_scale, offset, super_offset
     G[ORDER] = order

@@ -48,7 +48,7 @@ class Form:
         return self.block * (2 if self.wide else 1)
 
     def panel_bytes(self, panel: int) -> int:
-        """Return the bytes of the codes of a block, of so many columns."""
+        """Return the bytes of the codes of a block in `columns` columns."""
         return panel * self.block * self.bits // 8
 
     @property

@@ -83,7 +83,7 @@ def quantized_tile(form: Form):
 
 
 def _emit_tile(emit, arguments, rows, form):
-    """Emit the code of a tile of so many rows."""
+    """Emit the code of a tile of `rows` rows."""
     left, codes, *parameters, blocks, shift, super_shift, out, row = arguments
     b = emit.builder
     addresses = [emit.pointer(address) for address in parameters]
@@ -127,7 +127,7 @@ def _emit_tile(emit, arguments, rows, form):
 
 
 def prefetch_codes(emit, form, codes, ahead=_AHEAD):
-    """Prefetch as many codes of a panel as a block has, so many bytes ahead."""
+    """Prefetch a block of codes of a panel, `ahead` bytes ahead."""
     for line in range(0, form.panel_bytes(PANEL), _LINE):
         emit.prefetch(emit.moved(codes, ahead + line), near=2)
 
