@@ -55,7 +55,7 @@ def test_questions_have_no_answer_outside():
     with pytest.raises(ProgramError, match=r"cannot tell whether `\?0` > 16"):
         bool(N > 16)
     with deciding(SizeGuards({0: 3})), pytest.raises(ProgramError, match="cannot divide"):
-        N // 2
+        5 // N
     with deciding(SizeGuards({0: 3})), pytest.raises(ProgramError, match="has no value"):
         range(N)
 
@@ -135,6 +135,7 @@ def test_what_lowering_decides_is_kept_by_the_guards_it_was_given():
     with deciding(guards.deriving()):
         tiles = N // 12
         assert tiles > 2
+        assert least(tiles, 9) > 2
     assert len(guards.derived) == 1
     assert not guards.accept({0: 35})
     assert guards.accept({0: 36})
@@ -148,3 +149,18 @@ def test_sizes_that_break_a_guard_are_not_accepted_though_derived_ones_have_no_v
     assert not guards.accept({0: 1})
     assert guards.accept({0: 11})
     assert not guards.accept({0: 12})
+
+
+def test_an_assumed_quotient_is_written_as_what_it_equals():
+    half, whole = (N + 1) // 2, (N + 3) // 4
+    with deciding(SizeGuards({0: 16})) as guards:
+        (quotient,) = half.atoms()
+        guards.assume(quotient, 2 * whole)
+        assert (N + 1) // 2 == 2 * ((N + 3) // 4)
+        assert (N + 3) // 2 == 2 * ((N + 3) // 4) + 1
+    with deciding(guards.deriving()):
+        assert (N + 1) // 2 == 2 * ((N + 3) // 4)
+    assert guards.accept({0: 31})
+    assert not guards.accept({0: 17})
+    with pytest.raises(ProgramError, match=r"is not `\?0` for the example sizes"):
+        guards.assume(quotient, N)

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import SymbolicDim, TensorType, dtypes
 from gptrs.ir.lexer import Lexer
-from gptrs.ir.symbolic_dim import JSON_PATTERN, PATTERN, exceeds, parse_dim, substituted, symbol
+from gptrs.ir.symbolic_dim import (
+    JSON_PATTERN,
+    PATTERN,
+    evaluated,
+    exceeds,
+    parse_dim,
+    substituted,
+    symbol,
+)
 from gptrs.ir.type_text import read_type
 
 N, M = symbol(0), symbol(1)
@@ -27,11 +35,14 @@ SIZES = (0, 1, 2, 3, 7)
 
 @st.composite
 def dims(draw, depth=2):
-    """A polynomial over three symbols, made by arithmetic: of at most 4 terms for depth 2."""
+    """A polynomial with quotients over three symbols, made by arithmetic."""
     if depth == 0 or draw(st.booleans()):
         return draw(st.one_of(st.integers(-5, 5), st.sampled_from([symbol(i) for i in range(3)])))
-    apply = draw(st.sampled_from([operator.add, operator.sub, operator.mul]))
-    return apply(draw(dims(depth=depth - 1)), draw(dims(depth=depth - 1)))
+    apply = draw(st.sampled_from([operator.add, operator.sub, operator.mul, operator.floordiv]))
+    a = draw(dims(depth=depth - 1))
+    if apply is operator.floordiv:
+        return a // draw(st.sampled_from([-3, -1, 2, 3, 4, 6]))
+    return apply(a, draw(dims(depth=depth - 1)))
 
 
 def value(dim, sizes):
@@ -84,6 +95,14 @@ def test_comparisons_hold_for_all_sizes(a, b):
         (lambda: N == 3, False),
         (lambda: symbol(0) == N, True),
         (lambda: exceeds(N, 5), False),
+        (lambda: (N - 1) // 2 + 1 == (N + 1) // 2 == -(-N // 2), True),
+        (lambda: ((N + 1) // 2 + 1) // 2 == (N + 3) // 4, True),
+        (lambda: (4 * N + 3) // 6 == (2 * N + 1) // 3, True),
+        (lambda: (N * M) // -2 == -((N * M + 1) // 2), True),
+        (lambda: N // 2 >= 0, True),
+        (lambda: N // 2 * 2 <= N, True),
+        (lambda: (N + 5) // 6 * 6 < N, False),
+        (lambda: (N - 3) // 2 * 2 + 3 <= N, True),
     ],
 )
 def test_what_is_known(compare, answer):
@@ -99,7 +118,6 @@ def test_what_is_known(compare, answer):
         (lambda: bool(-N), "cannot tell whether `-?0` is 0"),
         (lambda: int(N), "the dim `?0` has no value"),
         (lambda: range(N), "the dim `?0` has no value"),
-        (lambda: N // 2, "cannot divide the dim `?0` by `2`"),
         (lambda: (N + M) // (N - M), "cannot divide the dim `?0+?1` by `?0-?1`"),
         (lambda: (2 * N) // (3 * N), "cannot divide the dim `2*?0` by `3*?0`"),
         (lambda: N // M, "cannot divide the dim `?0` by `?1`"),
@@ -113,7 +131,13 @@ def test_what_is_known(compare, answer):
             lambda: sum(math.prod(symbol(10**5 + i + j) for j in range(9)) for i in range(4)),
             "a dim of more than 200 characters",
         ),
-        (lambda: N % 2, "cannot tell whether `2` divides the dim `?0`"),
+        (lambda: N % M, "cannot tell whether `?1` divides the dim `?0`"),
+        (lambda: bool(N % 2), "cannot tell whether `?0-2*floor((?0)/2)` is 0"),
+        (
+            lambda: (((symbol(9) // 2 + N) // 2 + M) // 2 + N) // 2,
+            "a dim of more than 3 quotients inside one another",
+        ),
+        (lambda: parse_dim("floor((?0)/0)"), "a dim that is divided by 0"),
         (lambda: 6 // N, "cannot divide 6 by the dim `?0`"),
         (lambda: 6 % N, "cannot tell whether the dim `?0` divides 6"),
         (lambda: N // 0, "cannot divide the dim `?0` by `0`"),
@@ -140,6 +164,14 @@ def test_division_is_that_of_integers(a, b, sizes):
     except ProgramError:
         return
     assert (value(quotient, sizes), value(rest, sizes)) == divmod(value(a, sizes), value(b, sizes))
+
+
+@given(dims(3), st.tuples(*[st.integers(0, 40)] * 3), st.sampled_from([-4, -1, 2, 3, 6]))
+def test_quotients_by_numbers_are_those_of_integers(a, sizes, divisor):
+    assert (value(a // divisor, sizes), value(a % divisor, sizes)) == divmod(
+        value(a, sizes), divisor
+    )
+    assert evaluated(a // divisor, dict(enumerate(sizes))) == value(a // divisor, sizes)
 
 
 def test_division_needs_no_numbers():
@@ -182,6 +214,7 @@ def test_other_spellings(text, canonical):
 
 def test_types_in_text():
     type_ = read_type(Lexer("f32[?0, 2*?0+1, 4, ?1*?1]"))
+    assert read_type(Lexer("f32[floor((?0+1)/2), 3]")).shape == ((N - 1) // 2 + 1, 3)
     assert type_.shape == (N, 2 * N + 1, 4, M * M)
     assert not type_.is_static
     assert type_.symbols == {0, 1}

@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.errors import ProgramError, UsageError
 from gptrs.ir.size_guards import DerivedSize, Shape
-from gptrs.ir.symbolic_dim import Monomial, SymbolicDim, evaluated, symbol, symbols_of
+from gptrs.ir.symbolic_dim import Monomial, Quotient, SymbolicDim, evaluated, symbol, symbols_of
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen import interpreter
@@ -236,17 +236,20 @@ class SizeCode:
             self._sums[size] = self._add(SUM, *words)
         return self._sums[size]
 
-    def _monomial(self, symbols: Monomial) -> int:
-        found = self._monomials.get(symbols)
+    def _monomial(self, atoms: Monomial) -> int:
+        found = self._monomials.get(atoms)
         if found is not None:
             return found
-        *others, last = symbols
+        *others, last = atoms
         if others:
             slot = self._add(PRODUCT, self._monomial(tuple(others)), self._monomial((last,)))
+        elif isinstance(last, Quotient):
+            operands = cast("int", last.dividend), last.divisor
+            slot = self._add(FLOORDIV, *map(self.slot, operands))
         else:
             size = self._derived[last]
             slot = self._add(_FORMULAS[size.formula], *map(self.slot, size.operands))
-        self._monomials[symbols] = slot
+        self._monomials[atoms] = slot
         return slot
 
     def _add(self, what: int, *words: int) -> int:

@@ -20,9 +20,13 @@ from typing import Generic, Literal, TypeVar
 from gptrs.errors import ProgramError
 from gptrs.ir.symbolic_dim import (
     ASSUMPTIONS,
+    Bounds,
     Monomial,
+    Quotient,
     SymbolicDim,
     UnknownSizeError,
+    bounds_of,
+    dim_of,
     evaluated,
     symbol,
     symbols_of,
@@ -77,8 +81,10 @@ class SizeGuards:
         self.derive = derive
         self._guards: dict[int, None] = {}
         self._derived: dict[tuple[Formula, tuple[int, ...]], DerivedSize] = {}
-        self._ranges: dict[int, tuple[int | None, int | None]] = {}
-        self._bounds: dict[int, tuple[int | None, int | None]] = {}
+        self._ranges: dict[int, Bounds] = {}
+        self._bounds: dict[int, Bounds] = {}
+        self.assumed: dict[Quotient, int] = {}
+        """The dims that are written for quotients, which they equal."""
         self._examples = dict(sizes)
         """The example sizes of all symbols, derived ones as well."""
 
@@ -90,6 +96,7 @@ class SizeGuards:
         shared._ranges = self._ranges
         shared._bounds = self._bounds
         shared._examples = self._examples
+        shared.assumed = self.assumed
         return shared
 
     @property
@@ -136,6 +143,22 @@ class SizeGuards:
             self._add(guard)
         return True
 
+    def assume(self, quotient: Quotient, dim: int) -> None:
+        """Write `dim` for a quotient from now on; guards keep the two equal.
+
+        ProgramError unless they are equal for the example sizes.
+        """
+        difference = dim_of(quotient) - dim
+        if self.example_size(difference):
+            raise ProgramError(f"`{quotient}` is not `{dim}` for the example sizes")
+        self.at_least_zero(difference)
+        self.at_least_zero(-difference)
+        self.assumed[quotient] = dim
+
+    def equal_to(self, quotient: Quotient) -> int | None:
+        """Return the dim that a quotient is assumed to equal, None for most."""
+        return self.assumed.get(quotient)
+
     def at_least_zero(self, dim: int) -> bool:
         """Return whether `dim` is >= 0 for the example sizes; a guard if others could differ."""
         low, high = self.bounds(dim)
@@ -155,41 +178,21 @@ class SizeGuards:
             del self._guards[guard]
         self._guards[wanted] = None
 
-    def bounds(self, dim: int) -> tuple[int | None, int | None]:
+    def bounds(self, dim: int) -> Bounds:
         """Return the least and the greatest value of `dim`, None if unbounded."""
         if not isinstance(dim, SymbolicDim):
             return dim, dim
         found = self._bounds.get(dim)
         if found is None:
-            found = self._bounds[dim] = self._found_bounds(dim)
+            found = self._bounds[dim] = bounds_of(dim, self._range)
         return found
 
-    def _found_bounds(self, dim: SymbolicDim) -> tuple[int | None, int | None]:
-        # With each symbol written as its bound plus a number >= 0, the signs of terms decide.
-        moved: dict[int, int] = {}
-        for number in dim.symbols():
-            low, high = self._ranges.get(number, (1, None))
-            if low is None and high is None:
-                return None, None
-            moved[number] = (
-                symbol(number) + low if low is not None else (high or 0) - symbol(number)
-            )
-        shifted = dim.substitute(moved)
-        if not isinstance(shifted, SymbolicDim):
-            return shifted, shifted
-        constant = evaluated(shifted, dict.fromkeys(shifted.symbols(), 0))
-        factors = [factor for monomial, factor in shifted.terms if monomial]
-        low = constant if all(factor > 0 for factor in factors) else None
-        high = constant if all(factor < 0 for factor in factors) else None
-        return low, high
+    def _range(self, number: int) -> Bounds:
+        return self._ranges.get(number, (1, None))
 
     def floordiv(self, dim: int, divisor: int) -> int:
-        """Return the derived symbol `dim // divisor`."""
-        low, high = self.bounds(dim)
-        if isinstance(divisor, SymbolicDim) or divisor < 0:
-            return self._symbol("floordiv", (dim, divisor), (None, None))
-        divided = [None if bound is None else bound // divisor for bound in (low, high)]
-        return self._symbol("floordiv", (dim, divisor), (divided[0], divided[1]))
+        """Return the derived symbol `dim // divisor`, for a symbolic divisor."""
+        return self._symbol("floordiv", (dim, divisor), (None, None))
 
     def made(self, formula: Formula, operands: tuple[int, ...]) -> int:
         """Return the derived symbol of `least`, `greatest` or `select` with these operands."""
@@ -228,9 +231,7 @@ class SizeGuards:
             text = text.replace(f"?{size.number}", written)
         return text
 
-    def _symbol(
-        self, formula: Formula, operands: tuple[int, ...], range_: tuple[int | None, int | None]
-    ) -> int:
+    def _symbol(self, formula: Formula, operands: tuple[int, ...], range_: Bounds) -> int:
         if not self.derive:
             raise UnknownSizeError(f"`{formula}` of dims has no value", operands)
         key = formula, operands
@@ -276,13 +277,16 @@ class GuardedValues(Generic[Kept]):
     def find(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Kept, SizeGuards]:
         """Return the value under `key`, and its guards; `make` it if there is none for these sizes.
 
-        The sizes are those of the enclosing `deciding` block, which does not `adopt` the guards.
+        The sizes are those of the enclosing `deciding` block, which does not `adopt` the guards;
+        what is assumed there is so here.
         """
-        sizes = example_sizes()
-        full = bool(sizes), key
+        sizes, around = example_sizes(), ASSUMPTIONS.get()
+        assumed = around.assumed if isinstance(around, SizeGuards) else {}
+        full = bool(sizes), tuple(assumed.items()), key
         known = self._known.get(full)
         if known is None or not known[1].accept(sizes):
             guards = SizeGuards(sizes)
+            guards.assumed = dict(assumed)
             with deciding(guards) if sizes else nullcontext():
                 known = make(), guards
             self._known[full] = known
@@ -344,8 +348,8 @@ def _joined(
 
 def _term(monomial: Monomial, factor: int) -> int:
     """Return the product of a factor and the symbols of a monomial."""
-    for number in monomial:
-        factor = factor * symbol(number)
+    for atom in monomial:
+        factor = factor * dim_of(atom)
     return factor
 
 

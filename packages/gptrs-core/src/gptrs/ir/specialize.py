@@ -85,11 +85,7 @@ def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True
     for number in wanted:
         if sizes[number] < 0:
             raise ProgramError(f"`?{number}` is a size, which cannot be {sizes[number]}")
-    functions = [
-        Function(function.name, _specialized(function.body, sizes))
-        for function in program.functions
-    ]
-    special = Program(tuple(functions))
+    special = Specializer(program).at(sizes)
     if not check:
         return special
     try:
@@ -100,11 +96,53 @@ def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True
     return special
 
 
+class Specializer:
+    """Gives the symbols of one program sizes again and again; what has symbols is found once."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._open = frozenset(
+            step.op
+            for function in program.functions
+            for region in _regions(function.body)
+            for step in region.instructions
+            if op_symbols(step.op)
+        )
+
+    def at(self, sizes: Mapping[int, int]) -> Program:
+        """Return the program with each `?n` replaced by `sizes[n]`; it is not verified."""
+        return Program(
+            tuple(
+                Function(function.name, self._specialized(function.body, sizes))
+                for function in self._program.functions
+            )
+        )
+
+    def _specialized(self, region: Region, sizes: Mapping[int, int]) -> Region:
+        values: dict[Value, Value] = {}
+
+        # Values that the region does not define are kept, for the verifier to report.
+        def define(old: Sequence[Value]) -> tuple[Value, ...]:
+            new = tuple([_sized_value_of(value, sizes) for value in old])
+            values.update(zip(old, new, strict=True))
+            return new
+
+        params = define(region.params)
+        instructions: list[Instruction] = []
+        for step in region.instructions:
+            operands = tuple([values.get(operand, operand) for operand in step.operands])
+            regions = tuple([self._specialized(inner, sizes) for inner in step.regions])
+            op = _sized_op(step.op, sizes) if step.op in self._open else step.op
+            instructions.append(Instruction(op, operands, define(step.results), regions))
+        results = tuple([values.get(value, value) for value in region.results])
+        return Region(params, tuple(instructions), results)
+
+
 def lone_symbol(dim: int) -> int | None:
     """Return the number of the symbol that `dim` is, None if it is anything else."""
     if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
         ((monomial, factor),) = dim.terms
-        if factor == 1 and len(monomial) == 1:
+        if factor == len(monomial) == 1 and isinstance(monomial[0], int):
             return monomial[0]
     return None
 
@@ -151,26 +189,6 @@ def _require_fits(
             )
 
 
-def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
-    values: dict[Value, Value] = {}
-
-    # Values that the region does not define are kept, for the verifier to report.
-    def define(old: Sequence[Value]) -> tuple[Value, ...]:
-        new = tuple([_sized_value_of(value, sizes) for value in old])
-        values.update(zip(old, new, strict=True))
-        return new
-
-    params = define(region.params)
-    instructions: list[Instruction] = []
-    for step in region.instructions:
-        operands = tuple(values.get(operand, operand) for operand in step.operands)
-        regions = tuple(_specialized(inner, sizes) for inner in step.regions)
-        op = _sized_op(step.op, sizes)
-        instructions.append(Instruction(op, operands, define(step.results), regions))
-    results = tuple(values.get(value, value) for value in region.results)
-    return Region(params, tuple(instructions), results)
-
-
 def _sized_value_of(value: Value, sizes: Mapping[int, int]) -> Value:
     return value if value.type.is_static else Value(_sized(value.type, sizes), value.name)
 
@@ -182,8 +200,6 @@ def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
 
 
 def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
-    if not op_symbols(op):
-        return op
     values = {name: _sized_value(getattr(op, name), sizes) for name in op.attribute_types}
     return cast("Callable[..., Op]", type(op))(**values)
 

@@ -1,24 +1,30 @@
 """Sizes that are not known yet: polynomials over the symbols `?0`, `?1`, ... of a program.
 
-A symbol stands for any size, an integer >= 0. Such dims live in shapes, where a type checker takes
-them for integers: they add, multiply and compare like integers as far as the answer is the same
-for all values of the symbols. Where it is not, the guards of `gptrs.ir.size_guards.deciding` answer
-inside such a block, and ProgramError is raised outside.
+A symbol stands for any size, an integer >= 0; a quotient rounded down, `floor((?0+1)/2)`, stands
+where a symbol may. Such dims live in shapes, where a type checker takes them for integers: they
+add, multiply, divide and compare like integers as far as the answer is the same for all values of
+the symbols. Where it is not, the guards of `gptrs.ir.size_guards.deciding` answer inside such a
+block, and ProgramError is raised outside.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from gptrs.errors import ProgramError
 
-Monomial = tuple[int, ...]
-"""The numbers of the symbols that are multiplied, in ascending order: () is the constant term."""
+Atom: TypeAlias = "int | Quotient"
+"""The number of a symbol, or a quotient."""
+Monomial: TypeAlias = "tuple[Atom, ...]"
+"""The atoms that are multiplied, in ascending order: () is the constant term."""
+Bounds = tuple[int | None, int | None]
+"""The least and the greatest value, None where there is no such bound."""
 
 MAX_TEXT = 200
 """Most characters of a dim in text: no dim is longer, so that all that is written can be read."""
@@ -26,17 +32,28 @@ MAX_TERMS = 16
 """Most terms of a polynomial, and most symbols of one term: far more than a program needs."""
 MAX_SYMBOLS = 10**6
 """One more than the greatest number of a symbol."""
+MAX_DEPTH = 3
+"""Most quotients inside one another."""
 _MAX_COEFFICIENT = 2**63
 _SHORT = 2**53
 """Four terms with coefficients below this and two symbols each are well below MAX_TEXT."""
 
-_SYMBOLS = r"\?[0-9]{1,6}(?:\*\?[0-9]{1,6})*+"
-_TERM = rf"(?:(?:[0-9]{{1,19}}\*)?{_SYMBOLS}|[0-9]{{1,19}})"
-PATTERN = rf"-?(?:[0-9]{{1,19}}\*)?{_SYMBOLS}(?:[+-]{_TERM})*+"
+_NUMBER = "[0-9]{1,19}"
+
+
+def _pattern(depth: int) -> str:
+    """Return the pattern of dims with so many quotients inside one another, without groups."""
+    atom = r"\?[0-9]{1,6}"
+    if depth:
+        atom = rf"(?:{atom}|floor\(\({_pattern(depth - 1)}\)/{_NUMBER}\))"
+    return rf"-?(?:{_NUMBER}\*)?{atom}(?:(?:\*|[+-](?:{_NUMBER}\*)?){atom}|[+-]{_NUMBER})*+"
+
+
+PATTERN = _pattern(MAX_DEPTH)
 """How a dim is written; the first term has a symbol."""
-JSON_PATTERN = PATTERN.replace("*+", "*")
+JSON_PATTERN = PATTERN.replace(")*+", ")*")
 """The same for readers of regular expressions that have no possessive repeats."""
-_SIGNED_TERM = re.compile(rf"[+-]?{_TERM}")
+_TOKEN = re.compile(rf"floor\(\(|\)/{_NUMBER}\)|\?[0-9]{{1,6}}|{_NUMBER}|[-+*]")
 
 
 class Assumptions(Protocol):
@@ -49,12 +66,16 @@ class Assumptions(Protocol):
         """Return the least and the greatest value of `dim`, None where it has no such bound."""
         ...
 
+    def equal_to(self, quotient: Quotient) -> int | None:
+        """Return the dim that a quotient is assumed to equal, and that is written in its stead."""
+        ...
+
     def at_least_zero(self, dim: int) -> bool:
         """Return whether `dim` is >= 0 for the sizes in question."""
         ...
 
     def floordiv(self, dim: int, divisor: int) -> int:
-        """Return the symbol that stands for `dim // divisor`."""
+        """Return the symbol that stands for `dim // divisor`, where the divisor is symbolic."""
         ...
 
 
@@ -73,16 +94,44 @@ class UnknownSizeError(ProgramError):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Quotient:
+    """`dividend // divisor`, with a divisor >= 2 that does not divide: a symbol of its own kind.
+
+    Quotients are ordered by their text, after all symbols.
+    """
+
+    dividend: SymbolicDim
+    divisor: int
+
+    def __repr__(self) -> str:
+        return f"floor(({self.dividend})/{self.divisor})"
+
+    def __lt__(self, other: object) -> bool:
+        return isinstance(other, Quotient) and str(self) < str(other)
+
+    def __gt__(self, other: object) -> bool:
+        return not isinstance(other, Quotient) or str(self) > str(other)
+
+    @property
+    def depth(self) -> int:
+        """How many quotients there are inside one another, this one included."""
+        inner = (atom for monomial, _ in self.dividend.terms for atom in monomial)
+        return 1 + max((atom.depth for atom in inner if isinstance(atom, Quotient)), default=0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class SymbolicDim:
     """A polynomial with integer coefficients in which at least one symbol occurs.
 
     It equals the same polynomial and no integer. Arithmetic returns an int if no symbol is left,
-    and rounds down like integer arithmetic; ProgramError if the result is not a polynomial in the
-    symbols.
+    and rounds down like integer arithmetic; ProgramError if the result is not a polynomial in
+    symbols and quotients by integers.
 
     >>> n = symbol(0)
     >>> 2 * n + 1
     2*?0+1
+    >>> (n - 1) // 2 + 1
+    floor((?0+1)/2)
     """
 
     terms: tuple[tuple[Monomial, int], ...]
@@ -118,11 +167,13 @@ class SymbolicDim:
 
     def __floordiv__(self, other: int) -> int:
         divided = _divided(self, other)
-        if divided is None and (guards := _deriving()) is not None and other != 0:
+        if divided is not None:
+            return divided[0]
+        if other != 0 and not isinstance(other, SymbolicDim):
+            return _floored(self, operator.index(other))
+        if other != 0 and (guards := _deriving()) is not None:
             return guards.floordiv(cast("int", self), other)
-        if divided is None:
-            raise UnknownSizeError(f"cannot divide the dim `{self}` by `{other}`", [self, other])
-        return divided[0]
+        raise UnknownSizeError(f"cannot divide the dim `{self}` by `{other}`", [self, other])
 
     def __rfloordiv__(self, other: int) -> int:
         if other == 0:
@@ -133,13 +184,13 @@ class SymbolicDim:
 
     def __mod__(self, other: int) -> int:
         divided = _divided(self, other)
-        if divided is None and _deriving() is not None and other != 0:
+        if divided is not None:
+            return divided[1]
+        if other != 0 and (not isinstance(other, SymbolicDim) or _deriving() is not None):
             return self - (self // other) * other
-        if divided is None:
-            raise UnknownSizeError(
-                f"cannot tell whether `{other}` divides the dim `{self}`", [self, other]
-            )
-        return divided[1]
+        raise UnknownSizeError(
+            f"cannot tell whether `{other}` divides the dim `{self}`", [self, other]
+        )
 
     def __rmod__(self, other: int) -> int:
         if other == 0:
@@ -195,15 +246,22 @@ class SymbolicDim:
 
     def symbols(self) -> frozenset[int]:
         """Return the numbers of the symbols that occur."""
-        return frozenset(number for monomial, _ in self.terms for number in monomial)
+        found: set[int] = set()
+        for atom in self.atoms():
+            found.update((atom,) if isinstance(atom, int) else atom.dividend.symbols())
+        return frozenset(found)
+
+    def atoms(self) -> list[Atom]:
+        """Return the symbols and the quotients that are multiplied; those inside are left out."""
+        return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def substitute(self, values: Mapping[int, int]) -> int:
         """Return the dim with symbols replaced by these values; an int if none is left."""
         total = 0
         for monomial, factor in self.terms:
             product = factor
-            for number in monomial:
-                product = product * values.get(number, symbol(number))
+            for atom in monomial:
+                product = product * _substituted_atom(atom, values)
             total = total + product
         return total
 
@@ -222,7 +280,34 @@ def parse_dim(text: str) -> int:
     """
     if len(text) > MAX_TEXT:
         raise ProgramError(f"a dim of more than {MAX_TEXT} characters")
-    return _made(map(_parsed, _SIGNED_TERM.findall(text)))
+    return _read(_TOKEN.findall(text)[::-1])
+
+
+def _read(tokens: list[str]) -> int:
+    """Return the sum whose tokens, the first one last, end here or with the `)/n)` of a quotient.
+
+    They are taken from the list.
+    """
+    total, product, open_ = 0, 1, False
+    while tokens:
+        token = tokens.pop()
+        if token.startswith(")"):
+            divisor = int(token[2:-1])
+            if divisor == 0:
+                raise ProgramError("a dim that is divided by 0")
+            return (total + product) // divisor
+        if token in "+-":
+            total += product if open_ else 0
+            product, open_ = 1 if token == "+" else -1, False
+        elif token != "*":
+            product, open_ = product * _read_atom(token, tokens), True
+    return total + product
+
+
+def _read_atom(token: str, tokens: list[str]) -> int:
+    if token.startswith("f"):
+        return _read(tokens)
+    return symbol(int(token[1:])) if token.startswith("?") else int(token)
 
 
 _NONE: frozenset[int] = frozenset()
@@ -244,8 +329,11 @@ def evaluated(dim: int, sizes: Mapping[int, int]) -> int:
         return dim
     total = 0
     for monomial, factor in dim.terms:
-        for number in monomial:
-            factor *= sizes[number]
+        for atom in monomial:
+            if isinstance(atom, int):
+                factor *= sizes[atom]
+            else:
+                factor *= evaluated(cast("int", atom.dividend), sizes) // atom.divisor
         total += factor
     return total
 
@@ -290,17 +378,9 @@ def _deriving() -> Assumptions | None:
     return guards if guards is not None and guards.derive else None
 
 
-def _parsed(term: str) -> tuple[Monomial, int]:
-    sign = -1 if term.startswith("-") else 1
-    factors = term.lstrip("+-").split("*")
-    numbers = [factor for factor in factors if not factor.startswith("?")]
-    monomial = tuple(sorted(int(factor[1:]) for factor in factors if factor.startswith("?")))
-    return monomial, sign * (int(numbers[0]) if numbers else 1)
-
-
 def _signed(monomial: Monomial, factor: int) -> str:
     sign = "-" if factor < 0 else "+"
-    symbols = [f"?{number}" for number in monomial]
+    symbols = [str(atom) if isinstance(atom, Quotient) else f"?{atom}" for atom in monomial]
     shown = [] if abs(factor) == 1 and symbols else [str(abs(factor))]
     return sign + "*".join([*shown, *symbols])
 
@@ -337,16 +417,68 @@ def _scaled(dim: SymbolicDim, factor: int) -> int:
 
 
 def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
-    if len(terms) <= 4 and all(len(m) <= 2 and -_SHORT < f < _SHORT for m, f in terms):
+    quotients = [atom for m, _ in terms for atom in m if isinstance(atom, Quotient)]
+    if (
+        not quotients
+        and len(terms) <= 4
+        and all(len(m) <= 2 and -_SHORT < f < _SHORT for m, f in terms)
+    ):
         return  # nearly all dims; writing one down takes longer than all arithmetic
     if _deriving() is not None:
         return  # never written down
+    if any(atom.depth > MAX_DEPTH for atom in quotients):
+        raise ProgramError(f"a dim of more than {MAX_DEPTH} quotients inside one another")
     if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial, _ in terms):
         raise ProgramError(f"a dim of more than {MAX_TERMS} terms or symbols in a term")
     if any(abs(factor) >= _MAX_COEFFICIENT for _, factor in terms):
         raise ProgramError("a dim with a coefficient of more than 63 bits")
     if len(_written(terms)) > MAX_TEXT:
         raise ProgramError(f"a dim of more than {MAX_TEXT} characters")
+
+
+def dim_of(atom: Atom) -> int:
+    """Return the dim that is this atom alone."""
+    return symbol(atom) if isinstance(atom, int) else cast("int", SymbolicDim((((atom,), 1),)))
+
+
+def _substituted_atom(atom: Atom, values: Mapping[int, int]) -> int:
+    if isinstance(atom, int):
+        return values.get(atom, symbol(atom))
+    return atom.dividend.substitute(values) // atom.divisor
+
+
+def _floored(dim: SymbolicDim, divisor: int) -> int:
+    """Return `dim // divisor` for a divisor that does not divide, in one form for equal dims.
+
+    Where the divisor divides a part, that part is outside of the quotient; its first factor is
+    above 0; a quotient of nothing but a quotient is one.
+    """
+    if divisor < 0:
+        return -dim // -divisor
+    if dim.terms[0][1] < 0:  # floor(-x/n) is -ceil(x/n)
+        return -((-dim + divisor - 1) // divisor)
+    parts = [(monomial, *divmod(factor, divisor)) for monomial, factor in dim.terms]
+    whole = _made((monomial, quotient) for monomial, quotient, _ in parts)
+    rest = [(monomial, rest) for monomial, _, rest in parts if rest]
+    common = math.gcd(divisor, *(factor for monomial, factor in rest if monomial))
+    rest = [(monomial, factor // common) for monomial, factor in rest if factor >= common]
+    inner, divisor = _made(rest), divisor // common
+    (monomial, factor), *others = rest
+    if factor == len(monomial) == 1 and all(not each for each, _ in others):
+        (atom,) = monomial
+        if isinstance(atom, Quotient):  # floor((floor(x/m)+r)/n) is floor((x+r*m)/(m*n))
+            constant = inner - dim_of(atom)
+            return whole + (cast("int", atom.dividend) + constant * atom.divisor) // (
+                atom.divisor * divisor
+            )
+    quotient = Quotient(cast("SymbolicDim", inner), divisor)
+    guards = ASSUMPTIONS.get()
+    known = None if guards is None else guards.equal_to(quotient)
+    if known is not None:
+        return whole + known
+    made = SymbolicDim((((quotient,), 1),))
+    _require_small(made.terms)
+    return whole + cast("int", made)
 
 
 def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
@@ -387,14 +519,67 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def _bounds(dim: int) -> tuple[int | None, int | None]:
+def _bounds(dim: int) -> Bounds:
     """Return the least and the greatest value over all symbols >= 0, None if unknown."""
     if not isinstance(dim, SymbolicDim):
         return dim, dim
     if (guards := ASSUMPTIONS.get()) is not None:
         return guards.bounds(dim)
-    constant = dict(dim.terms).get((), 0)
-    factors = [factor for monomial, factor in dim.terms if monomial]
+    return bounds_of(dim, lambda _: (0, None))
+
+
+def bounds_of(dim: int, symbols: Callable[[int], Bounds]) -> Bounds:
+    """Return the least and the greatest value where `symbols` gives those of each symbol."""
+    if not isinstance(dim, SymbolicDim):
+        return dim, dim
+    try:
+        low, high = _bounds_by_sign(dim, symbols)
+    except ProgramError:  # too large a dim on the way
+        low = high = None
+    if low is not None and high is not None:
+        return low, high
+    try:
+        nearer = _bounds_without_quotient(dim, symbols)
+    except ProgramError:
+        return low, high
+    return nearer[0] if low is None else low, nearer[1] if high is None else high
+
+
+def _bounds_by_sign(dim: SymbolicDim, symbols: Callable[[int], Bounds]) -> Bounds:
+    """Return bounds by the signs of terms, each atom written as its bound plus a number >= 0."""
+    moved: dict[Atom, int] = {}
+    for atom in dim.atoms():
+        if isinstance(atom, int):
+            low, high = symbols(atom)
+        else:
+            inner = bounds_of(cast("int", atom.dividend), symbols)
+            low, high = (None if each is None else each // atom.divisor for each in inner)
+        if low is None and high is None:
+            return None, None
+        moved[atom] = dim_of(atom) + low if low is not None else (high or 0) - dim_of(atom)
+    shifted = sum(
+        (math.prod([factor, *(moved[atom] for atom in monomial)]) for monomial, factor in dim.terms)
+    )
+    if not isinstance(shifted, SymbolicDim):
+        return shifted, shifted
+    constant = dict(shifted.terms).get((), 0)
+    factors = [factor for monomial, factor in shifted.terms if monomial]
     low = constant if all(factor > 0 for factor in factors) else None
     high = constant if all(factor < 0 for factor in factors) else None
     return low, high
+
+
+def _bounds_without_quotient(dim: SymbolicDim, symbols: Callable[[int], Bounds]) -> Bounds:
+    """Return bounds with a quotient `floor(x/n)` in place as `(x-r)/n`, 0 <= r < n."""
+    for monomial, factor in dim.terms:
+        (quotient, *others) = monomial or (0,)
+        if isinstance(quotient, Quotient) and not others:
+            n = quotient.divisor
+            exact = (dim - factor * dim_of(quotient)) * n + factor * cast("int", quotient.dividend)
+            low, high = bounds_of(exact, symbols)
+            rounded = factor * (n - 1)
+            return (
+                None if low is None else -(-(low - max(rounded, 0)) // n),
+                None if high is None else (high - min(rounded, 0)) // n,
+            )
+    return None, None

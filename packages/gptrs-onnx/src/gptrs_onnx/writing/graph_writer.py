@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 
 import numpy as np
 import onnx
@@ -16,7 +16,8 @@ from onnx import helper
 from gptrs.api import UnsupportedError
 from gptrs.api.programs import DType, TensorType, Value, dtypes
 from gptrs.ir.dtypes import pack_int4
-from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs.ir.specialize import lone_symbol
+from gptrs.ir.symbolic_dim import Atom, SymbolicDim
 from gptrs_onnx.element_types import ONNX_TYPES
 
 OPSET: Final = 21
@@ -154,7 +155,7 @@ class GraphWriter:
         """Compute the size of each symbol from an input that has it alone as a size."""
         for ref in inputs:
             for axis, size in enumerate(ref.shape):
-                number = symbol_number(size)
+                number = lone_symbol(size)
                 if number is not None and number not in self._symbols:
                     self._symbols[number] = self.node(
                         "Shape", ref, type=VECTOR_OF_ONE, start=axis, end=axis + 1
@@ -167,17 +168,25 @@ class GraphWriter:
         total: Ref | None = None
         for monomial, factor in size.terms:
             term: Ref | None = None
-            for number in monomial:
-                symbol = self._symbols.get(number)
-                if symbol is None:
-                    self.refuse(f"no input has the size `?{number}` alone on an axis")
-                term = symbol if term is None else self.node("Mul", term, symbol)
+            for atom in monomial:
+                own = self._atom(atom)
+                term = own if term is None else self.node("Mul", term, own)
             if term is None or factor != 1:
                 scale = self.constant(np.asarray([factor], np.int64))
                 term = scale if term is None else self.node("Mul", term, scale)
             total = term if total is None else self.node("Add", total, term)
         assert total is not None, "a symbolic size has a term"
         return total
+
+    def _atom(self, atom: Atom) -> Ref:
+        """Return a symbol or a quotient, which is of numbers >= 0, as such a vector."""
+        if not isinstance(atom, int):
+            divisor = self.constant(np.asarray([atom.divisor], np.int64))
+            return self.node("Div", self._size(cast("int", atom.dividend)), divisor)
+        found = self._symbols.get(atom)
+        if found is None:
+            self.refuse(f"no input has the size `?{atom}` alone on an axis")
+        return found
 
     @contextmanager
     def inner(self) -> Generator[list[onnx.NodeProto]]:
@@ -240,14 +249,6 @@ class GraphWriter:
 
 
 VECTOR_OF_ONE: Final = TensorType(dtypes.si64, (1,))
-
-
-def symbol_number(size: int) -> int | None:
-    """Return the number of the symbol that a size is, None for anything else."""
-    if not isinstance(size, SymbolicDim) or len(size.terms) != 1:
-        return None
-    ((monomial, factor),) = size.terms
-    return monomial[0] if len(monomial) == factor == 1 else None
 
 
 @cache

@@ -11,9 +11,10 @@ from onnx import helper
 
 from gptrs.api.importers import OutgoingModel
 from gptrs.api.programs import TensorType
+from gptrs.ir.specialize import lone_symbol
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs_onnx.element_types import ONNX_TYPES
-from gptrs_onnx.writing.graph_writer import OPSET, GraphWriter, Ref, symbol_number
+from gptrs_onnx.writing.graph_writer import OPSET, GraphWriter, Ref
 from gptrs_onnx.writing.instructions import region_results
 
 IR_VERSION: Final = 10
@@ -111,7 +112,7 @@ def _size_names(model: OutgoingModel, inputs: Sequence[Ref]) -> dict[int, str]:
     found: dict[int, str] = {}
     for stated, ref in zip(model.inputs, inputs, strict=True):
         for name, size in zip(stated.shape or (), ref.shape, strict=False):
-            number = symbol_number(size)
+            number = lone_symbol(size)
             if number is not None and isinstance(name, str):
                 found.setdefault(number, name)
     return found
@@ -125,7 +126,7 @@ def _described(name: str, type_: TensorType, sizes: Mapping[int, str]) -> onnx.V
 
 def _size_text(size: int, sizes: Mapping[int, str]) -> str:
     """Return the name of a free size, or a polynomial over such names."""
-    number = symbol_number(size)
+    number = lone_symbol(size)
     if number is not None:
         return sizes.get(number, f"d{number}")
     text = str(size)
