@@ -132,11 +132,11 @@ class MemoryNeed:
 
     def require(self, sizes: Mapping[int, int] = NO_SIZES) -> None:
         """Raise ExecutionError if the peak for these sizes exceeds the memory of the process."""
-        available = memory_bytes()
-        if available is None or evaluated(self._all - self._donated, sizes) <= available:
+        available, donated = memory_bytes(), _total(self._donated, sizes)
+        if available is None or _total(self._all, sizes) - donated <= available:
             return
         peak = program_peak_bytes(self._program, sizes)
-        needed = peak - evaluated(self._given + self._donated, sizes)
+        needed = peak - _total(self._given, sizes) - donated
         if needed > available:
             raise ExecutionError(
                 f"the program needs {_size(needed)} at one time, this machine has"
@@ -162,9 +162,16 @@ def _made(program: Program) -> list[TensorType]:
     return found
 
 
-def _nbytes(types: Iterable[TensorType]) -> int:
-    # There are few types, and products of symbolic sizes take long.
-    return sum(count * type_.nbytes for type_, count in Counter(types).items())
+def _nbytes(types: Iterable[TensorType]) -> list[tuple[int, int]]:
+    """Return numbers of bytes, some of them symbolic, and how often there are so many.
+
+    They are not added: a sum of many symbolic sizes is longer than a dim may be.
+    """
+    return [(type_.nbytes, count) for type_, count in Counter(types).items()]
+
+
+def _total(several: Iterable[tuple[int, int]], sizes: Mapping[int, int]) -> int:
+    return sum(count * evaluated(nbytes, sizes) for nbytes, count in several)
 
 
 def _size(count: int) -> str:

@@ -25,7 +25,7 @@ from gptrs.functionals.operands import (
 )
 from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.size_guards import broadcastable_to
-from gptrs.ir.symbolic_dim import SymbolicDim, UnknownSizeError
+from gptrs.ir.symbolic_dim import SymbolicDim
 
 
 @functional
@@ -67,20 +67,25 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """Drop the given axes of size 1, or for None all of size 1 (`np.squeeze`).
 
-    For None, symbolic sizes must exceed 1.
+    Where an axis has a symbolic size, what it is in this call decides.
     """
     if axis is None:
-        kept = [dim for dim in x.shape if dim != 1]
-        one = [dim for dim in kept if isinstance(dim, SymbolicDim) and not dim > 1]
-        if one:
-            raise UnknownSizeError(f"cannot drop an axis of the size `{one[0]}`", one)
-        return primitives.reshape(x, tuple(kept))
-    axes = axes_of("squeeze", axis, x)
+        axes = tuple(along for along, dim in enumerate(x.shape) if _is_one(dim))
+    else:
+        axes = axes_of("squeeze", axis, x)
     for along in axes:
-        if x.shape[along] != 1:
+        if not _is_one(x.shape[along]):
             raise UsageError(f"`squeeze` of `{x.type}` cannot drop axis {along}, it is not 1")
+    if any(isinstance(x.shape[along], SymbolicDim) for along in axes):
+        ends = [1 if along in axes else dim for along, dim in enumerate(x.shape)]
+        x = primitives.slice(x, (0,) * x.rank, ends)  # of its one element: the size is a number
     kept = tuple(dim for along, dim in enumerate(x.shape) if along not in axes)
     return primitives.reshape(x, kept)
+
+
+def _is_one(dim: int) -> bool:
+    """Return whether a size is 1, by its example if it is symbolic."""
+    return dim == 1 or (isinstance(dim, SymbolicDim) and not dim > 1 and not dim < 1)
 
 
 @functional

@@ -11,8 +11,9 @@ import numpy as np
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.ir.dtypes import ALL, FLOATS, INTEGERS, DType, i1
+from gptrs.ir.dtypes import ALL, FLOATS, INTEGERS, DType, i1, si64
 from gptrs.ir.size_guards import broadcast_shapes, normalize_axis
+from gptrs.ir.symbolic_dim import SymbolicDim, dim_of
 from gptrs.quoting import joined
 
 Number = bool | int | float | complex
@@ -35,11 +36,37 @@ def splat(value: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
     """`value` as a tensor of `dtype` and `shape`; UsageError if the type cannot hold it.
 
     Integers hold integers in their range, `i1` holds False and True. Floats are rounded, but a
-    value that would become infinite or NaN is refused.
+    value that would become infinite or NaN is refused. A symbolic size is computed when it is
+    known, and converted as by `cast`.
     """
-    require_held(dtype, value)
-    scalar = primitives.constant(value, dtype)
+    if isinstance(value, SymbolicDim):
+        scalar = size_scalar(cast("int", value), dtype)
+    else:
+        require_held(dtype, value)
+        scalar = primitives.constant(value, dtype)
     return primitives.broadcast_to(scalar, shape) if shape else scalar
+
+
+def size_scalar(size: int, dtype: DType = si64) -> Tensor:
+    """Return a size, a number or symbolic, as a tensor of rank 0.
+
+    A symbolic one is computed by its terms: each symbol and quotient is a sum of as many ones, in
+    integers, so that none is rounded before the end.
+    """
+    if not isinstance(size, SymbolicDim):
+        return primitives.constant(np.asarray(size).astype(dtype.numpy))
+    one = primitives.constant(np.asarray(1, np.int64))
+    total: Tensor | None = None
+    for monomial, factor in size.terms:
+        term = None if monomial and factor == 1 else primitives.constant(np.asarray(factor))
+        for atom in monomial:
+            ones = primitives.broadcast_to(one, (dim_of(atom),))
+            counted = primitives.reduce(ones, "sum", (0,))
+            term = counted if term is None else primitives.mul(term, counted)
+        assert term is not None, "a factor, or an atom"
+        total = term if total is None else primitives.add(total, term)
+    assert total is not None, "a symbolic size has a term"
+    return total if dtype is si64 else primitives.cast(total, dtype)
 
 
 def require_held(dtype: DType, value: Number) -> None:

@@ -25,6 +25,7 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir.dtypes import DType
+from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 
@@ -276,6 +277,9 @@ def average_pool(
         counts = [np.array([divisor_override])]
     elif any(axis.low or axis.high for axis in windows):
         sides = [(axis.low, axis.high) if count_include_pad else (0, 0) for axis in plain]
+        if symbols_of(axis.dim for axis in plain):
+            sizes = expand(_sizes(x, windows, sides), sums.shape)
+            return converted(primitives.div(sums, sizes), x.dtype)
         counts = [
             _counts(axis, -low, axis.dim + high)
             for axis, (low, high) in zip(windows, sides, strict=True)
@@ -429,6 +433,20 @@ def _reduced(
 def _unless(dtype: DType, wide: DType) -> DType | None:
     """Return `wide` as an attribute: None for the default."""
     return None if wide is dtype else wide
+
+
+def _sizes(x: Tensor, windows: Windows, sides: Sequence[tuple[int, int]]) -> Tensor:
+    """Return how many elements each window holds, of the axes and `sides` of their padding.
+
+    It is computed, where axes are free: as sums of ones. Other axes have the size 1.
+    """
+    inner: list[AxisWindows] = []
+    shape = [1] * x.rank
+    for axis, (low, high) in zip(windows, sides, strict=True):
+        shape[axis.axis] = low + axis.dim + high
+        inner.append(replace(axis, low=axis.low - low, high=axis.high - high))
+    dtype = x.dtype.accumulator
+    return _reduced("sum", splat(1, dtype, tuple(shape)), tuple(inner))
 
 
 def _counts(axis: AxisWindows, first: int, end: int) -> np.ndarray:

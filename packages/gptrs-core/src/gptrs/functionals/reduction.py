@@ -32,6 +32,7 @@ from gptrs.functionals.operands import (
 )
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, i1
+from gptrs.ir.symbolic_dim import SymbolicDim
 
 
 @functional
@@ -207,11 +208,26 @@ def bounded_mean(
     count = math.prod(x.shape[axis] for axis in axes)
     # A power of two scales exactly, except where elements become subnormal; dividing by the count
     # first would round every element.
-    exponent = math.frexp(count)[1]
+    exponent = _exponent(count)
     scaled = primitives.mul(x, splat(math.ldexp(1.0, -exponent), x.dtype, x.shape))
     total = primitives.reduce(scaled, "sum", axes, keepdims)
+    if isinstance(count, SymbolicDim):
+        scale = splat(math.ldexp(1.0, -exponent), x.dtype)
+        above = count - correction if count > correction else 0
+        share = primitives.mul(splat(above, x.dtype), scale)
+        return primitives.div(total, expand(share, total.shape))
     share = math.ldexp(count - correction, -exponent) if count > correction else 0
     return primitives.div(total, splat(share, x.dtype, total.shape))
+
+
+def _exponent(count: int) -> int:
+    """Return an exponent of two above a count: that of a class, for one that is symbolic.
+
+    With two classes, programs for all sizes are two at most.
+    """
+    if not isinstance(count, SymbolicDim):
+        return math.frexp(count)[1]
+    return 12 if count < 2**12 else 31
 
 
 def _searched(name: str, x: Tensor, axis: int | None, dtype: DType) -> tuple[Tensor, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -12,7 +12,17 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.operands import axis_of, expand, require_float, require_one_of, splat
+from gptrs.functionals.elementwise import maximum, minimum
+from gptrs.functionals.operands import (
+    axis_of,
+    expand,
+    require_float,
+    require_one_of,
+    size_scalar,
+    splat,
+)
+from gptrs.ir import dtypes
+from gptrs.ir.symbolic_dim import UnknownSizeError, exact_quotient, symbols_of
 
 Positions = np.ndarray
 """The coordinates of the elements of a new axis on the old one, as f64."""
@@ -27,40 +37,37 @@ Coordinates = Literal[
 ]
 Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 
-_ROUNDINGS: Final[dict[str, Callable[[Positions], Positions]]] = {
-    "round_prefer_floor": lambda positions: np.ceil(positions - 0.5),
-    "round_prefer_ceil": lambda positions: np.floor(positions + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
+_ROUNDINGS: Final[dict[str, tuple[bool, float]]] = {
+    "round_prefer_floor": (True, -0.5),
+    "round_prefer_ceil": (False, 0.5),
+    "floor": (False, 0.0),
+    "ceil": (True, 0.0),
 }
+"""Whether a position is rounded up, and what is added before."""
+
+# The formulas take arrays and numbers, or tensors of f64 where sizes are free.
 
 
-def _half_pixel(positions: Positions, old: int, new: int, scale: float) -> Positions:
-    return (positions + 0.5) / scale - 0.5
-
-
-def _half_pixel_symmetric(positions: Positions, old: int, new: int, scale: float) -> Positions:
+def _half_pixel_symmetric(positions: Any, old: Any, new: Any, scale: Any) -> Any:
     offset = (old / 2) * (1 - new / (scale * old))
     return offset + (positions + 0.5) / scale - 0.5
 
 
-def _pytorch_half_pixel(positions: Positions, old: int, new: int, scale: float) -> Positions:
-    return (positions + 0.5) / scale - 0.5 if new > 1 else np.zeros(1)
-
-
-def _align_corners(positions: Positions, old: int, new: int, scale: float) -> Positions:
+def _align_corners(positions: Any, old: Any, new: Any, scale: Any) -> Any:
     length = scale * old  # not rounded down, as the reference of ONNX has it
-    return positions * (old - 1) / (length - 1) if new > 1 else np.zeros(1)
+    return positions * (old - 1) / (length - 1)
 
 
-_COORDINATES: Final[dict[str, Callable[[Positions, int, int, float], Positions]]] = {
-    "half_pixel": _half_pixel,
+_COORDINATES: Final[dict[str, Callable[[Any, Any, Any, Any], Any]]] = {
+    "half_pixel": lambda positions, old, new, scale: (positions + 0.5) / scale - 0.5,
     "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
+    "pytorch_half_pixel": lambda positions, old, new, scale: (positions + 0.5) / scale - 0.5,
     "align_corners": _align_corners,
     "asymmetric": lambda positions, old, new, scale: positions / scale,
     "tf_half_pixel_for_nn": lambda positions, old, new, scale: (positions + 0.5) / scale,
 }
+_FIRST_IF_ALONE: Final = ("pytorch_half_pixel", "align_corners")
+"""Coordinates by which an only element is the first one."""
 
 
 @functional
@@ -71,7 +78,7 @@ def resize(
     mode: Literal["nearest", "linear", "cubic"] = "nearest",
     coordinates: Coordinates = "half_pixel",
     rounding: Rounding = "round_prefer_floor",
-    scales: Sequence[float] | None = None,
+    scales: Sequence[float | None] | None = None,
     antialias: bool = False,
     exclude_outside: bool = False,
     cubic_coefficient: float = -0.75,
@@ -82,7 +89,8 @@ def resize(
 
     `coordinates` map element i of a new axis into the old one: "half_pixel" is `(i + 0.5) / scale -
     0.5`, "asymmetric" `i / scale`, "align_corners" maps ends to ends, "tf_crop_and_resize" covers
-    `region`, shares of each axis, with `outside` beyond it; `scales` default to `size / dim`.
+    `region`, shares of each axis, with `outside` beyond it; `scales` default to `size / dim`, each
+    where it is None.
 
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
     and "cubic" weigh the 2 or 4 floats around it, the cubic ones by Keys (1981) with
@@ -102,11 +110,16 @@ def resize(
             continue
         if old == 0 and new:
             raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
+        nearest = rounding if mode == "nearest" else None
+        if symbols_of((old, new)):
+            weighed = nearest is None and (mode == "cubic" or antialias or exclude_outside)
+            x = _resized_free(x, along, new, scale, coordinates, nearest, cropped or weighed)
+            continue
         scale = (new / old if old else 1.0) if scale is None else scale
         part = region[number] if region else None
         positions = _positions(coordinates, int(old), int(new), scale, part)
-        if mode == "nearest":
-            x = _taken(x, _ROUNDINGS[rounding](positions), along)
+        if nearest:
+            x = _taken(x, _rounded(positions, nearest), along)
         else:
             stretch = max(1.0, 1.0 / scale) if antialias else 1.0
             kernel = _triangle if mode == "linear" else partial(_keys, cubic_coefficient)
@@ -123,7 +136,7 @@ def _require_known(
     mode: str,
     coordinates: str,
     rounding: str,
-    scales: Sequence[float] | None,
+    scales: Sequence[float | None] | None,
     region: Sequence[tuple[float, float]] | None,
 ) -> None:
     require_one_of("resize", "mode", mode, ("nearest", "linear", "cubic"))
@@ -145,6 +158,8 @@ def _positions(
 ) -> Positions:
     """Return where the elements of a new axis lie in the old one."""
     numbers = np.arange(new, dtype=np.float64)
+    if new == 1 and coordinates in _FIRST_IF_ALONE:
+        return np.zeros(1)
     if coordinates != "tf_crop_and_resize":
         return _COORDINATES[coordinates](numbers, old, new, scale)
     start, end = region or (0.0, 1.0)
@@ -153,19 +168,70 @@ def _positions(
     return np.asarray([0.5 * (start + end) * (old - 1)])
 
 
+def _rounded(positions: Positions, rounding: str) -> Positions:
+    up, more = _ROUNDINGS[rounding]
+    return (np.ceil if up else np.floor)(positions + more)
+
+
+def _resized_free(
+    x: Tensor,
+    axis: int,
+    new: int,
+    scale: float | None,
+    coordinates: str,
+    rounding: str | None,
+    needs_numbers: bool,
+) -> Tensor:
+    """Return x with an axis of a free size in another one: where elements lie is computed.
+
+    By `rounding` each is the nearest one; for None the two around a position are weighed.
+    UnknownSizeError if the formula of the weights `needs_numbers`.
+    """
+    old = x.shape[axis]
+    if needs_numbers:
+        raise UnknownSizeError(f"cannot resize an axis of `{old}` to `{new}`", (old, new))
+    whole = exact_quotient(new, old)
+    if scale is None and whole is not None and not symbols_of((whole,)):
+        scale = float(whole)
+    sizes = [size_scalar(size, dtypes.f64) for size in (old, new)]
+    factor = sizes[1] / sizes[0] if scale is None else scale
+    positions = primitives.iota((new,), 0, dtypes.f64)
+    if coordinates in _FIRST_IF_ALONE and not new > 1:
+        positions = positions * 0.0
+    else:
+        positions = cast("Tensor", _COORDINATES[coordinates](positions, sizes[0], sizes[1], factor))
+    last = sizes[0] - 1.0
+    if rounding is not None:
+        up, more = _ROUNDINGS[rounding]
+        positions = (primitives.ceil if up else primitives.floor)(positions + more)
+    inside = minimum(maximum(positions, 0.0), last)
+    if rounding is not None:
+        return _gathered(x, primitives.cast(inside, dtypes.si64), axis)
+    elements = primitives.iota((old, new), 0, dtypes.f64)
+    distance = primitives.abs(elements - expand(inside, (old, new)))
+    return _by_matrix(x, primitives.cast(maximum(1.0 - distance, 0.0), x.dtype), axis)
+
+
 def _taken(x: Tensor, index: np.ndarray, axis: int) -> Tensor:
     """Return the elements of an axis at integer positions, clamped to the ends."""
     index = np.clip(index, 0, max(x.shape[axis] - 1, 0)).astype(np.int64)
+    return _gathered(x, primitives.constant(index), axis)
+
+
+def _gathered(x: Tensor, index: Tensor, axis: int) -> Tensor:
     order = (axis, *(other for other in range(x.rank) if other != axis))
-    rows = primitives.take(primitives.transpose(x, order), primitives.constant(index))
+    rows = primitives.take(primitives.transpose(x, order), index)
     return primitives.transpose(rows, [order.index(other) for other in range(x.rank)])
 
 
 def _weighed(x: Tensor, weights: np.ndarray, axis: int) -> Tensor:
     """Return the products of an axis with a matrix [old, new]."""
+    return _by_matrix(x, primitives.cast(primitives.constant(weights), x.dtype), axis)
+
+
+def _by_matrix(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     order = list(range(x.rank))
     order[axis], order[-1] = order[-1], order[axis]
-    matrix = primitives.cast(primitives.constant(weights), x.dtype)
     product = primitives.dot_general(primitives.transpose(x, order), matrix, ([-1], [0]))
     return primitives.transpose(product, order)
 

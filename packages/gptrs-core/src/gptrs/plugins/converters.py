@@ -28,6 +28,7 @@ import numpy as np
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, ModelError, UnsupportedError
+from gptrs.functionals.operands import size_scalar
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.symbolic_dim import SymbolicDim
@@ -270,7 +271,5 @@ def scalar(value: complex, dtype: DType) -> Tensor:
 
 
 def size_tensor(size: int, dtype: DType = dtypes.si64) -> Tensor:
-    """Return a size as a tensor of rank 0: the sum of as many ones, if it is symbolic."""
-    if is_number(size):
-        return scalar(size, dtype)
-    return primitives.reduce(primitives.broadcast_to(scalar(1, dtype), (size,)), "sum", (0,))
+    """Return a size as a tensor of rank 0, computed when it is known if it is symbolic."""
+    return size_scalar(size, dtype)
