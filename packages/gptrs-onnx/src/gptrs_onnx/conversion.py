@@ -22,11 +22,14 @@ from gptrs_onnx.node import (
     Value,
     body_of,
     converts,
+    is_symbolic,
+    numbers,
     refuse_sequence,
     shown,
     stored_array,
 )
 from gptrs_onnx.onnx_ir import ir
+from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 # Operators of the standard that are not converted: why, and what to do about it.
 
@@ -93,7 +96,12 @@ MAX_NODES: Final = 200_000
 
 
 class NeedsKnownError(Exception):
-    """Sizes depend on the values of these inputs, which must be known before the conversion."""
+    """Sizes depend on the values of these inputs, which must be known before the conversion.
+
+    `refused` is the node that would do without them with facts about sizes, if there is one.
+    """
+
+    refused: Refused | None = None
 
     def __init__(self, origins: Origins, why: str) -> None:
         super().__init__(why)
@@ -101,24 +109,33 @@ class NeedsKnownError(Exception):
 
 
 class SymbolsRefusedError(Exception):
-    """A conversion failed while sizes were symbols: the numbers behind them may help.
+    """A conversion failed at a node while sizes were symbols: facts about them may help.
 
-    `always`: whatever the numbers are; else for sizes like those of the call.
+    `always`: whatever the sizes are; else for sizes like those of the call.
     """
 
-    def __init__(self, always: bool) -> None:
-        super().__init__("a graph needs numbers for its sizes")
+    def __init__(self, refused: Refused, always: bool) -> None:
+        super().__init__("a graph needs facts about its sizes")
+        self.refused = refused
         self.always = always
 
 
 @contextmanager
-def symbols_may_be_refused() -> Generator[None]:
-    """Scope of a conversion with symbols: any error of gptrs in it is a SymbolsRefusedError."""
+def symbols_may_be_refused(conversion: Conversion, free: Mapping[int, int]) -> Generator[None]:
+    """Scope of a conversion with symbols: any error of gptrs in it is a SymbolsRefusedError.
+
+    `free` are the numbers of a graph's free sizes for the symbols of the program.
+    """
     try:
         yield
+    except NeedsKnownError as need:
+        if isinstance(need.__cause__, GptrsError):
+            need.refused = conversion.refused(need.__cause__, free)
+        raise
     except GptrsError as error:
         guards = ASSUMPTIONS.get()  # None where a size is 0, for which no symbol stands
-        raise SymbolsRefusedError(isinstance(guards, SizeGuards) and not guards.guards) from error
+        always = isinstance(guards, SizeGuards) and not guards.guards
+        raise SymbolsRefusedError(conversion.refused(error, free), always) from error
 
 
 class Conversion:
@@ -138,6 +155,14 @@ class Conversion:
         self._attributes: Mapping[str, ir.Attr] = {}
         self._depth = 0
         self._nodes = 0
+        self._refused: Sequence[Sequence[int]] | None = None
+
+    def refused(self, error: GptrsError, free: Mapping[int, int]) -> Refused:
+        """Return the first node that raised an error, which ended the conversion.
+
+        `free` are the numbers of a graph's free sizes for the symbols of the program.
+        """
+        return Refused(error, self._refused or (), self._nodes, free)
 
     def bind(
         self, value: ir.Value, found: Value | Items | None, origins: Origins = frozenset()
@@ -173,9 +198,22 @@ class Conversion:
         origins = self._origins.get(value, frozenset())
         if origins:
             raise NeedsKnownError(origins, why)
+        behind = self._sizes_behind(value)
+        if behind is not None:
+            return behind
         if value.const_value is not None:
             return stored_array(value.const_value, why)
         return cast("Known", found.numpy())
+
+    def _sizes_behind(self, value: ir.Value) -> Known | None:
+        """Return the sizes, some of them symbols, that a value is as floats; None for others."""
+        source = value.producer()
+        if source is None or source.op_type != "Cast" or source.domain not in ("", "ai.onnx"):
+            return None
+        found = None if source.inputs[0] is None else self._values.get(source.inputs[0])
+        if found is None or isinstance(found, (Tensor, Items)) or not is_symbolic(found):
+            return None
+        return found
 
     def _bind_initializers(self, graph: ir.Graph) -> None:
         for name, value in graph.initializers.items():
@@ -207,7 +245,13 @@ class Conversion:
             raise UnsupportedError(f"the graph has more than {MAX_NODES} nodes with its functions")
         node = self._node(source)
         inputs = [each if each is not None and each.name else None for each in source.inputs]
-        results = self._results(node, inputs)
+        try:
+            results = self._results(node, inputs)
+        except GptrsError:
+            if self._refused is None:  # else it is a node inside this one
+                values = [each for each in inputs if each is not None]
+                self._refused = [_dims_of(self._values.get(each)) for each in values]
+            raise
         several = isinstance(results, (list, tuple))
         made = list(results) if several else [cast("Value | Items | None", results)]
         if len(made) < sum(bool(each.name) for each in source.outputs):
@@ -279,6 +323,16 @@ class Conversion:
             return self.run(function)
         finally:
             self._attributes, self._opsets = outer
+
+
+def _dims_of(value: Value | Items | None) -> Sequence[int]:
+    """Return the dims of a value, or what it holds where it may be a shape."""
+    if isinstance(value, Tensor):
+        return value.shape
+    if value is None or isinstance(value, Items):
+        return ()
+    is_shape = value.ndim == 1 and value.dtype.kind in "iO" and len(value) <= MOST_DIMS
+    return numbers(value) if is_shape else value.shape
 
 
 def _outer_values(source: ir.Node) -> list[ir.Value]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from itertools import chain
+from typing import Final, TypeVar
 
 import numpy as np
 import onnx
@@ -14,9 +15,10 @@ from typing_extensions import override
 
 from gptrs.api import GptrsError, UnsupportedError
 from gptrs.api.backends import Backend
-from gptrs.api.importers import ConvertedGraph, ModelInput, Step, free_axes, jitted
+from gptrs.api.importers import ConvertedGraph, ModelInput, Step, jitted
 from gptrs.api.models import Params, Tensor, tensor
 from gptrs.backend.weight_identity import WeightFile
+from gptrs.ir.specialize import lone_symbol
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import (
     Conversion,
@@ -28,17 +30,26 @@ from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import SMALL, Known, as_tensor, converts, shown
 from gptrs_onnx.onnx_ir import ir
 from gptrs_onnx.reading import InitializerSource, model_of, read_model
+from gptrs_onnx.size_facts import Facts, identifiers
 
 assert ops  # its modules register the converters
 Result = TypeVar("Result")
+STATIC: Final = Facts(static=True)
+_MOST_FACTS: Final = 64
+"""Facts that a model keeps, each for a kind of sizes."""
+_MOST_TRIES: Final = 32
+"""Conversions that look for facts, after which all sizes are numbers."""
 
 
 class OnnxModel(ConvertedGraph):
     """A model out of an ONNX file, called with NumPy arrays by name.
 
     Sizes that the file names instead of giving are free: one program serves all of them. Where the
-    graph computes sizes from the values of inputs (`Reshape` to a shape that is an input), those
-    values are part of what is compiled, and others compile anew; at most 64 are kept.
+    graph needs two of them to be equal, or one to be a number, that is learnt and looked at in each
+    call; a size that must be known is specialized, and the others remain free.
+    Where the graph computes sizes from the values of inputs (`Reshape` to a shape that is an
+    input), or has to know them to choose a branch, those values are part of what is compiled, and
+    other values compile again; at most 64 are kept.
     """
 
     def __init__(
@@ -64,6 +75,10 @@ class OnnxModel(ConvertedGraph):
         self.weights = InitializerSource(stored, own)
         self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self._known_inputs: dict[str, NeedsKnownError] = {}  # and what asks for their values
+        shapes = [slot.shape or () for slot in slots]
+        free = dict.fromkeys(each for shape in shapes for each in shape if isinstance(each, str))
+        self._numbers = {name: number for number, name in enumerate(free)}
+        self._learnt: list[Facts] = []
 
     @override
     def _tried(
@@ -71,51 +86,75 @@ class OnnxModel(ConvertedGraph):
         given: Mapping[str, np.ndarray],
         call: Callable[[Step, tuple[Tensor, ...]], Result],
     ) -> Result:
-        """Return what `call` gives, after it was said which values and sizes must be known.
+        """Return what `call` gives, with the facts about sizes and the values that it takes.
 
-        That is noted for later calls if it helped.
+        Those that helped are kept for later calls.
         """
-        known = dict(self._known_inputs)
-        named, always = self._names_agree(given), False
-        numbers = not named
+        sizes = self._sizes(given)
+        search = _Search(sizes, self._facts_for(sizes), dict(self._known_inputs))
         while True:
-            step, arguments = self._step(given, known, numbers)
+            step, arguments = self._step(given, search.known, search.facts)
             try:
                 result = call(step, arguments)
             except NeedsKnownError as need:
-                asked = {name: need for name in need.origins if name not in known}
-                if numbers and not asked:
-                    raise _refused(need) from None
-                if numbers or need.__cause__ is None:  # else numbers may do without the values
-                    known |= asked
-                    numbers = not (asked and named)
-                else:
-                    numbers = True
+                search.ask(need, given)
             except SymbolsRefusedError as refusal:
-                numbers, always = True, refusal.always
+                search.refuse(refusal)
+            except GptrsError as error:
+                missed = self._missed(sizes)
+                if search.facts.static and missed and not error.hint:
+                    error.hint = f"other calls had sizes where {missed}"
+                raise
             else:
-                for name, need in known.items():  # without what led to it, which holds the graph
+                for name, need in search.known.items():  # without what led to it: it has the graph
                     self._known_inputs.setdefault(name, NeedsKnownError(need.origins, str(need)))
-                self._is_static = self._is_static or always
+                self._keep(search)
                 return result
 
-    def _names_agree(self, given: Mapping[str, np.ndarray]) -> bool:
-        """Return whether axes of one name have one size: a file may give any two the same."""
-        sizes: dict[str, int] = {}
-        return all(
-            sizes.setdefault(name, size) == size
-            for each, array in given.items()
-            for name, size in zip(self.inputs[each].shape or (), array.shape, strict=False)
-            if isinstance(name, str)
-        )
+    def _sizes(self, given: Mapping[str, np.ndarray]) -> dict[int, int] | None:
+        """Return the free sizes of a call; None where axes of one name differ, as files may."""
+        sizes: dict[int, int] = {}
+        for each, array in given.items():
+            for name, size in zip(self.inputs[each].shape or (), array.shape, strict=False):
+                if isinstance(name, str) and sizes.setdefault(self._numbers[name], size) != size:
+                    return None
+        return sizes
+
+    def _facts_for(self, sizes: Mapping[int, int] | None) -> Facts:
+        """Return the facts of an earlier call that hold for these sizes, else none."""
+        if sizes is None or self._is_static:
+            return STATIC
+        holding = next((facts for facts in self._learnt if facts.hold(sizes)), None)
+        empty = {number: 0 for number, size in sizes.items() if not size}
+        return holding or Facts().pin(empty)
+
+    def _missed(self, sizes: Mapping[int, int] | None) -> str:
+        """Return the facts of other calls that do not hold for these sizes, in words."""
+        found = [
+            words
+            for facts in self._learnt
+            if sizes is not None and not facts.static and not facts.hold(sizes)
+            for words in facts.in_words(list(self._numbers))
+        ]
+        return ", ".join(f"`{shown(each)}`" for each in dict.fromkeys(found[:4]))
+
+    def _keep(self, search: _Search) -> None:
+        """Keep facts by which a call went, those first that hold for fewer sizes."""
+        facts, sizes = search.facts, search.sizes
+        self._is_static = self._is_static or (facts.static and search.always)
+        if sizes is None or self._is_static or facts in self._learnt or facts == Facts():
+            return
+        if facts.static:
+            facts = replace(facts, pinned=sizes)
+        made = [*self._learnt, facts][-_MOST_FACTS:]
+        self._learnt = sorted(made, key=lambda each: list(each.pinned.values()).count(None))
 
     def _step(
-        self, given: Mapping[str, np.ndarray], asked: Mapping[str, NeedsKnownError], numbers: bool
+        self, given: Mapping[str, np.ndarray], asked: Mapping[str, NeedsKnownError], facts: Facts
     ) -> tuple[Step, tuple[Tensor, ...]]:
         """Return what computes the outputs, and the inputs that it takes as tensors.
 
-        It is made for the values of the inputs `asked` for, and with `numbers` for these sizes
-        alone. Where that was needed once for these sizes, it is again.
+        It is made for the values of the inputs `asked` for, and for sizes with these facts.
         """
         known = {name: array for name, array in given.items() if name in asked}
         for name, array in known.items():
@@ -126,11 +165,9 @@ class OnnxModel(ConvertedGraph):
             (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
         )
         ranks = tuple((name, given[name].ndim) for name in free)
-        here = (values, tuple((name, given[name].shape) for name in free))
-        numbers = numbers or self._is_static
-        alone = self._steps.find(here) is not None or (numbers and not self._is_static)
-        key = here if alone else (values, ranks, numbers)
-        step = self._kept(key, partial(self._made, known, free, given, numbers))
+        step = self._kept(
+            (values, ranks, facts.key), partial(self._made, known, free, given, facts)
+        )
         return step, tuple(tensor(given[name]) for name in free)
 
     def _made(
@@ -138,20 +175,40 @@ class OnnxModel(ConvertedGraph):
         known: Mapping[str, np.ndarray],
         free: Sequence[str],
         given: Mapping[str, np.ndarray],
-        numbers: bool,
+        facts: Facts,
     ) -> Step:
-        axes = tuple(free_axes(self.inputs[name], given[name].ndim) for name in free)
-        dynamic = any(map(any, axes)) and not numbers
+        names = identifiers(self._numbers)
+        slots = [self.inputs[name].shape or (None,) * given[name].ndim for name in free]
+        numbers = [
+            [self._numbers[each] if isinstance(each, str) else None for each in shape]
+            for shape in slots
+        ]
+        axes = tuple(
+            tuple(None if each is None else facts.name(each, names) for each in shape)
+            for shape in numbers
+        )
 
         def convert(arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            with symbols_may_be_refused() if dynamic else nullcontext():
-                return self._converted(known, dict(zip(free, arguments, strict=True)))
+            sources = dict(zip(free, arguments, strict=True))
+            conversion = self._conversion(known, sources)
+            dims: dict[int, int] = {}
+            for each, own in zip(arguments, numbers, strict=True):
+                dims.update(
+                    {n: dim for n, dim in zip(own, each.shape, strict=True) if n is not None}
+                )
+            symbols = {lone_symbol(dim): n for n, dim in reversed(dims.items())}
+            if set(symbols) == {None} or not symbols:
+                return _outputs(conversion, self._model)
+            with symbols_may_be_refused(
+                conversion, {each: n for each, n in symbols.items() if each is not None}
+            ):
+                facts.assume(dims)
+                return _outputs(conversion, self._model)
 
-        return jitted(convert, "onnx_model", axes if dynamic else ())
+        return jitted(convert, "onnx_model", axes if any(map(any, axes)) else ())
 
-    def _converted(
-        self, known: Mapping[str, Known], free: Mapping[str, Tensor]
-    ) -> tuple[Tensor, ...]:
+    def _conversion(self, known: Mapping[str, Known], free: Mapping[str, Tensor]) -> Conversion:
+        """Return a conversion of the graph, its inputs bound."""
         model = self._model
         conversion = Conversion(model.functions, dict(model.opset_imports), self._weight)
         for value in model.graph.inputs:
@@ -162,11 +219,71 @@ class OnnxModel(ConvertedGraph):
                 conversion.bind(value, free[name], frozenset({name}))
             elif name in self.inputs:
                 conversion.bind(value, None)
-        return tuple(map(as_tensor, conversion.run(model.graph)))
+        return conversion
 
     def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
         del stored
         return self._params.tensor(name, floating=False)
+
+
+def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
+    return tuple(map(as_tensor, conversion.run(model.graph)))
+
+
+class _Search:
+    """What a call takes for granted, and what else may be tried when the conversion is refused."""
+
+    def __init__(
+        self, sizes: Mapping[int, int] | None, facts: Facts, known: dict[str, NeedsKnownError]
+    ) -> None:
+        self.sizes = sizes
+        self.facts = facts
+        self.known = known
+        self.always = False
+        """Whether symbols were refused for all sizes."""
+        self._others: Iterator[tuple[Facts, Mapping[str, NeedsKnownError]]] = iter(())
+        self._reached = 0
+        self._tries = 0
+
+    def refuse(self, refusal: SymbolsRefusedError) -> None:
+        """Take the next facts after a refusal under symbols."""
+        self.always = refusal.always
+        if refusal.refused.nodes > self._reached:
+            self._others = _alone(refusal.refused.candidates(self.facts, self.sizes or {}))
+        self._next(refusal.refused.nodes)
+
+    def ask(self, need: NeedsKnownError, given: Mapping[str, np.ndarray]) -> None:
+        """Take the values that are needed, or facts with which they are not."""
+        asked = {name: need for name in need.origins if name not in self.known}
+        if self.facts.static and not asked:
+            raise _refused(need) from None
+        refused = need.refused
+        if self.facts.static or (need.__cause__ is None and asked):
+            self.known |= asked
+        elif refused is None:
+            self._next(self._reached)
+        else:
+            if refused.nodes > self._reached:
+                small = asked if all(given[name].size <= SMALL for name in asked) else {}
+                facts, sizes = self.facts, self.sizes or {}
+                self._others = chain(
+                    _alone(refused.equalities(facts, sizes)),
+                    [(facts, small)] if small else [],
+                    _alone(refused.candidates(facts, sizes)),
+                )
+            self._next(refused.nodes)
+
+    def _next(self, reached: int) -> None:
+        self._reached = max(self._reached, reached)
+        self._tries += 1
+        last = STATIC, dict[str, NeedsKnownError]()
+        self.facts, asked = next(self._others, last) if self._tries < _MOST_TRIES else last
+        self.known |= asked
+
+
+def _alone(several: Iterable[Facts]) -> Iterator[tuple[Facts, Mapping[str, NeedsKnownError]]]:
+    """Yield facts with no values that are asked for."""
+    return ((facts, {}) for facts in several)
 
 
 def _refused(need: NeedsKnownError, name: str = "", size: int = 0) -> GptrsError:

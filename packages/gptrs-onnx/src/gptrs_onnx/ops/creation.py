@@ -21,13 +21,18 @@ def constant_of_shape(shape: Sizes, *, value: Known = ZERO) -> Tensor:
 
 
 @converts("Range")
-def range_(start: Known, limit: Known, delta: Known) -> Tensor:
+def range_(node: Node, start: Known, limit: Known, delta: Known) -> Tensor:
     """Return numbers from `start` to before `limit`, `delta` apart."""
-    if start.dtype.kind == "f":
+    given = (start, limit, delta)
+    if all(each.dtype.kind == "f" for each in given):
         return constant(np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype))
-    first, end, step = (numbers(each)[0] for each in (start, limit, delta))
+    for each in given:  # beside sizes that are free
+        if each.dtype.kind == "f" and not float(each.item()).is_integer():
+            node.refuse(f"counts to a size that is free from or by {each.item()}")
+    first, end, step = (numbers(each)[0] for each in given)
     count = max(-((first - end) // step), 0)
-    dtype = constant(np.zeros((), np.int64 if start.dtype == object else start.dtype)).dtype
+    known = [np.zeros((), each.dtype) for each in given if each.dtype != object]
+    dtype = constant(known[0] if known else np.zeros((), np.int64)).dtype
     return F.arange(count, dtype=dtype) * constant(np.asarray(step, dtype.numpy)) + _number(
         first, dtype
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import product as combinations
 from typing import Any, Final
 
 import numpy as np
 
+from gptrs.api.importers import is_number
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
 from gptrs.api.programs import dtypes
@@ -28,6 +30,10 @@ _KNOWN: Final = {
 }
 
 
+_EXACT: Final = 2**20
+"""Numerators and denominators of factors whose products with sizes floats hold exactly."""
+
+
 def _word(node: Node, name: str, default: str) -> Any:
     """Return an attribute that is one of the words that `resize` knows, or refuse the node."""
     found = node.text(name, default)
@@ -38,7 +44,7 @@ def _word(node: Node, name: str, default: str) -> Any:
 def upsample(node: Node, x: Tensor, scales: Known | None = None) -> Tensor:
     """Return x enlarged, with the coordinates of before opset 10."""
     given = node.numbers("scales") if scales is None else [float(each) for each in scales]
-    sizes = [int(np.floor(int(size) * scale)) for size, scale in zip(x.shape, given, strict=True)]
+    sizes = [_scaled(size, scale) for size, scale in zip(x.shape, given, strict=True)]
     mode = _word(node, "mode", "nearest")
     for old, new in zip(x.shape, sizes, strict=True):
         node.require_bounded(new + 1, 1 if mode == "nearest" else old)
@@ -67,14 +73,13 @@ def resize(
     for i, axis in enumerate(axes):
         if coordinates == "tf_crop_and_resize" or wanted[i] != x.shape[axis] or factors[i] != 1.0:
             moved.append(i)
-            # Symbols have no number: the sizes become those of inputs.
-            node.require_bounded(int(wanted[i]) + 1, 1 if mode == "nearest" else int(x.shape[axis]))
+            node.require_bounded(wanted[i] + 1, 1 if mode == "nearest" else x.shape[axis])
     region = [(0.0, 1.0)] * len(axes)
     if roi is not None and roi.size == 2 * len(axes):
         region = [(float(roi[i]), float(roi[i + len(axes)])) for i in range(len(axes))]
     return F.resize(
         x,
-        [int(wanted[i]) for i in moved],
+        [wanted[i] for i in moved],
         [axes[i] for i in moved],
         mode,
         coordinates,
@@ -90,23 +95,37 @@ def resize(
 
 def _targets(
     node: Node, old: Sequence[int], scales: Known | None, sizes: Known | None
-) -> tuple[list[float], list[int]]:
-    """Return the factor and the size of each axis."""
+) -> tuple[list[float | None], list[int]]:
+    """Return the factor and the size of each axis; None is the quotient of sizes that are free."""
     if scales is not None and scales.size:
         factors = [float(each) for each in scales]
-        pairs = zip(old, factors, strict=True)
-        return factors, [size if scale == 1 else int(int(size) * scale) for size, scale in pairs]
+        return list(factors), [_scaled(*pair) for pair in zip(old, factors, strict=True)]
     if sizes is None or not sizes.size:
         node.malformed("has neither sizes nor scales")
     wanted = numbers(sizes)
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     pairs = zip(wanted, old, strict=True)
-    factors = [1.0 if new is size or new == size else new / size for new, size in pairs]
-    if policy != "stretch":
-        one = min(factors) if policy == "not_larger" else max(factors)
-        factors = [one] * len(factors)
-        wanted = [int(np.floor(int(size) * one + 0.5)) for size in old]
-    return factors, wanted
+    if policy == "stretch":
+        return [_factor(*pair) for pair in pairs], wanted
+    known = [int(new) / int(size) for new, size in pairs]
+    one = min(known) if policy == "not_larger" else max(known)
+    return [one] * len(known), [int(np.floor(int(size) * one + 0.5)) for size in old]
+
+
+def _factor(new: int, size: int) -> float | None:
+    if new == size:
+        return 1.0
+    return new / size if is_number(new) and is_number(size) else None
+
+
+def _scaled(size: int, scale: float) -> int:
+    """Return `size * scale` rounded down, as a formula of a free size where floats are exact."""
+    if scale == 1:
+        return size
+    part = Fraction(scale)
+    if is_number(size) or part.denominator > _EXACT or part.numerator > _EXACT:
+        return int(np.floor(int(size) * scale))
+    return size * part.numerator // part.denominator
 
 
 # Values of images at places that tensors name.
