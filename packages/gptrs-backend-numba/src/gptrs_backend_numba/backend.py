@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from gptrs.backend.contract import Backend, Buffer, Compiling, InputRole, Precision
+from gptrs.backend.contract import Backend, Buffer, Compiling, Executable, InputRole, Precision
 from gptrs.backend.op_table import require_supported
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
+from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.weight_identity import WeightIdentity, WeightOrigin
 from gptrs.disk_cache import CacheReport, Entries
 from gptrs.errors import UsageError
@@ -28,7 +29,7 @@ from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import machine
 from gptrs_backend_numba.codegen.compiled import LISTENERS, compiled_task, kernel_store
 from gptrs_backend_numba.codegen.kernel_pack import pack_parts
-from gptrs_backend_numba.compiler import lower, lower_symbolic
+from gptrs_backend_numba.compiler import lower, lower_symbolic, needs_each_size
 from gptrs_backend_numba.fusion import VARIABLE as FUSE
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.kept_weights.weight_store import (
@@ -151,6 +152,8 @@ SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PAR
 _SETTINGS = Variables(*SETTINGS)
 _MATRIX, _STACK = 2, 3
 """The ranks of weights: of one matrix, and of those of experts."""
+_MOST_SIZES = 32
+"""Sizes of free images for which a program keeps a schedule; each has memory of its own."""
 _SMALLEST = 1024
 """Elements of a weight below which it is read as f32."""
 
@@ -234,13 +237,32 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads, Backend):
 
     def compile_symbolic(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
-    ) -> NumbaExecutable:
-        """Lower a verified program once for all sizes that `guards` accept."""
+    ) -> Executable:
+        """Lower a verified program once for all sizes that `guards` accept.
+
+        One with convolutions of free images is lowered for each size that comes.
+        """
         with deciding(guards.deriving()) as sizes:
             require_supported(self, program, symbolic=True)
+            if needs_each_size(program):
+                return self._for_each_size(program, roles)
             RUN_LOCK.claim()
             schedule, lowered = lower_symbolic(program, roles, self.threads, sizes)
             return NumbaExecutable(schedule, lowered.main.body.params, roles, self.threads)
+
+    def _for_each_size(self, program: Program, roles: Sequence[InputRole]) -> SpecializedPrograms:
+        """Return what lowers a program for each size; the first has kernels made for others."""
+        first = True
+
+        def lowered(special: Program) -> tuple[int, Executable]:
+            nonlocal first
+            RUN_LOCK.claim()
+            schedule = lower(special, roles, self.threads, for_others=first)
+            first = False
+            made = NumbaExecutable(schedule, special.main.body.params, roles, self.threads)
+            return 0, made
+
+        return SpecializedPrograms(program, lowered, _MOST_SIZES, check=False)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 
 from gptrs.backend.contract import InputRole
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import SizeGuards, active_guards, greatest
 from gptrs.ir.specialize import specialize
@@ -19,15 +21,27 @@ from gptrs_backend_numba.compiling.workers import compile_together
 from gptrs_backend_numba.cost_model import Jump, Label, Next, SizesNeeded, ones
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.control_flow import lower_region
+from gptrs_backend_numba.lowering.convolution_calls import all_heights
 from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.memory import fill_byte
-from gptrs_backend_numba.schedule import Context, Result, Schedule, ScheduleBuilder, ScheduleStep
+from gptrs_backend_numba.schedule import (
+    CHAIN,
+    CONV2D,
+    DEPTHWISE,
+    GROUPED,
+    Context,
+    Result,
+    Schedule,
+    ScheduleBuilder,
+    ScheduleStep,
+)
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 # The slots of intermediates in scratch memory, shared by those not alive together.
 
 
 _ALIGNMENT = 64
+_CONVOLUTIONS = (CHAIN, CONV2D, DEPTHWISE, GROUPED)
 
 
 def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
@@ -145,12 +159,15 @@ LOWERINGS = tuple(
 """The modules that fill the table: all of their package and of its subpackages."""
 
 
-def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:
+def lower(
+    program: Program, roles: Sequence[InputRole], threads: int, *, for_others: bool = False
+) -> Schedule:
     """Return the schedule of a supported program for `threads` threads.
 
-    Kernels that it needs and no store has are compiled, by several processes if they are many.
+    Kernels that it needs and no store has are compiled, by several processes if they are many;
+    with `for_others`, so are those that its convolutions need for images of other sizes.
     """
-    with missing_kernels() as missing:
+    with missing_kernels() as missing, all_heights() if for_others else nullcontext():
         schedule = _lowered(program, roles, threads)
     if missing:
         compile_together(missing.values())
@@ -193,6 +210,21 @@ def lower_symbolic(
             program = _pinned(program, error.symbols, sizes)
         else:
             return replace(schedule, sizes=sizes.derived), program
+
+
+def needs_each_size(program: Program) -> bool:
+    """Return whether kernels are chosen for the sizes of each run: convolutions of free images.
+
+    Tiles, algorithms and jobs of several layers are planned for one size. Such a program is
+    lowered for each size that comes; only the schedule is made again.
+    """
+    return any(
+        isinstance(step.op, CustomCall)
+        and step.op.target in _CONVOLUTIONS
+        and not step.operands[0].type.is_static
+        for function in program.reachable()
+        for step in function.body.walk()
+    )
 
 
 def _without_empty(program: Program, sizes: SizeGuards) -> Program:

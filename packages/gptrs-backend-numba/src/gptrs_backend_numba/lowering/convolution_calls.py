@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -91,6 +94,9 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, i
     vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
     names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
     prefetches = weights >= _MANY_WEIGHTS
+    if _ALL_HEIGHTS.get():
+        for wide, height in product(vectors, range(1, ROWS + 1)):
+            compiled_task(direct_kernels.tiles_of(height, wide, prefetches=prefetches))
     return {
         names[wide][more]: compiled_task(
             direct_kernels.tiles_of(rows[0] + more, wide, prefetches=prefetches)
@@ -98,6 +104,23 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, i
         for wide in vectors
         for more in range(2 if rows[1] else 1)
     }
+
+
+_ALL_HEIGHTS: ContextVar[bool] = ContextVar("gptrs_numba_all_heights", default=False)
+
+
+@contextmanager
+def all_heights() -> Generator[None]:
+    """Scope in which kernels for tiles of all heights are made, not only for those in use.
+
+    The heights follow from the sizes of images. Where these are free, a run with new sizes would
+    compile otherwise: about 0.1 s a kernel.
+    """
+    token = _ALL_HEIGHTS.set(True)
+    try:
+        yield
+    finally:
+        _ALL_HEIGHTS.reset(token)
 
 
 def multiply(

@@ -14,7 +14,7 @@ from gptrs.backend.contract import (
     SubmittedRun,
 )
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import specialize, symbol_sources
+from gptrs.ir.specialize import Specializer, specialize, symbol_sources
 from gptrs.memory_cache import MemoryCache
 
 MOST_SIZES = 256
@@ -24,16 +24,23 @@ MOST_SIZES = 256
 class SpecializedPrograms(Executable):
     """A program with symbols: compiles it for the sizes of each run.
 
-    `compile_` compiles a program without symbols, and gives it a number for trace sinks.
+    `compile_` compiles a program without symbols, and gives it a number for trace sinks, 0 for
+    that of the whole program; `most` are kept, those used last. Without `check` the programs are
+    not verified for each size: those that a guarded program accepts are sound.
     """
 
     def __init__(
-        self, program: Program, compile_: Callable[[Program], tuple[int, Executable]]
+        self,
+        program: Program,
+        compile_: Callable[[Program], tuple[int, Executable]],
+        most: int = MOST_SIZES,
+        check: bool = True,
     ) -> None:
         self._program = program
+        self._unchecked = None if check else Specializer(program)
         self._compile = compile_
         self._sources = symbol_sources(program.main.body.params)
-        self._made = MemoryCache[tuple[int, ...], tuple[int, Executable]](MOST_SIZES)
+        self._made = MemoryCache[tuple[int, ...], tuple[int, Executable]](most)
 
     @property
     @override
@@ -70,4 +77,6 @@ class SpecializedPrograms(Executable):
 
     def _made_for(self, sizes: tuple[int, ...]) -> tuple[int, Executable]:
         values = dict(zip(self._sources, sizes, strict=True))
+        if self._unchecked is not None:
+            return self._compile(self._unchecked.at(values))
         return self._compile(specialize(self._program, values))

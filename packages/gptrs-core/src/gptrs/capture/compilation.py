@@ -163,8 +163,8 @@ class Prepared:
         number, executable = self.number, self.executable
         if isinstance(executable, SpecializedPrograms):
             # Reported before the run, since deriving a weight runs a separate program.
-            number, executable, was_there = executable.at(buffers)
-            cached = cached and was_there
+            own, executable, was_there = executable.at(buffers)
+            number, cached = own or number, cached and was_there
 
         def read() -> tuple[np.ndarray | None, ...]:
             return tuple(
