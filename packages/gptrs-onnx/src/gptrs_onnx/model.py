@@ -102,7 +102,7 @@ class OnnxModel(ConvertedGraph):
                 search.refuse(refusal)
             except GptrsError as error:
                 missed = self._missed(sizes)
-                if search.facts.static and missed and not error.hint:
+                if missed and not error.hint:
                     error.hint = f"other calls had sizes where {missed}"
                 raise
             else:
@@ -231,7 +231,7 @@ def _outputs(conversion: Conversion, model: ir.Model) -> tuple[Tensor, ...]:
 
 
 class _Search:
-    """What a call takes for granted, and what else may be tried when the conversion is refused."""
+    """The facts and values of a call, and others to try when the conversion is refused."""
 
     def __init__(
         self, sizes: Mapping[int, int] | None, facts: Facts, known: dict[str, NeedsKnownError]

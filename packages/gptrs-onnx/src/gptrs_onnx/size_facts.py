@@ -1,4 +1,4 @@
-"""What is taken for granted of the free sizes of a graph: learnt where a conversion is refused.
+"""Facts about the free sizes of a graph, learnt where a conversion is refused.
 
 A graph may need two of its free sizes to be equal, or one to be a number: `Add` of `[m, n]` and
 `[p, n]`, a free axis that meets a weight of 512, `2 * floor((h+31)/32)` rows beside
@@ -31,6 +31,8 @@ from gptrs.ir.symbolic_dim import (
 
 MOST_DIMS = 64
 """Dims of a refused node that are compared with one another."""
+_MOST_GUESSES = 12
+"""Facts that are tried for a refused node before its sizes are numbers: each is a conversion."""
 
 _NUMBER = re.compile(r"\?(\d+)")
 
@@ -206,11 +208,13 @@ class Refused:
         left = [both for a, b in pairs for both in zip(a, b, strict=False)]
         dims = list(dict.fromkeys(itertools.chain(*self.shapes)))[:MOST_DIMS]
         any_two = list(itertools.combinations(dims, 2))
+        # Numbers come later, and one at a time: a small size equals many of them by chance.
+        alone = [[pair] for pair in (*_free(any_two), *any_two)]
+        several = (_free(right), right, _free([*right, *left]), left, *alone, any_two)
         yielded = [facts]
-        # Numbers come later: a free size that is small equals many of them by chance.
-        for several in (_free(right), right, _free([*right, *left]), left, _free(any_two), any_two):
-            made = _with_all(facts, several, sizes, repeats=several is right)
-            if made not in yielded:
+        for pairs in several:
+            made = _with_all(facts, pairs, sizes, repeats=pairs is right)
+            if made not in yielded and len(yielded) < _MOST_GUESSES:
                 yielded.append(made)
                 yield made
 

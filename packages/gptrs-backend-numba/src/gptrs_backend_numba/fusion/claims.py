@@ -21,7 +21,7 @@ from gptrs.ir.ops.custom_call import Claimed, Composite, CustomCall, Declined
 from gptrs.ir.ops.elementwise import Add, Cast, Mul
 from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
 from gptrs.ir.program import Region, Value
-from gptrs.ir.size_guards import Shape
+from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
@@ -306,7 +306,7 @@ def _conv2d(call: _Call) -> Claimed:
             return Declined("with a group for each channel it is a `depthwise_conv2d`")
         if matrix[2] % GROUP_OUTPUTS:
             return Declined(f"the kernel makes multiples of {GROUP_OUTPUTS} channels of a group")
-    elif math.prod(call.result.shape[:3]) < FEW_POSITIONS:
+    elif usual_size(math.prod(call.result.shape[:3])) < FEW_POSITIONS:
         return Declined(f"a product is as fast for fewer than {FEW_POSITIONS} positions")
     window = _window(call, (height, width))
     flags = {"scale": False, "shift": bool(bias), "residual": False}

@@ -21,7 +21,7 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.custom_call import CustomCall, Declined
 from gptrs.ir.program import Region, Value
-from gptrs.ir.size_guards import Shape
+from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.passes.slice_folding import without_zeros
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
@@ -102,7 +102,7 @@ def _product(node: InstructionNode) -> _Fused | None:
         return None
     if {value.type.dtype for value in (x, weight, result)} != {dtypes.f32}:
         return None
-    if math.prod(result.type.shape[:3]) < FEW_POSITIONS or 0 in weight.type.shape:
+    if usual_size(math.prod(result.type.shape[:3])) < FEW_POSITIONS or 0 in weight.type.shape:
         return None
     sizes = (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)
     return _Fused(CONV2D, x, weight, dict(zip(_WINDOW, sizes, strict=True)), result)

@@ -18,7 +18,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Binary, Clamp, Unary
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Transpose
 from gptrs.ir.program import Region, Value
-from gptrs.ir.size_guards import Shape
+from gptrs.ir.size_guards import Shape, usual_size
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
@@ -101,7 +101,7 @@ def _between(image: Value, rewriter: Rewriter, returned: frozenset[Value]) -> bo
     """Return whether the image is large and read once."""
     users = rewriter.users(image)
     once = len(users) == 1 and users[0].operands.count(image) == 1 and image not in returned
-    return once and image.type.nbytes >= _LARGE
+    return once and usual_size(image.type.nbytes) >= _LARGE
 
 
 def _padding(node: InstructionNode) -> tuple[int, ...]:

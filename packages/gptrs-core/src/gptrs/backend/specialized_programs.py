@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -13,6 +13,7 @@ from gptrs.backend.contract import (
     KernelRun,
     SubmittedRun,
 )
+from gptrs.backend.memory import collector_paused
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import Specializer, specialize, symbol_sources
 from gptrs.memory_cache import MemoryCache
@@ -77,6 +78,10 @@ class SpecializedPrograms(Executable):
 
     def _made_for(self, sizes: tuple[int, ...]) -> tuple[int, Executable]:
         values = dict(zip(self._sources, sizes, strict=True))
+        with collector_paused():  # hardly anything that is made is garbage
+            return self._compiled(values)
+
+    def _compiled(self, values: Mapping[int, int]) -> tuple[int, Executable]:
         if self._unchecked is not None:
             return self._compile(self._unchecked.at(values))
         return self._compile(specialize(self._program, values))

@@ -89,44 +89,44 @@ def resize(
 
     `coordinates` map element i of a new axis into the old one: "half_pixel" is `(i + 0.5) / scale -
     0.5`, "asymmetric" `i / scale`, "align_corners" maps ends to ends, "tf_crop_and_resize" covers
-    `region`, shares of each axis, with `outside` beyond it; `scales` default to `size / dim`, each
-    where it is None.
+    `region`, shares of each axis, with `outside` beyond it; `scales` default to `size / dim` each.
 
     "nearest" takes the element whose index is the coordinate by `rounding`, of any type; "linear"
-    and "cubic" weigh the 2 or 4 floats around it, the cubic ones by Keys (1981) with
-    `cubic_coefficient`. Beyond an end its element repeats, or has no weight (`exclude_outside`).
-    `antialias` widens the weights of an axis that shrinks. torch's `interpolate` is "nearest" with
-    "asymmetric" and "floor", else "half_pixel" or "align_corners".
+    and "cubic" weigh the 2 or 4 floats around it, by Keys (1981) with `cubic_coefficient`. Beyond
+    an end its element repeats, or has no weight (`exclude_outside`). `antialias` widens the weights
+    of an axis that shrinks. torch's `interpolate` is "nearest", "asymmetric", "floor", or else
+    "half_pixel" or "align_corners".
 
-    UsageError for unknown words and axes, lists of unequal length, growth of an empty axis, and
-    other types than floats where elements are weighed.
+    UsageError for unknown words or axes, unequal lists, an empty axis that grows, weighed integers.
     """
     _require_known(x, size, axes, mode, coordinates, rounding, scales, region)
+    nearest = rounding if mode == "nearest" else None
     cropped = coordinates == "tf_crop_and_resize"
-    where = [axis_of("resize", axis, x) for axis in axes]
-    for number, (along, new) in enumerate(zip(where, size, strict=True)):
-        old, scale = x.shape[along], scales[number] if scales else None
+    factors, regions = scales or [None] * len(size), region or [(0.0, 1.0)] * len(size)
+    for axis, new, scale, part in zip(axes, size, factors, regions, strict=True):
+        old = x.shape[along := axis_of("resize", axis, x)]
         if new == old and scale in (None, 1.0) and not cropped:
             continue
-        if old == 0 and new:
-            raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
-        nearest = rounding if mode == "nearest" else None
         if symbols_of((old, new)):
-            weighed = nearest is None and (mode == "cubic" or antialias or exclude_outside)
-            x = _resized_free(x, along, new, scale, coordinates, nearest, cropped or weighed)
+            known = cropped or (not nearest and (mode == "cubic" or antialias or exclude_outside))
+            x = _resized_free(x, along, new, scale, coordinates, nearest, known)
             continue
-        scale = (new / old if old else 1.0) if scale is None else scale
-        part = region[number] if region else None
-        positions = _positions(coordinates, int(old), int(new), scale, part)
+        scale = _scale(x, old, new) if scale is None else scale
+        positions = _positions(coordinates, old, new, scale, part)
         if nearest:
             x = _taken(x, _rounded(positions, nearest), along)
         else:
             stretch = max(1.0, 1.0 / scale) if antialias else 1.0
             kernel = _triangle if mode == "linear" else partial(_keys, cubic_coefficient)
             x = _weighed(x, _weights(positions, old, kernel, exclude_outside, stretch), along)
-        if cropped and outside is not None:
-            x = _filled(x, (positions < 0) | (positions > old - 1), along, outside)
+        x = _filled(x, (positions < 0) | (positions > old - 1), along, outside) if cropped else x
     return x
+
+
+def _scale(x: Tensor, old: int, new: int) -> float:
+    if old == 0 and new:
+        raise UsageError(f"`resize` of `{x.type}` cannot make {new} elements of none")
+    return new / old if old else 1.0
 
 
 def _require_known(
@@ -154,7 +154,7 @@ def _require_known(
 
 
 def _positions(
-    coordinates: str, old: int, new: int, scale: float, region: tuple[float, float] | None
+    coordinates: str, old: int, new: int, scale: float, region: tuple[float, float]
 ) -> Positions:
     """Return where the elements of a new axis lie in the old one."""
     numbers = np.arange(new, dtype=np.float64)
@@ -162,7 +162,7 @@ def _positions(
         return np.zeros(1)
     if coordinates != "tf_crop_and_resize":
         return _COORDINATES[coordinates](numbers, old, new, scale)
-    start, end = region or (0.0, 1.0)
+    start, end = region
     if new > 1:
         return start * (old - 1) + numbers * (end - start) * (old - 1) / (new - 1)
     return np.asarray([0.5 * (start + end) * (old - 1)])
@@ -236,9 +236,9 @@ def _by_matrix(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     return primitives.transpose(product, order)
 
 
-def _filled(x: Tensor, beyond: np.ndarray, axis: int, value: float) -> Tensor:
-    """Return x with `value` at the marked positions of an axis."""
-    if not beyond.any():
+def _filled(x: Tensor, beyond: np.ndarray, axis: int, value: float | None) -> Tensor:
+    """Return x with `value`, if any, at the marked positions of an axis."""
+    if value is None or not beyond.any():
         return x
     shape = [-1 if other == axis else 1 for other in range(x.rank)]
     condition = expand(primitives.constant(beyond.reshape(shape)), x.shape)

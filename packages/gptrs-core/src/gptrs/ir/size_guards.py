@@ -259,6 +259,15 @@ def example_sizes() -> dict[int, int]:
     return guards.example if isinstance(guards, SizeGuards) else {}
 
 
+def usual_size(dim: int) -> int:
+    """Return a dim as a number: for the example sizes, if it is symbolic.
+
+    No guard is added: it is for choices between ways to compute the same, where sizes decide which
+    one is faster. ProgramError for a symbolic dim outside of `deciding`.
+    """
+    return active_guards().example_size(dim) if isinstance(dim, SymbolicDim) else dim
+
+
 def adopt(decided: SizeGuards) -> None:
     """Let the guards of the `deciding` block around promise what `decided` does."""
     guards = ASSUMPTIONS.get()

@@ -9,7 +9,7 @@ from gptrs.errors import ProgramError, UsageError
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Instruction, Program, Region, Value, verify
-from gptrs.ir.symbolic_dim import SymbolicDim, substituted, symbols_of
+from gptrs.ir.symbolic_dim import SymbolicDim, evaluated, substituted, symbols_of
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -110,7 +110,10 @@ class Specializer:
         )
 
     def at(self, sizes: Mapping[int, int]) -> Program:
-        """Return the program with each `?n` replaced by `sizes[n]`; it is not verified."""
+        """Return the program with each `?n` replaced by `sizes[n]`; it is not verified.
+
+        `sizes` has all symbols. Its values may be dims.
+        """
         return Program(
             tuple(
                 Function(function.name, self._specialized(function.body, sizes))
@@ -196,7 +199,7 @@ def _sized_value_of(value: Value, sizes: Mapping[int, int]) -> Value:
 def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
     if type_.is_static:
         return type_
-    return type_.with_shape(tuple(substituted(dim, sizes) for dim in type_.shape))
+    return type_.with_shape(tuple([evaluated(dim, sizes) for dim in type_.shape]))
 
 
 def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
@@ -208,7 +211,7 @@ def _sized_value(value: object, sizes: Mapping[int, int]) -> object:
     if isinstance(value, TensorType):
         return _sized(value, sizes)
     if isinstance(value, SymbolicDim):
-        return value.substitute(sizes)
+        return evaluated(cast("int", value), sizes)
     if isinstance(value, Dictionary):
         entries = {name: _sized_value(entry, sizes) for name, entry in value.items}
         return Dictionary.of(cast("dict[str, DictionaryValue]", entries))
