@@ -20,7 +20,8 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 import gptrs_onnx
-from fuzzing.onnx_nodes import FLAVOURS, NodeKind, kinds
+from fuzzing.onnx_nodes import FLAVOURS, NodeKind, standard_kinds
+from fuzzing.runtime_nodes import runtime_kinds
 from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
 
 Results = list[np.ndarray] | None
@@ -74,6 +75,11 @@ KNOWN: Final = (
 )  # fmt: skip
 
 
+def kinds() -> list[NodeKind]:
+    """Return all kinds of nodes that are tried."""
+    return [*standard_kinds(), *runtime_kinds()]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Try all nodes as `arguments` say and print what came of it; 1 if a result was wrong."""
     options = _parser().parse_args(arguments)
@@ -100,7 +106,7 @@ def outcomes_of(backend: str, seed: int, *, everything: bool) -> Iterator[tuple[
         for dtype, attributes in chosen:
             label = f"{kind.op} {dtype} {attributes}"
             own = np.random.default_rng([seed, zlib.crc32(label.encode())])
-            flavour = FLAVOURS[int(own.integers(len(FLAVOURS)))]
+            flavour = kind.flavours[int(own.integers(len(kind.flavours)))]
             inputs = kind.arrays(dtype, flavour, own)
             with np.errstate(all="ignore"):
                 outcome, why = _outcome(kind, dtype, flavour, attributes, inputs, backend)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("onnx", reason="these tests read ONNX models")
 pytest.importorskip("onnxruntime", reason="the peer that runs the same nodes")
 
-from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, outcomes_of
-from fuzzing.onnx_nodes import NodeKind, kinds
+from fuzz_onnx import BOTH, KNOWN, REFERENCE, RUNTIME, kinds, outcomes_of
+from fuzzing.onnx_nodes import NodeKind
 from gptrs.api.importers import Converter
 from gptrs_onnx.node import converts
 

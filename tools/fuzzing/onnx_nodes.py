@@ -15,13 +15,16 @@ FLOATS: Final = ("float32", "float64", "float16")
 WHOLE: Final = ("int32", "int64", "int8", "uint8")
 NUMBERS: Final = ("float32", "float64", "int32", "int64")
 FLAVOURS: Final = ("plain", "ties", "strange", "large")
+VERSIONS: Final = {"com.microsoft": 1, "ai.onnx.ml": 3}
+"""Operator sets beside the standard's."""
 
 
 @dataclass(frozen=True)
 class Drawn:
     """An input of a type of its own; with `below`, indices that may count from the end.
 
-    None of the elements of a `weight` is NaN or infinite.
+    None of the elements of a `weight` is NaN or infinite. Integers that are `wide` have all values
+    of their type.
     """
 
     dtype: str
@@ -29,6 +32,7 @@ class Drawn:
     below: int = 0
     least: int | None = None
     weight: bool = False
+    wide: bool = False
 
 
 Input = tuple[int, ...] | Drawn | np.ndarray | None
@@ -45,6 +49,8 @@ class NodeKind:
     types: Sequence[str] = ("float32",)
     opset: int = 21
     outputs: int = 1
+    domain: str = ""
+    flavours: Sequence[str] = FLAVOURS
 
     def variants(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield all types with all combinations of attributes; None leaves one out."""
@@ -57,7 +63,7 @@ class NodeKind:
         """Return the node as a model; its outputs have the types that follow."""
         names = ["" if each is None else f"x{i}" for i, each in enumerate(self.inputs)]
         outputs = [f"y{i}" for i in range(self.outputs)]
-        node = helper.make_node(self.op, names, outputs, **attributes)
+        node = helper.make_node(self.op, names, outputs, domain=self.domain, **attributes)
         takes, constants = [], []
         for name, each in zip(names, self.inputs, strict=True):
             if isinstance(each, np.ndarray):
@@ -68,8 +74,10 @@ class NodeKind:
                 takes.append(helper.make_tensor_value_info(name, number, own.shape))
         gives = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph([node], self.op, takes, gives, constants)
-        opset = helper.make_opsetid("", self.opset)
-        return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+        opsets = [helper.make_opsetid("", self.opset)]
+        if self.domain:
+            opsets.append(helper.make_opsetid(self.domain, VERSIONS[self.domain]))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def arrays(self, dtype: str, flavour: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs: numbers of a flavour."""
@@ -91,6 +99,8 @@ def _drawn(what: Drawn, flavour: str, rng: np.random.Generator) -> np.ndarray:
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low, high = (-3, 4) if flavour != "large" else (limits.min // 2, limits.max // 2)
+        if what.wide:
+            low, high = int(limits.min), int(limits.max) + 1
         low = max(low, limits.min) if what.least is None else what.least
         return rng.integers(low, high, what.shape).astype(dtype)
     made = rng.standard_normal(what.shape)
@@ -104,8 +114,8 @@ def _drawn(what: Drawn, flavour: str, rng: np.random.Generator) -> np.ndarray:
     return (made if what.least is None else np.abs(made) + what.least).astype(dtype)
 
 
-def kinds() -> list[NodeKind]:
-    """Return all kinds of nodes that are tried."""
+def standard_kinds() -> list[NodeKind]:
+    """Return all kinds of nodes of the standard that are tried."""
     parts = (_elementwise, _combining, _reduced, _moved, _indexed, _pooled, _normalized, _products)
     return [kind for part in (*parts, _resized, _quantized, _recurrent) for kind in part()]
 

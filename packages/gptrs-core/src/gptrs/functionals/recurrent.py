@@ -105,7 +105,7 @@ def lstm_cell(
     inputs: Tensor,
     state: Tensor,
     cell: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     bias: Tensor | None = None,
     order: str = "ifgo",
     peepholes: Tensor | None = None,
@@ -126,17 +126,18 @@ def lstm_cell(
     for i, o and f, times the cell, are added to these gates, to o times the new cell (Gers,
     Schmidhuber 2000). `coupled` computes `1 - s(i)` for `s(f)` (Greff et al. 2015). `clip` bounds
     the operands of s and t to [-clip, clip]. `projection` [P, H] makes the state
-    `state' projection^T` [B, P], and `weight` [4 H, P] (Sak et al. 2014).
+    `state' projection^T` [B, P], and `weight` [4 H, P] (Sak et al. 2014). Without `weight`,
+    `inputs` is the whole sum: for products that `linear` does not compute.
 
     UsageError for shapes that do not fit and for an order that has other letters.
     """
-    if sorted(order) != sorted("ifgo"):
-        raise UsageError(f'`lstm_cell` needs the letters of "ifgo" as `order`, got {order!r}')
+    _require_order(order)
     width = cell.shape[-1] if cell.rank else 0
     _require_gates("lstm_cell", inputs, state, weight, 4, width)
     require_shape("lstm_cell", "cell", cell, (*state.shape[:-1], width))
     gate, new, out = activations
-    gates = dict(zip(order, split(inputs + linear(state, weight, bias), 4), strict=True))
+    sums = inputs if weight is None else inputs + linear(state, weight, bias)
+    gates = dict(zip(order, split(sums, 4), strict=True))
     seen: dict[str, Tensor] = {}
     if peepholes is not None:
         require_shape("lstm_cell", "peepholes", peepholes, (3 * width,))
@@ -208,18 +209,23 @@ def _several(states: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (states,) if isinstance(states, Tensor) else tuple(states)
 
 
+def _require_order(order: str) -> None:
+    if sorted(order) != sorted("ifgo"):
+        raise UsageError(f'`lstm_cell` needs the letters of "ifgo" as `order`, got {order!r}')
+
+
 def _clipped(x: Tensor, clip: float | None) -> Tensor:
     return x if clip is None else clamp(x, -clip, clip)
 
 
 def _require_gates(
-    name: str, inputs: Tensor, state: Tensor, weight: Tensor, gates: int, width: int
+    name: str, inputs: Tensor, state: Tensor, weight: Tensor | None, gates: int, width: int
 ) -> None:
     """UsageError unless inputs and weight have so many gates of a width; `linear` does the rest."""
     require_float(name, inputs=inputs, state=state)
     wanted = (*state.shape[:-1], gates * width)
     require_shape(name, "inputs", inputs, wanted)
-    if weight.rank != 2 or weight.shape[0] != gates * width:
+    if weight is not None and (weight.rank != 2 or weight.shape[0] != gates * width):
         raise UsageError(
             f"`{name}` of {gates} gates of {width} needs a `weight` of {gates * width} rows, got"
             f" `{weight.type}`"

@@ -102,10 +102,17 @@ def softmax(
     function: Callable[[Tensor, int], Tensor], node: Node, x: Tensor, *, axis: int | None = None
 ) -> Tensor:
     """Return the shares of the exponentials along an axis, before opset 13 along all from it on."""
-    if node.version >= 13:
-        return function(x, -1 if axis is None else axis)
-    first = (1 if axis is None else axis) % x.rank if x.rank else 0
-    flat = F.reshape(x, [*x.shape[:first], -1])
+    alone = node.version >= 13
+    return along_or_from(function, x, (-1 if alone else 1) if axis is None else axis, alone)
+
+
+def along_or_from(
+    function: Callable[[Tensor, int], Tensor], x: Tensor, axis: int, alone: bool
+) -> Tensor:
+    """Return a function along one axis, or unless `alone` along that axis and those after it."""
+    if alone:
+        return function(x, axis)
+    flat = F.reshape(x, [*x.shape[: axis % x.rank if x.rank else 0], -1])
     return F.reshape(function(flat, -1), x.shape)
 
 

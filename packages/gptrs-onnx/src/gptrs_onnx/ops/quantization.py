@@ -8,6 +8,7 @@ from gptrs.api.models import functionals as F
 from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.node import Node, converts
+from gptrs_onnx.ops import pooling
 from gptrs_onnx.ops.arithmetic import converted, product
 from gptrs_onnx.ops.convolution import convolved
 
@@ -38,7 +39,7 @@ def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     return F.cast(F.clamp(moved, float(least), float(most)), dtype)
 
 
-@converts("QuantizeLinear")
+@converts("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(
     node: Node,
     x: Tensor,
@@ -61,7 +62,7 @@ def quantize_linear(
     return quantized(ratio, None if zero is None else _spread(zero, x, axis, block), dtype)
 
 
-@converts("DequantizeLinear")
+@converts("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(
     node: Node,
     x: Tensor,
@@ -117,7 +118,7 @@ def quantized_matmul(
     return quantized(sums * factor, y_zero, y_zero.dtype)
 
 
-@converts("QLinearConv")
+@converts("QLinearConv", "com.microsoft.QLinearConv")
 def quantized_conv(
     node: Node,
     x: Tensor,
@@ -129,8 +130,11 @@ def quantized_conv(
     y_scale: Tensor,
     y_zero: Tensor,
     bias: Tensor | None = None,
+    *,
+    channels_last: bool = False,
 ) -> Tensor:
     """Return the convolution of quantized images, quantized again."""
+    x = pooling.channels_first(x) if channels_last else x
     ends = [-1, *[1] * (x.rank - 1)]
     left = F.cast(x, dtypes.si32) - F.cast(F.reshape(x_zero, []), dtypes.si32)
     point = F.cast(weight_zero, dtypes.si32)
@@ -142,44 +146,5 @@ def quantized_conv(
         sums = sums + F.reshape(bias, ends[:-1])
     spread = F.reshape(weight_scale, ends[:-1] if weight_scale.size > 1 else [])
     factor = F.reshape(x_scale, []) * spread / F.reshape(y_scale, [])
-    return quantized(F.cast(sums, dtypes.f32) * factor, F.reshape(y_zero, []), y_zero.dtype)
-
-
-@converts("com.microsoft.MatMulNBits")
-def matmul_n_bits(
-    node: Node,
-    x: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None = None,
-    order: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """Return x [.., K] times a weight [N, K] of 4 or 8 bits in blocks of K with a scale each."""
-    inputs, outputs = node.integer("K"), node.integer("N")
-    bits, block = node.integer("bits", 4), node.integer("block_size")
-    if bits not in (4, 8) or order is not None:
-        node.refuse(f"has weights of {bits} bits, or an order of columns; 4 and 8 bits are done")
-    blocks = -(-inputs // block)
-    plain = _unpacked(F.reshape(codes, [outputs, -1]), bits)
-    plain = F.cast(F.reshape(plain, [outputs, blocks, block]), x.dtype)
-    if zeros is None:
-        middle: Tensor | float = float(2 ** (bits - 1))
-    elif zeros.dtype.is_float:
-        middle = F.reshape(zeros, [outputs, blocks, 1])
-    else:
-        points = F.slice_axis(_unpacked(F.reshape(zeros, [outputs, -1]), bits), 1, 0, blocks)
-        middle = F.cast(F.reshape(points, [outputs, blocks, 1]), x.dtype)
-    weight = (plain - middle) * F.cast(F.reshape(scales, [outputs, blocks, 1]), x.dtype)
-    weight = F.slice_axis(F.reshape(weight, [outputs, blocks * block]), 1, 0, inputs)
-    result = F.linear(x, weight)
-    return result if bias is None else result + bias
-
-
-def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """Return ui8 codes [rows, n] out of bytes, the low half of each first."""
-    if bits == 8:
-        return packed
-    low = F.bitwise_and(packed, scalar(15, packed.dtype))
-    high = F.right_shift(packed, scalar(4, packed.dtype))
-    return F.reshape(F.stack([low, high], -1), [packed.shape[0], -1])
+    made = quantized(F.cast(sums, dtypes.f32) * factor, F.reshape(y_zero, []), y_zero.dtype)
+    return pooling.channels_last(made) if channels_last else made

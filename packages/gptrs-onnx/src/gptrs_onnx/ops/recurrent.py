@@ -8,8 +8,10 @@ from typing import TypeAlias
 
 from gptrs.api.models import Tensor
 from gptrs.api.models import functionals as F
+from gptrs.api.programs import dtypes
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops.activations import hard_sigmoid, leaky_relu, softsign, thresholded_relu
+from gptrs_onnx.ops.quantized_layers import dynamic_quantize_matmul
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -62,11 +64,17 @@ Cell: TypeAlias = Callable[..., tuple[Tensor, ...] | Tensor]
 """A cell of `functionals` as `_layer` calls it: rows, states, weight, bias, and what is set."""
 
 
+Projection: TypeAlias = Callable[[Tensor, "Tensor | None"], Tensor]
+"""Rows times a weight, plus a bias."""
+Weight: TypeAlias = "Tensor | Sequence[Projection]"
+"""Weights [directions, gates * hidden, width], or what multiplies by them, one a direction."""
+
+
 def _layer(
     node: Node,
     cell: Callable[[list[Activation], int], Cell],
     defaults: Sequence[str],
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
+    tensors: tuple[Tensor, Weight, Weight, Tensor | None, Tensor | None],
     starts: Sequence[Tensor | None],
     adds_biases: bool = True,
 ) -> tuple[Tensor, ...]:
@@ -90,10 +98,10 @@ def _layer(
         first, second = (None, None) if bias is None else F.split(_part(bias, i), 2, 0)
         if adds_biases and first is not None and second is not None:
             first, second = first + second, None
-        step = _step(cell(functions[i], i), _part(recurrence, i), second)
+        step = _step(cell(functions[i], i), recurrence, i, second)
         nothing = F.zeros([x.shape[1], node.integer("hidden_size")], x.dtype)
         states = [nothing if each is None else _part(each, i) for each in starts]
-        rows = F.linear(x, _part(weight, i), first)
+        rows = _projected(weight, i, x, first)
         made, last = F.rnn(step, rows, states, reverse, lengths)
         outputs.append(made)
         lasts.append(last)
@@ -109,9 +117,20 @@ def _part(x: Tensor, direction: int) -> Tensor:
     return F.squeeze(F.slice_axis(x, 0, direction, 1), 0)
 
 
-def _step(cell: Cell, weight: Tensor, bias: Tensor | None) -> Cell:
-    def step(*row_and_states: Tensor) -> tuple[Tensor, ...] | Tensor:
-        return cell(*row_and_states, weight, bias)
+def _projected(weight: Weight, direction: int, rows: Tensor, bias: Tensor | None) -> Tensor:
+    if isinstance(weight, Tensor):
+        return F.linear(rows, _part(weight, direction), bias)
+    return weight[direction](rows, bias)
+
+
+def _step(cell: Cell, weight: Weight, direction: int, bias: Tensor | None) -> Cell:
+    own = _part(weight, direction) if isinstance(weight, Tensor) else None
+
+    def step(row: Tensor, state: Tensor, *states: Tensor) -> tuple[Tensor, ...] | Tensor:
+        if own is None:  # the cell gets the state's share of the gates with the row's
+            row = row + _projected(weight, direction, state, bias)
+            return cell(row, state, *states, None)
+        return cell(row, state, *states, own, bias)
 
     return step
 
@@ -180,6 +199,15 @@ def lstm(
 ) -> tuple[Tensor, ...]:
     """Return the states of long short-term memory at each step, and the last state and cell."""
 
+    return _lstm(node, (x, weight, recurrence, bias, lengths), [start, start_cell], peepholes)
+
+
+def _lstm(
+    node: Node,
+    tensors: tuple[Tensor, Weight, Weight, Tensor | None, Tensor | None],
+    starts: Sequence[Tensor | None],
+    peepholes: Tensor | None,
+) -> tuple[Tensor, ...]:
     def cell(functions: list[Activation], direction: int) -> Cell:
         f, g, h = functions
         return partial(
@@ -191,5 +219,48 @@ def lstm(
             clip=_clip(node),
         )
 
-    tensors = (x, weight, recurrence, bias, lengths)
-    return _layer(node, cell, ["Sigmoid", "Tanh", "Tanh"], tensors, [start, start_cell])
+    return _layer(node, cell, ["Sigmoid", "Tanh", "Tanh"], tensors, starts)
+
+
+@converts("com.microsoft.DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(
+    node: Node,
+    x: Tensor,
+    weight: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    start: Tensor | None,
+    start_cell: Tensor | None,
+    peepholes: Tensor | None,
+    weight_scale: Tensor,
+    weight_zero: Tensor,
+    recurrence_scale: Tensor,
+    recurrence_zero: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return what `LSTM` does for weights of 8 bits [directions, width, 4 * hidden].
+
+    The sequence is quantized by its own range, and so are the states before each step, of all rows
+    together: states of rows that have ended count as they are.
+    """
+    if lengths is not None:  # rows after the longest sequence must not widen the range
+        inside = F.arange(x.shape[0]) < F.max(F.cast(lengths, dtypes.si64))
+        x = F.where(F.reshape(inside, [-1, 1, 1]), x, F.zeros([], x.dtype))
+    products = [
+        [
+            partial(_quantized_product, *(_part(each, i) for each in parts))
+            for i in range(weight.shape[0])
+        ]
+        for parts in (
+            (weight, weight_scale, weight_zero),
+            (recurrence, recurrence_scale, recurrence_zero),
+        )
+    ]
+    tensors = (x, products[0], products[1], bias, lengths)
+    return _lstm(node, tensors, [start, start_cell], peepholes)
+
+
+def _quantized_product(
+    weight: Tensor, scale: Tensor, zero: Tensor, rows: Tensor, bias: Tensor | None
+) -> Tensor:
+    return dynamic_quantize_matmul(rows, weight, scale, zero, bias)

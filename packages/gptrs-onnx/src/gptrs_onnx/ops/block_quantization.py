@@ -1,0 +1,159 @@
+"""Weights as codes of 2, 4 or 8 bits in blocks with a scale each, as language models have them."""
+
+from __future__ import annotations
+
+from gptrs.api.importers import is_number, scalar
+from gptrs.api.models import Tensor
+from gptrs.api.models import functionals as F
+from gptrs.api.programs import DType, dtypes
+from gptrs_onnx.node import Node, converts
+from gptrs_onnx.ops.indexing import counted_from_start
+
+
+def unpacked(packed: Tensor, bits: int) -> Tensor:
+    """Return ui8 codes [rows, n] out of bytes [rows, m], the lowest bits of each byte first."""
+    if bits == 8:
+        return packed
+    most = scalar(2**bits - 1, packed.dtype)
+    parts = [
+        F.bitwise_and(F.right_shift(packed, scalar(shift, packed.dtype)), most)
+        for shift in range(0, 8, bits)
+    ]
+    return F.reshape(F.stack(parts, -1), [packed.shape[0], -1])
+
+
+@converts("com.microsoft.MatMulNBits")
+def matmul_n_bits(
+    node: Node,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    groups: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    K: int,  # noqa: N803
+    N: int,  # noqa: N803
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Tensor:
+    """Return x [.., K] times a weight [N, K], quantized in blocks of K.
+
+    `zeros` are packed like the codes, or floats like the scales [N, blocks]; without them zero is
+    in the middle. `groups` [K] gives the block of each column, in order unless given. A weight
+    without codes is 0.
+    """
+    if bits not in (2, 4, 8) or weight_prepacked:
+        node.refuse(
+            f"has weights of {bits} bits{', packed for a GPU' if weight_prepacked else ''};"
+            " 2, 4 and 8 bits in the order of the standard are done"
+        )
+    if block_size < 1:
+        node.malformed(f"has blocks of {block_size}")
+    if 0 in codes.shape:
+        result = F.zeros([*x.shape[:-1], N], x.dtype)
+    else:
+        result = F.linear(x, _weight(codes, scales, zeros, groups, (N, K), bits, block_size, x))
+    return result if bias is None else result + bias
+
+
+def _weight(
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None,
+    groups: Tensor | None,
+    shape: tuple[int, int],
+    bits: int,
+    block: int,
+    like: Tensor,
+) -> Tensor:
+    """Return the weight [N, K] that codes stand for, in the type of `like`."""
+    outputs, inputs = shape
+    blocks = -(-inputs // block)
+    plain = F.cast(unpacked(F.reshape(codes, [outputs, -1]), bits), like.dtype)
+    scales = F.cast(F.reshape(scales, [outputs, blocks]), like.dtype)
+    middle = _middles(zeros, (outputs, blocks), bits, like.dtype)
+    if groups is not None:
+        plain = F.slice_axis(plain, 1, 0, inputs)
+        places = F.slice_axis(F.cast(groups, dtypes.si64), 0, 0, inputs)
+        scales = F.take(scales, places, 1)
+        middle = F.take(middle, places, 1) if isinstance(middle, Tensor) else middle
+        return (plain - middle) * scales
+    whole = F.reshape(plain, [outputs, blocks, block])
+    if isinstance(middle, Tensor):
+        middle = F.expand_dims(middle, -1)
+    weight = F.reshape((whole - middle) * F.expand_dims(scales, -1), [outputs, blocks * block])
+    return F.slice_axis(weight, 1, 0, inputs)
+
+
+def _middles(
+    zeros: Tensor | None, shape: tuple[int, int], bits: int, dtype: DType
+) -> Tensor | float:
+    """Return the zero points of blocks [N, blocks]."""
+    if zeros is None:
+        return float(2 ** (bits - 1))
+    if zeros.dtype.is_float:
+        return F.cast(F.reshape(zeros, shape), dtype)
+    points = unpacked(F.reshape(zeros, [shape[0], -1]), bits)
+    return F.cast(F.slice_axis(points, 1, 0, shape[1]), dtype)
+
+
+@converts("com.microsoft.GatherBlockQuantized")
+def gather_block_quantized(
+    node: Node,
+    data: Tensor,
+    indices: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    quantize_axis: int = 1,
+    gather_axis: int = 0,
+) -> Tensor:
+    """Return slices of a table that is quantized in blocks along an axis, in the scales' type.
+
+    Bytes hold several codes along their last axis; integers of 4 bits are codes by themselves. A
+    slice that the table does not have is 0.
+    """
+    packed = data.dtype == dtypes.ui8
+    if packed and bits not in (2, 4, 8):
+        node.refuse(f"has a table of {bits} bits; 2, 4 and 8 bits are done")
+    axis, along = gather_axis % data.rank, quantize_axis % data.rank
+    places = counted_from_start(indices, data.shape[axis])
+    inside = F.logical_and(places >= 0, places < data.shape[axis])
+    places = F.where(inside, places, F.zeros([], places.dtype))
+    codes, factors = F.take(data, places, axis), _taken(scales, data, places, axis)
+    points = None if zeros is None else F.take(zeros, places, axis)
+    if packed:
+        codes, points = _rows(codes, bits), None if points is None else _rows(points, bits)
+    moved = along if along < axis else along + indices.rank - 1
+    block = block_size or codes.shape[moved]
+    size = codes.shape[moved]
+    wide = F.cast(codes, dtypes.f32)
+    if points is not None:
+        wide = wide - F.cast(_spread(points, block, moved, size), dtypes.f32)
+    elif packed:
+        wide = wide - float(2 ** (bits - 1))
+    made = wide * F.cast(_spread(factors, block, moved, size), dtypes.f32)
+    shape = [size if axis <= i < axis + indices.rank else 1 for i, size in enumerate(made.shape)]
+    made = F.where(F.reshape(inside, shape), made, F.zeros([], made.dtype))
+    return F.cast(made, scales.dtype)
+
+
+def _taken(scales: Tensor, data: Tensor, places: Tensor, axis: int) -> Tensor:
+    """Return the scales of slices; one scale along the axis is that of all of them."""
+    one = is_number(scales.shape[axis], 1) and not is_number(data.shape[axis], 1)
+    return F.take(scales, places * 0 if one else places, axis)
+
+
+def _rows(packed: Tensor, bits: int) -> Tensor:
+    """Return codes out of bytes along the last axis."""
+    flat = F.reshape(packed, [-1, packed.shape[-1]])
+    return F.reshape(unpacked(flat, bits), [*packed.shape[:-1], packed.shape[-1] * (8 // bits)])
+
+
+def _spread(part: Tensor, block: int, axis: int, size: int) -> Tensor:
+    """Return the scales or zero points of blocks for each element along an axis."""
+    return F.slice_axis(F.repeat_interleave(part, block, axis), axis, 0, size)

@@ -1,0 +1,162 @@
+"""ONNX Runtime's own operators: what no kernel of its CPU gives, refusals, free sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+
+from onnx import parser  # noqa: E402
+
+import gptrs_onnx  # noqa: E402
+from gptrs.errors import UnsupportedError  # noqa: E402
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft": 1]>\n'
+
+
+def run(text: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return gptrs_onnx.from_proto(parser.parse_model(HEAD + text), "ref")(**inputs)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", ["none", "packed", "floats"])
+def test_columns_of_a_weight_may_be_in_any_order_of_blocks(bits: int, zeros: str) -> None:
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 2**bits, (3, 48))
+    points = rng.integers(0, 2**bits, (3, 4))
+    order, x, scales = rng.integers(0, 3, 40).astype(np.int32), floats(2, 40), floats(3, 3)
+
+    def packed(values: np.ndarray) -> np.ndarray:
+        parts = values.reshape(len(values), -1, 8 // bits)
+        return (parts << (np.arange(8 // bits) * bits)).sum(-1).astype(np.uint8)
+
+    used = np.full((3, 3), 2 ** (bits - 1)) if zeros == "none" else points[:, :3]
+    weight = (codes[:, :40] - used[:, order]) * scales[:, order]
+    given = {"x": x, "c": packed(codes).reshape(3, 3, -1), "s": scales, "o": order}
+    kind = "float[3, 3] z" if zeros == "floats" else "uint8[3, n] z"
+    if zeros != "none":
+        size = -(-3 * bits // 8)
+        given["z"] = used.astype(np.float32) if zeros == "floats" else packed(points)[:, :size]
+    takes = "float[2, 40] x, uint8[3, 3, m] c, float[3, 3] s, int32[40] o"
+    takes, z = (takes, "") if zeros == "none" else (f"{takes}, {kind}", "z")
+    node = f"MatMulNBits <K = 40, N = 3, bits = {bits}, block_size = 16> (x, c, s, {z or 'e'}, o)"
+    text = f"g ({takes}) => (float[2, 3] y) {{ y = com.microsoft.{node} }}"
+    model = parser.parse_model(HEAD + text)
+    if not z:
+        model.graph.node[0].input[3] = ""
+    found = gptrs_onnx.from_proto(model, "ref")(**given)["y"]
+    np.testing.assert_allclose(found, x @ weight.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_without_codes_is_zero() -> None:
+    node = "com.microsoft.MatMulNBits <K = 32, N = 3, block_size = 16> (x, c, s, e, e, b)"
+    takes = "float[2, 32] x, uint8[0, 2, 8] c, float[0] s, float[3] b"
+    text = f"g ({takes}) => (float[2, 3] y) {{ y = {node} }}"
+    model = parser.parse_model(HEAD + text)
+    model.graph.node[0].input[3] = model.graph.node[0].input[4] = ""
+    given = {"x": floats(2, 32), "c": np.zeros((0, 2, 8), np.uint8), "s": np.zeros(0, np.float32)}
+    found = gptrs_onnx.from_proto(model, "ref")(**given, b=floats(3))["y"]
+    np.testing.assert_array_equal(found, np.broadcast_to(floats(3), (2, 3)))
+
+
+def test_query_key_and_value_may_lie_in_one_tensor() -> None:
+    query, key, value = floats(2, 5, 8), floats(2, 5, 8) + 1, floats(2, 5, 8) * 2
+    apart = run(
+        "g (float[2, 5, 8] q, float[2, 5, 8] k, float[2, 5, 8] v) => (float[2, 5, 8] y)"
+        " { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }",
+        {"q": query, "k": key, "v": value},
+    )["y"]
+    heads = [each.reshape(2, 5, 2, 4) for each in (query, key, value)]
+    together = run(
+        "g (float[2, 5, 2, 3, 4] q) => (float[2, 5, 8] y)"
+        " { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q) }",
+        {"q": np.stack(heads, 3)},
+    )["y"]
+    pair = run(
+        "g (float[2, 5, 8] q, float[2, 5, 2, 2, 4] k) => (float[2, 5, 8] y)"
+        " { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k) }",
+        {"q": query, "k": np.stack(heads[1:], 3)},
+    )["y"]
+    np.testing.assert_array_equal(together, apart)
+    np.testing.assert_array_equal(pair, apart)
+
+
+GROUPED = """
+g (float[b, s, 64] q, float[b, s, 32] kv, float[b, 2, p, 16] k, float[b, 2, p, 16] v,
+   int64[b, t] mask, float[32, 8] cosines, float[32, 8] sines)
+    => (float[b, s, 64] y, float[b, 2, u, 16] k2, float[b, 2, u, 16] v2) {
+  one = Constant <value_ints = [1]> ()
+  count = ReduceSum <keepdims = 0> (mask, one)
+  less = Sub (count, one)
+  last = Cast <to = 6> (less)
+  shape = Shape (mask)
+  axis = Constant <value_int = 1> ()
+  length = Gather (shape, axis)
+  total = Cast <to = 6> (length)
+  y, k2, v2 = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2, do_rotary = 1>
+      (q, kv, kv, k, v, last, total, cosines, sines)
+}
+"""
+"""A layer as builders of language models write it: lengths come out of the mask."""
+
+
+def grouped(start: int, steps: int, held: int) -> dict[str, np.ndarray]:
+    """Return the inputs for positions `start` on of a text of 8, and zeros for the past."""
+    rng = np.random.default_rng(7)
+    q, kv = rng.standard_normal((2, 1, 8, 64)), rng.standard_normal((1, 8, 32))
+    angles = np.outer(np.arange(32), 0.3 ** np.arange(8))
+    made = {
+        "q": q[0][:, start : start + steps], "kv": kv[:, start : start + steps],
+        "k": np.zeros((1, 2, held, 16)), "v": np.zeros((1, 2, held, 16)),
+        "cosines": np.cos(angles), "sines": np.sin(angles),
+    }  # fmt: skip
+    given = {name: each.astype(np.float32) for name, each in made.items()}
+    return {**given, "mask": np.ones((1, start + steps), np.int64)}
+
+
+def test_steps_over_a_growing_cache_give_what_the_whole_text_gives() -> None:
+    model: Any = gptrs_onnx.from_proto(parser.parse_model(HEAD + GROUPED), "ref")
+    whole = model(**grouped(0, 8, 0))
+    found, caches = [], {}
+    for start, steps in ((0, 4), (4, 1), (5, 1), (6, 2)):
+        made = model(**{**grouped(start, steps, 0), **caches})
+        caches = {"k": made["k2"], "v": made["v2"]}
+        found.append(made["y"])
+    np.testing.assert_allclose(np.concatenate(found, 1), whole["y"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(caches["k"], whole["k2"], rtol=1e-5, atol=1e-6)
+    assert not model._is_static
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("GroupQueryAttention <num_heads = 4, kv_num_heads = 2, sliding_window_cache = 1>"
+         " (q, kv, kv, k, v, last, total)", "has the attribute `sliding_window_cache`"),
+        ("GroupQueryAttention <num_heads = 4, kv_num_heads = 2>"
+         " (q, kv, kv, k, v, last, total, q, q, q, q, q, q)", "has the input `k_scale`"),
+        ("Attention <num_heads = 2, past_present_share_buffer = 1> (q, q, q)",
+         "has the attribute `past_present_share_buffer`"),
+        ("MultiHeadAttention <num_heads = 2> (q, q, q, q, q, q, q, q, last)", "shares the buffers"),
+        ("RotaryEmbedding <scale = 2.0> (q, last, q, q)", "has a scale"),
+        ("MatMulNBits <K = 16, N = 2, bits = 3, block_size = 16> (q, q, q)", "weights of 3 bits"),
+        ("FusedConv <activation = \"Softplus\"> (k, k)", "has the activation 'Softplus'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_done_is_refused_by_name(node: str, reason: str) -> None:
+    text = (
+        "g (float[1, 1, 64] q, float[1, 1, 32] kv, float[1, 2, 4, 16] k, float[1, 2, 4, 16] v,"
+        f" int32[1] last, int32[1] total) => (float[1, 1, 64] y) {{ y = com.microsoft.{node} }}"
+    )
+    model = gptrs_onnx.from_proto(parser.parse_model(HEAD + text), "ref")
+    given = {name: np.ones([int(size) for size in slot.shape or ()], slot.dtype.numpy)
+             for name, slot in model.inputs.items()}  # fmt: skip
+    with pytest.raises(UnsupportedError, match=reason):
+        model(**given)
