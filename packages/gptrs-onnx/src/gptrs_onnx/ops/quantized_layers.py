@@ -8,7 +8,7 @@ from gptrs.api.programs import DType, dtypes
 from gptrs_onnx.node import Node, converts
 from gptrs_onnx.ops import pooling
 from gptrs_onnx.ops.activations import along_or_from
-from gptrs_onnx.ops.arithmetic import matmul_integer
+from gptrs_onnx.ops.arithmetic import matmul_integer, product
 from gptrs_onnx.ops.quantization import dynamic_quantize_linear, quantized
 
 
@@ -45,7 +45,13 @@ def matmul_integer_to_float(
 
     The scale and zero point of `b` are one, or one a column.
     """
-    sums = F.cast(matmul_integer(a, b, a_zero, b_zero), a_scale.dtype)
+    # Products of codes are whole numbers below 2^16, and sums of them are rounded as those of other
+    # floats are: f32 has fast kernels, and a stored `b` becomes f32 once.
+    left = F.cast(_apart(a, a_zero), a_scale.dtype)
+    right = F.cast(b, dtypes.si32)
+    if b_zero is not None:
+        right = right - F.cast(_one_or_row(b_zero), dtypes.si32)
+    sums = product(left, F.cast(right, a_scale.dtype))
     result = sums * (F.reshape(a_scale, []) * _one_or_row(b_scale))
     return result if bias is None else result + bias
 
