@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive
-from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
+from gptrs.errors import CheckpointError, GptrsError, ModelError, ProgramError, UsageError
 from gptrs_runtime.converting.convert import convert
 from gptrs_runtime.programs import read_program
 from gptrs_runtime.sources.find_model import find_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
-def _torch_zip() -> bytes:
+def _torch_zip(*more: str) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("model/data.pkl", b"\x80\x02}.")
+        for name in ("data.pkl", *more):
+            archive.writestr(f"model/{name}", b"\x80\x02}.")
     return file.getvalue()
 
 
@@ -31,6 +32,9 @@ FILES = {
     "model": (b"\x1c\0\0\0TFL3" + bytes(40), "is a TensorFlow Lite model"),
     "old.pt": (b"\x80\x02}q\0." + bytes(40), "is a pickle"),
     "pytorch_model.bin": (_torch_zip(), "is a pickle"),
+    "traced.pt": (_torch_zip("code/net.py"), r"is TorchScript .*; .*torch\.jit\.load"),
+    "net.tflite": (b"\0" * 40, r"is a TensorFlow Lite model; .*tf2onnx\.convert --tflite"),
+    "net.mlmodel": (b"\x08\x01\x12\x20\n\xff", r"is a Core ML model; .*torch\.onnx\.export"),
 }
 
 
@@ -44,6 +48,25 @@ def test_a_foreign_file_is_called_what_it_is(tmp_path: Path, name: str) -> None:
         message = "cannot read .* it declares"  # it is a model, and damaged
     with pytest.raises((ModelError, CheckpointError), match=message):
         find_model(tmp_path / name)
+    if "TensorFlow" in message or "Core" in message or "Script" in message:
+        with pytest.raises(ProgramError, match=message):
+            read_program(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "message"),
+    [
+        ("net.mlpackage", "Manifest.json", "is a Core ML model"),
+        ("saved", "saved_model.pb", r"is a SavedModel .*; .*tf2onnx\.convert --saved-model"),
+    ],
+)
+def test_a_foreign_folder_is_called_what_it_is(
+    tmp_path: Path, folder: str, file: str, message: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / file).write_bytes(b"{}")
+    with pytest.raises(ModelError, match=message):
+        find_model(tmp_path / folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"GGU", b"\x08\x07\x12\x04 an ONNX model"])

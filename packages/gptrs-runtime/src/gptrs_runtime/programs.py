@@ -49,7 +49,7 @@ def read_program(path: str | os.PathLike[str]) -> Program:
     """
     data = read_whole(_resolved(path), MAX_PROGRAM_BYTES, ProgramError)
     foreign = foreign_format(path, data[:FIRST_BYTES])
-    if foreign is not None and foreign.package is not None:
+    if foreign is not None and foreign.has_graph:
         shown = quoted(str(path), 200)
         raise ProgramError(f"{shown} is {foreign.name}, no program of PTIR", hint=foreign.hint)
     if Path(path).name == CONFIG:

@@ -131,10 +131,9 @@ def lstm_cell(
 
     UsageError for shapes that do not fit and for an order that has other letters.
     """
-    _require_order(order)
     width = cell.shape[-1] if cell.rank else 0
     _require_gates("lstm_cell", inputs, state, weight, 4, width)
-    require_shape("lstm_cell", "cell", cell, (*state.shape[:-1], width))
+    _require_lstm(order, state, cell, width)
     gate, new, out = activations
     sums = inputs if weight is None else inputs + linear(state, weight, bias)
     gates = dict(zip(order, split(sums, 4), strict=True))
@@ -209,7 +208,8 @@ def _several(states: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (states,) if isinstance(states, Tensor) else tuple(states)
 
 
-def _require_order(order: str) -> None:
+def _require_lstm(order: str, state: Tensor, cell: Tensor, width: int) -> None:
+    require_shape("lstm_cell", "cell", cell, (*state.shape[:-1], width))
     if sorted(order) != sorted("ifgo"):
         raise UsageError(f'`lstm_cell` needs the letters of "ifgo" as `order`, got {order!r}')
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from gptrs.checkpoint.files.open_file import is_plain, kind_of, read_whole
+from gptrs.checkpoint.formats.foreign_files import foreign_folder
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted
 from gptrs.strict_json import parse_list
@@ -121,12 +122,20 @@ class ModelFolder:
         """Like `find`, but ModelError lists what is there if the file is not."""
         found = self.find(name)
         if found is None:
+            self._refuse_foreign()
             raise ModelError(
                 f"the folder {quoted(str(self.path), 200)} has no {quoted(name)},"
                 f" found {listed(self.names)}",
                 hint=hint or self._hint(),
             )
         return found
+
+    def _refuse_foreign(self) -> None:
+        """ModelError for a folder that another program writes."""
+        foreign = foreign_folder(self._real)
+        if foreign is not None:
+            shown = quoted(str(self.path), 200)
+            raise ModelError(f"{shown} is {foreign.name}", hint=foreign.hint)
 
     def _hint(self) -> str | None:
         if _ADAPTER in self.names:

@@ -1,6 +1,6 @@
 """Model files of other programs, recognized by their first bytes or suffix, for error messages.
 
-Nothing is read but the first bytes.
+Only the first bytes are read, and the names of what is in a folder or an archive of torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import numpy as np
 
@@ -18,8 +18,14 @@ from gptrs.errors import CheckpointError, GptrsError
 from gptrs.install_hints import install_own
 from gptrs.ir.dtypes import pack_int4
 from gptrs.ir.tensor_type import TensorType
+from gptrs.lazy_module import lazy_module
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+
+if TYPE_CHECKING:
+    import zipfile
+else:
+    zipfile = lazy_module("zipfile")  # most starts meet no foreign file
 
 FIRST_BYTES: Final = 16
 """Number of bytes read to recognize a file."""
@@ -30,13 +36,14 @@ class ForeignFormat:
     """A format that tensors are not read from or written to, and what to do about it.
 
     `written_by` is the command that writes models in it, None without any; `package` is the
-    distribution of gptrs for it.
+    distribution of gptrs for it. `has_graph` tells files of a graph from files of weights alone.
     """
 
     name: str
     otherwise: str | None = None
     written_by: str | None = None
     package: str | None = None
+    has_graph: bool = False
 
     @property
     def hint(self) -> str | None:
@@ -67,11 +74,40 @@ _NO_GGUF: Final = ForeignFormat(
     "download it again, or give it the right suffix",
 )
 _ONNX: Final = ForeignFormat(
-    "an ONNX model", _FOLDER, written_by="gptrs convert SRC FILE.onnx", package="gptrs-onnx"
+    "an ONNX model",
+    _FOLDER,
+    written_by="gptrs convert SRC FILE.onnx",
+    package="gptrs-onnx",
+    has_graph=True,
 )
-_EXPORTED: Final = ForeignFormat("a program of torch.export", _FOLDER, package="gptrs-torch")
+_EXPORTED: Final = ForeignFormat(
+    "a program of torch.export", _FOLDER, package="gptrs-torch", has_graph=True
+)
 _HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
-_TFLITE: Final = ForeignFormat("a TensorFlow Lite model", _FOLDER)
+_TFLITE: Final = ForeignFormat(
+    "a TensorFlow Lite model",
+    "make it an ONNX model, with the package `tf2onnx`:"
+    " `python -m tf2onnx.convert --tflite FILE --output FILE.onnx`",
+    has_graph=True,
+)
+_SAVED: Final = ForeignFormat(
+    "a SavedModel of TensorFlow",
+    "make it an ONNX model, with the package `tf2onnx`:"
+    " `python -m tf2onnx.convert --saved-model FOLDER --output FILE.onnx`",
+    has_graph=True,
+)
+_COREML: Final = ForeignFormat(
+    "a Core ML model",
+    "no program turns it back: make an ONNX model of the model in torch that it was made from,"
+    ' `torch.onnx.export(model, inputs, "FILE.onnx")`',
+    has_graph=True,
+)
+_SCRIPTED: Final = ForeignFormat(
+    "TorchScript of torch.jit.save",
+    "make it an ONNX model where you trust the file:"
+    ' `torch.onnx.export(torch.jit.load(FILE), inputs, "FILE.onnx", dynamo=False)`',
+    has_graph=True,
+)
 
 _POINTER: Final = ForeignFormat(
     "a pointer of Git LFS, not the file that it stands for",
@@ -94,6 +130,11 @@ _BY_SUFFIX: Final[Mapping[str, ForeignFormat]] = {
     ".pt2": _EXPORTED,
     ".h5": _HDF5,
     ".tflite": _TFLITE,
+    ".mlmodel": _COREML,
+    ".mlpackage": _COREML,
+    ".mlmodelc": _COREML,
+    ".torchscript": _SCRIPTED,
+    ".ptl": _SCRIPTED,
     ".bin": _PICKLE,
     ".pt": _PICKLE,
     ".pth": _PICKLE,
@@ -117,8 +158,28 @@ def foreign_format(
             return form
     if begins[4:8] == b"TFL3":
         return _TFLITE
+    if begins.startswith(b"PK") and _is_scripted(path):
+        return _SCRIPTED
     named = _BY_SUFFIX.get(Path(path).suffix.lower())
     return _NO_GGUF if named is _GGUF and start is not None else named
+
+
+def _is_scripted(path: str | os.PathLike[str]) -> bool:
+    """Return whether an archive of torch holds code beside its tensors."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False
+    inside = {name.partition("/")[2] for name in names}
+    return "data.pkl" in inside and any(name.startswith("code/") for name in inside)
+
+
+def foreign_folder(path: str | os.PathLike[str]) -> ForeignFormat | None:
+    """Return the foreign format of a folder, None for one that may be a model of gptrs."""
+    if _BY_SUFFIX.get(Path(path).suffix.lower()) is _COREML:
+        return _COREML
+    return _SAVED if os.path.isfile(Path(path) / "saved_model.pb") else None
 
 
 def require_no_pointer(path: str | os.PathLike[str], start: bytes, error: type[GptrsError]) -> None:
