@@ -33,8 +33,8 @@ FILES = {
     "old.pt": (b"\x80\x02}q\0." + bytes(40), "is a pickle"),
     "pytorch_model.bin": (_torch_zip(), "is a pickle"),
     "traced.pt": (_torch_zip("code/net.py"), r"is TorchScript .*; .*torch\.jit\.load"),
-    "net.tflite": (b"\0" * 40, r"is a TensorFlow Lite model; .*tf2onnx\.convert --tflite"),
-    "net.mlmodel": (b"\x08\x01\x12\x20\n\xff", r"is a Core ML model; .*torch\.onnx\.export"),
+    "net.tflite": (b"\0" * 40, r"is a TensorFlow Lite model.*; .*tf2onnx\.convert --tflite"),
+    "net.mlmodel": (b"\x08\x01\x12\x20\n\xff", r"is a Core ML model.*; .*torch\.onnx\.export"),
 }
 
 
