@@ -76,11 +76,50 @@ def test_inspect_tells_interface_program_and_what_is_refused(run):
     code, found = run("inspect", "net.onnx", "--symbol", "height=8")
     assert found["sizes"] == {"batch": 1, "height": 8, "width": 224}
     assert found["program"]["inputs"][0]["type"] == "f32[1, 3, 8, 224]"
+    assert (found["takes"], found["gives"]) == (
+        {"x": "f32[batch, 3, height, width]"}, {"y": "f32[batch, 3]"},
+    )  # fmt: skip
+    assert found["ops"] == {"GlobalAveragePool": 1, "Flatten": 1}
+    assert found["weights"] == {"tensors": 0, "elements": 0, "bytes": 0}
     code, found = run("inspect", "refused.onnx")
     assert (code, found["program"]) == (0, None)
     assert "Unheard" in found["refused"]
+    assert found["missing"] == {"house.Unheard": "no converter"}
     code, found = run("inspect", "net.onnx", "--symbol", "depth=8")
     assert (code, found["hint"]) == (2, "it has batch, height, width")
+
+
+UNRUNNABLE = {
+    "an old operator set": ('["" : 3]', "float[n] x", "float[n] y", "y = Relu (x)"),
+    "a sequence": ('["" : 17]', "seq(float[n]) x", "float[n] y", "y = SequenceAt (x, i)"),
+    "strings": ('["" : 17]', "string[n] x", "string[n] y", "y = Identity (x)"),
+    "a type": ('["" : 21]', "float8e4m3fnuz[?] x", "float[n] y", "y = Cast <to = 1> (x)"),
+    "sizes that do not fit": ('["" : 17]', "float[1, n] x", "float[1, m] y",
+                              'y = Pad <mode = "reflect"> (x, p)'),
+}  # fmt: skip
+"""Operator sets, inputs, outputs, and the node of models that cannot be run."""
+
+
+@pytest.mark.parametrize("case", UNRUNNABLE)
+def test_inspect_shows_a_file_that_cannot_be_run(run, case, capsys):
+    opsets, takes, gives, node = UNRUNNABLE[case]
+    stored = "<int64 i = {0}, int64[4] p = {0, 64, 0, 64}, float[2] w = {1, 2}>"
+    head = f"<ir_version: 8, opset_import: {opsets}>"
+    text = f"{head}\ng ({takes}) => ({gives}) {stored} {{ {node} }}"
+    Path("odd.onnx").write_bytes(parser.parse_model(text).SerializeToString())
+    code, found = run("inspect", "odd.onnx")
+    assert (code, found["program"]) == (0, None)
+    assert found["refused"]
+    assert list(found["takes"]) == ["x"]
+    assert list(found["ops"].values()) == [1]
+    assert found["weights"]["tensors"] == 3
+    assert bool(found["missing"]) == (case != "sizes that do not fit")
+    if not found["missing"]:
+        assert "with the sizes n=8" in found["refused"]
+    assert main(["inspect", "odd.onnx"]) == 0
+    printed = capsys.readouterr().out
+    assert "It cannot be run: " in printed
+    assert "weights     3 tensors, 7 elements, 48 B" in printed
 
 
 @pytest.mark.parametrize(

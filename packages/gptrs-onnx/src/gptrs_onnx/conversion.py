@@ -47,12 +47,12 @@ _REFUSED = {
 
 def is_refused(node: Node) -> bool:
     """Return whether an operator is refused even if the standard gives a body for it."""
-    return _kind_of(node) is not None
+    return kind_of(node.domain, node.op_type) is not None
 
 
 def refuse(node: Node) -> NoReturn:
     """Raise UnsupportedError for an operator without a converter; it says what to do."""
-    kind = _kind_of(node)
+    kind = kind_of(node.domain, node.op_type)
     if kind == "boxes":
         node.refuse(
             "leaves as many boxes as the data asks for, and the sizes of results are known before a"
@@ -70,11 +70,11 @@ def refuse(node: Node) -> NoReturn:
     converts.refuse(node)
 
 
-def _kind_of(node: Node) -> str | None:
+def kind_of(domain: str, op_type: str) -> str | None:
     """Return what a refused operator is about, None for one that is not known here."""
-    if node.domain not in ("", "ai.onnx.ml"):
+    if domain not in ("", "ai.onnx.ml"):
         return None
-    return next((kind for kind, names in _REFUSED.items() if node.op_type in names), None)
+    return next((kind for kind, names in _REFUSED.items() if op_type in names), None)
 
 
 def _cut(node: Node) -> str:

@@ -25,6 +25,11 @@ ZERO: Final = np.zeros(1, np.float32)
 _evaluates = Converters("gptrs-onnx", "gptrs_onnx.supported_operators()")
 
 
+def is_known(name: str) -> bool:
+    """Return whether an operator on known values is computed while a graph is converted."""
+    return name in _evaluates
+
+
 def evaluated(node: Node, values: Sequence[Value | Items | None]) -> Known | list[Known] | None:
     """Return the outputs of a node whose inputs are known; None where the program computes it."""
     evaluate = _evaluates.get(node.name)

@@ -252,6 +252,16 @@ class _Schema(Protocol):
     ) -> bytes: ...
 
 
+def has_body(domain: str, op_type: str, version: int) -> bool:
+    """Return whether the standard defines an operator by others, for some inputs at least."""
+    try:
+        found = get_schema(op_type, version, domain)
+    except SchemaError:
+        return False
+    schema = cast("_Schema", found)
+    return schema.has_function or schema.has_context_dependent_function
+
+
 def body_of(
     node: Node, values: Sequence[Value | None]
 ) -> tuple[ir.Function, Mapping[str, int]] | None:

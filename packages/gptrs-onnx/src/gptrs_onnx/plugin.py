@@ -6,6 +6,7 @@ PLUGIN = ImporterPlugin(
     name="onnx",
     summary="Models in ONNX files.",
     factory="gptrs_onnx.model:load",
+    contents="gptrs_onnx.contents:contents_of",
     suffixes=(".onnx",),
     api="0.1",
 )

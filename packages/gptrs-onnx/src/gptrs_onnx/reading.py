@@ -35,6 +35,23 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
 
     ModelError for what is no model, UnsupportedError for its version.
     """
+    file = _required_file(path)
+    own = _stamp(file)
+    model = parsed_model(file.read_bytes(), file.parent, str(file))
+    return model, own if own is not None and own.unchanged() else None
+
+
+def read_any_model(path: str | os.PathLike[str]) -> ir.Model:
+    """Return the model in a file, of whatever version, without the weights in other files.
+
+    ModelError for what is no model.
+    """
+    file = _required_file(path)
+    return _deserialized(_proto_of(file.read_bytes(), str(file)), str(file))
+
+
+def _required_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that a protobuf message can hold; ModelError for another one."""
     file = Path(path)
     if not file.is_file():
         raise ModelError(f"`{shown(file)}` is no file", hint="give the path of an .onnx file")
@@ -43,9 +60,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | Non
             f"`{shown(file)}` has {file.stat().st_size} bytes, more than a protobuf message can",
             hint="save the model with its weights as external data",
         )
-    own = _stamp(file)
-    model = parsed_model(file.read_bytes(), file.parent, str(file))
-    return model, own if own is not None and own.unchanged() else None
+    return file
 
 
 def _stamp(file: Path) -> WeightFile | None:
@@ -69,6 +84,10 @@ def _stamp(file: Path) -> WeightFile | None:
 
 def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:
     """Return the model written in `data`, whose external data lies in `folder` or below."""
+    return model_of(_proto_of(data, origin), folder, origin)
+
+
+def _proto_of(data: bytes, origin: str) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -76,26 +95,35 @@ def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:
         raise ModelError(f"`{shown(origin)}` is no ONNX model: {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"`{shown(origin)}` is no ONNX model: it lacks a graph or operator sets")
-    return model_of(proto, folder, origin)
+    return proto
 
 
 def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the model") -> ir.Model:
     """Return a checked model; external data must lie in `folder` or below."""
-    for each in proto.opset_import:
-        if each.domain in ("", "ai.onnx") and not MIN_OPSET <= each.version <= MAX_OPSET:
+    require_read_version({each.domain: each.version for each in proto.opset_import}, origin)
+    model = _deserialized(proto, origin)
+    _bind_external(model, folder)
+    return model
+
+
+def require_read_version(opsets: Mapping[str, int], origin: str) -> None:
+    """UnsupportedError for operator sets of the standard that are not read."""
+    for domain, version in opsets.items():
+        if domain in ("", "ai.onnx") and not MIN_OPSET <= version <= MAX_OPSET:
             raise UnsupportedError(
-                f"`{shown(origin)}` is written in operator set {each.version},"
+                f"`{shown(origin)}` is written in operator set {version},"
                 f" those from {MIN_OPSET} to {MAX_OPSET} are read",
                 hint="convert it with `onnx.version_converter`",
             )
+
+
+def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
     # The library warns of names that a hostile file may have chosen; ours are errors.
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     try:
-        model = ir.serde.deserialize_model(proto)
+        return ir.serde.deserialize_model(proto)
     except DAMAGE as error:
         raise ModelError(f"`{shown(origin)}` is no sound ONNX model: {shown(error)}") from error
-    _bind_external(model, folder)
-    return model
 
 
 def _bind_external(model: ir.Model, folder: Path | None) -> None:

@@ -11,7 +11,8 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs_cli.imported.inspection import ImportOptions, importer_for, validate_import
+from gptrs_cli.imported.inspection import ImportOptions, importer_for
+from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model, observed, profile_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, ModelOption, Settings, model_shown

@@ -1,46 +1,40 @@
+<<<<<<< HEAD
 """`gptrs inspect` for imported models: interface and program."""
+=======
+"""`gptrs inspect` of a model that an importer reads: what its file says, and its program."""
+>>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import textwrap
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from msgspec import Struct
 
-from gptrs.checkpoint.formats.tensor_archive import open_archive
-from gptrs.errors import GptrsError, UsageError
-from gptrs.plugins.descriptions import BackendPlugin, ImporterPlugin
-from gptrs.plugins.exporters import importer_of
+from gptrs.errors import BackendError, GptrsError, UsageError
+from gptrs.plugins.descriptions import ImporterPlugin
+from gptrs.plugins.exporters import FileContents, ModelInput, file_contents, importer_of
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
+from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.inspect.program import ProgramOptions, show_program
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.streams import note_below, printable
-from gptrs_cli.validate.report import agreement_cells, print_agreements
-from gptrs_observe.compare.agreement import Agreement, output_agreements
+from gptrs_cli.terminal.streams import printable
 from gptrs_observe.programs.report import report_program
-from gptrs_observe.results import Agreement as AgreementResult
-from gptrs_observe.results import ValidateOutputs
 from gptrs_runtime.imported.batch import (
     Converted,
-    ImportedBatch,
     converted,
-    imported_batch,
+    example_sizes,
     named_sizes,
 )
-from gptrs_runtime.imported.scores import ImageFiles, LoadedImport, load_import
-from gptrs_runtime.model_inputs import ARCHIVES, InputChoice
-from gptrs_runtime.results import Profile, Result, RunTimings
+from gptrs_runtime.imported.scores import LoadedImport, load_import
+from gptrs_runtime.results import Result
 
 # Options that only imported models take, and options that they do not take.
 
@@ -110,14 +104,34 @@ class ImportedInput(Struct, frozen=True, kw_only=True):
     optional: bool
 
 
+class FileWeights(Struct, frozen=True, kw_only=True):
+    """The weights in a file: how many tensors, their elements, their bytes."""
+
+    tensors: int
+    elements: int
+    bytes: int
+
+
 class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1"):
     """`gptrs inspect` of an imported model."""
 
     model: str
     importer: str
     support: str
-    inputs: list[ImportedInput]
+    inputs: list[ImportedInput] | None
+    """Null where the model cannot be loaded; `takes` has them as the file declares them."""
     outputs: list[str]
+    takes: dict[str, str] | None
+    """The type of each input as the file declares it; null if its importer does not tell."""
+    gives: dict[str, str] | None
+    """The type of each output."""
+    ops: dict[str, int] | None
+    """How many nodes each operator of the file has."""
+    missing: dict[str, str] | None
+    """Why an operator, or a value, is not converted."""
+    weights: FileWeights | None
+    facts: dict[str, str] | None
+    """What else the file says, such as its writer."""
     sizes: dict[str, int] | None
     """Sizes that the program was made for; empty if it has symbols."""
     program: dict[str, Any] | None
@@ -126,78 +140,145 @@ class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1
     """Why the model cannot be converted."""
 
 
+@dataclass(frozen=True)
+class _Inspected:
+    """A file: its model and program where they can be made, what it says of itself, why not."""
+
+    path: Path
+    importer: str
+    loaded: LoadedImport | None
+    made: Converted | None
+    contents: FileContents | None
+    refused: str | None
+
+
 def inspect_imported(
     path: Path, importer: str, options: ProgramOptions, settings: Settings
 ) -> None:
+<<<<<<< HEAD
     """Print inputs, outputs and program of a model, or the requested view of its program.
+=======
+    """Print inputs, outputs, operators and program of a model, or what of its program is asked for.
+>>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)
 
-    A model that cannot be converted is shown with the reason, unless its program was asked for.
+    A model that cannot be loaded or converted is shown with the reason, unless its program was
+    asked for.
     """
-    loaded = loaded_import(path, importer, settings)
     if options.asks_for_program:
+        loaded = loaded_import(path, importer, settings)
         program = converted(loaded, named_sizes(options.symbols)).program
         show_program(program, str(path), options, as_json=settings.json)
         return
-    made, refused = None, None
-    try:
-        made = converted(loaded, named_sizes(options.symbols))
-    except UsageError:
-        raise
-    except GptrsError as error:
-        refused = error.message
+    found = _inspected(path, importer, named_sizes(options.symbols), settings)
     if settings.json:
-        return print_result(_told(loaded, made, refused))
-    for name, text in _facts(loaded).items():
+        return print_result(_told(found))
+    for name, text in _facts(found).items():
         first, *more = text.split("\n")
         print(printable(f"{name:<12}{first}"))
         for line in more:
             print(printable(f"{'':<12}{line}"))
     print()
-    if made is None:
-        print(printable(f"It cannot be run: {refused}"))
+    if found.made is None:
+        print(printable(f"It cannot be run: {found.refused}"))
         return
-    sizes = ", ".join(f"{name}={size}" for name, size in made.sizes.items())
+    sizes = _listed(found.made.sizes)
     name = f"for {sizes}" if sizes else "as it was converted"
-    show_program(made.program, name, options, as_json=False)
+    show_program(found.made.program, name, options, as_json=False)
 
 
-def _reader(loaded: LoadedImport) -> str:
-    record = manager().record(ImporterPlugin, loaded.importer)
+def _inspected(
+    path: Path, importer: str, given: Mapping[str, int], settings: Settings
+) -> _Inspected:
+    """Return what there is to say of a file; errors are those of damage and of odd sizes."""
+    contents = file_contents(path, importer)
+    try:
+        loaded = loaded_import(path, importer, settings)
+    except (UsageError, BackendError):
+        raise
+    except GptrsError as error:
+        if contents is None:
+            raise
+        return _Inspected(path, importer, None, None, contents, error.message)
+    sizes = example_sizes(loaded.model.inputs, given)
+    try:
+        made = converted(loaded, given)
+    except GptrsError as error:
+        made_up = _listed({name: size for name, size in sizes.items() if name not in given})
+        more = f" (with the sizes {made_up}; `--symbol NAME=SIZE` gives others)" if made_up else ""
+        return _Inspected(path, importer, loaded, None, contents, f"{error.message}{more}")
+    return _Inspected(path, importer, loaded, made, contents, None)
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _reader(importer: str) -> str:
+    record = manager().record(ImporterPlugin, importer)
     return f"{record.distribution} {record.version}"
 
 
-def _facts(loaded: LoadedImport) -> dict[str, str]:
-    model = loaded.model
-    return {
-        "model": str(loaded.path),
-        "importer": f"{loaded.importer} of {_reader(loaded)}",
-        "takes": "\n".join(map(str, model.inputs.values())) or "nothing",
-        "gives": "\n".join(model.outputs),
+def _facts(found: _Inspected) -> dict[str, str]:
+    """Return what to print, by heads."""
+    contents, loaded = found.contents, found.loaded
+    takes = [] if contents is None else list(map(str, contents.inputs))
+    gives = [] if contents is None else list(map(str, contents.outputs))
+    if loaded is not None:  # its inputs have names for all sizes, as `--symbol` takes them
+        takes = list(map(str, loaded.model.inputs.values()))
+        gives = gives or list(loaded.model.outputs)
+    facts = {
+        "model": str(found.path),
+        "importer": f"{found.importer} of {_reader(found.importer)}",
+        "takes": "\n".join(takes) or "nothing",
+        "gives": "\n".join(gives) or "nothing",
     }
+    if contents is None:
+        return facts
+    weights = (
+        f"{contents.weights} tensors, {contents.weight_elements:,} elements,"
+        f" {byte_size(contents.weight_bytes)}"
+    )
+    counts = [f"{name} {count}" for name, count in contents.ops.items()]
+    missing = [f"{name}: {why}" for name, why in contents.missing.items()]
+    more = {
+        "weights": weights,
+        "ops": "\n".join(textwrap.wrap(", ".join(counts), 84)) or "none",
+        "missing": "\n".join(missing),
+        "file": "\n".join(f"{name} {text}" for name, text in contents.facts.items()),
+    }
+    return facts | {name: text for name, text in more.items() if text}
 
 
-def _told(loaded: LoadedImport, made: Converted | None, refused: str | None) -> InspectModel:
-    model = loaded.model
+def _told(found: _Inspected) -> InspectModel:
+    contents, model = found.contents, None if found.loaded is None else found.loaded.model
+    made = found.made
+    takes = None if contents is None else {each.name: each.type for each in contents.inputs}
+    gives = None if contents is None else {each.name: each.type for each in contents.outputs}
     return InspectModel(
-        model=str(loaded.path),
-        importer=loaded.importer,
-        support=_reader(loaded),
-        inputs=[
-            ImportedInput(
-                name=each.name,
-                dtype=str(each.dtype),
-                shape=None if each.shape is None else list(each.shape),
-                optional=each.optional,
-            )
-            for each in model.inputs.values()
-        ],
-        outputs=list(model.outputs),
+        model=str(found.path),
+        importer=found.importer,
+        support=_reader(found.importer),
+        inputs=None if model is None else [_input(each) for each in model.inputs.values()],
+        outputs=list(gives or {}) if model is None else list(model.outputs),
+        takes=takes,
+        gives=gives,
+        ops=None if contents is None else dict(contents.ops),
+        missing=None if contents is None else dict(contents.missing),
+        weights=None
+        if contents is None
+        else FileWeights(
+            tensors=contents.weights,
+            elements=contents.weight_elements,
+            bytes=contents.weight_bytes,
+        ),
+        facts=None if contents is None else dict(contents.facts),
         sizes=None if made is None else dict(made.sizes),
         program=None if made is None else report_program(made.program).as_json(),
-        refused=refused,
+        refused=found.refused,
     )
 
 
+<<<<<<< HEAD
 # `gptrs validate` for imported models: outputs against expected ones.
 
 
@@ -326,3 +407,12 @@ def _backends() -> str:
 
 def _backend_names() -> list[str]:
     return [plugin.name for plugin in manager().descriptions(BackendPlugin)]
+=======
+def _input(each: ModelInput) -> ImportedInput:
+    return ImportedInput(
+        name=each.name,
+        dtype=str(each.dtype),
+        shape=None if each.shape is None else list(each.shape),
+        optional=each.optional,
+    )
+>>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)

@@ -8,6 +8,9 @@ classes `ImportedGraph` and `ConvertedGraph` have the common code of importers; 
 `DAMAGE` lists the Python errors that mean a damaged node. `is_number`, `is_symbol`, `size_tensor`
 and `scalar` handle sizes and numbers; `clipped` shortens names from files in messages.
 
+`FileContents`, with a `FileValue` for each input and output, say what is in a file that may not be
+runnable.
+
 `share_array` and `take_array` exchange memory with other libraries without a copy. An exporter gets
 an `OutgoingModel` with `OutgoingTensor`s, and writes by `atomic_file` and `write_data`.
 """

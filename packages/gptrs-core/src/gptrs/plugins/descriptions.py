@@ -218,8 +218,17 @@ class ImporterPlugin(FormatPlugin):
     """A reader of models in files of another format.
 
     `factory(path: Path, backend: gptrs.api.backends.Backend)` returns a
-    `gptrs.api.importers.ImportedModel` that runs on `backend`.
+    `gptrs.api.importers.ImportedModel` that runs on `backend`. `contents`, also "module:callable",
+    gets a path and returns the `gptrs.api.importers.FileContents` of a file that need not be
+    runnable, for `gptrs inspect`.
     """
+
+    contents: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.contents is not None:
+            _require_match(self, "contents", self.contents, _REFERENCE, '"module:callable"')
 
 
 @dataclass(frozen=True, kw_only=True)

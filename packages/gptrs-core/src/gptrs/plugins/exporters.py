@@ -17,6 +17,7 @@ from gptrs.errors import GptrsError, PluginError, UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ExporterPlugin, FormatPlugin, ImporterPlugin
+from gptrs.plugins.entry_points import require_callable
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
@@ -98,6 +99,35 @@ class ImportedModel(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FileValue:
+    """An input or output that a file declares; `type` is that of PTIR where it has one."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)[1:-1]}: {self.type}"
+
+
+@dataclass(frozen=True)
+class FileContents:
+    """A file of another format as it describes itself, whether its model can be run or not.
+
+    `ops` counts the operators that its graphs name, `missing` says why some of them, or types of
+    values, are not converted. `facts` are other words about the file, by their heads.
+    """
+
+    inputs: tuple[FileValue, ...]
+    outputs: tuple[FileValue, ...]
+    ops: Mapping[str, int]
+    missing: Mapping[str, str]
+    weights: int
+    weight_elements: int
+    weight_bytes: int
+    facts: Mapping[str, str]
+
+
 def named_arguments(
     model: str,
     inputs: Mapping[str, ModelInput],
@@ -170,6 +200,28 @@ def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) 
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
         raise plugins.broken(ImporterPlugin, importer, error) from error
     return made
+
+
+def file_contents(path: str | os.PathLike[str], importer: str) -> FileContents | None:
+    """Return what the plugin `importer` says about a file, None if it does not look into files.
+
+    Errors are those of `import_model`.
+    """
+    plugins = manager()
+    reference = plugins.find(ImporterPlugin, importer).contents
+    if reference is None:
+        return None
+    look = plugins.imported(ImporterPlugin, importer, reference, require_callable)
+    try:
+        found = look(Path(path))
+        if not isinstance(found, FileContents):
+            kind = type(found).__name__
+            raise TypeError(f"`{reference}` returned a `{kind}`, `FileContents` are needed")
+    except (KeyboardInterrupt, GptrsError):
+        raise
+    except BaseException as error:  # SystemExit, too: a plugin must not end the program
+        raise plugins.broken(ImporterPlugin, importer, error) from error
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
+from zlib import crc32
 
 import numpy as np
 from typing_extensions import override
@@ -18,6 +20,8 @@ from gptrs.memory_cache import MemoryCache
 from gptrs.plugins.exporters import ModelInput, named_arguments
 from gptrs.plugins.manager import backend_of
 from gptrs.quoting import clipped
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 MAX_KEPT: Final = 64
 """Captured steps that a graph keeps; the least recently used one is evicted."""
@@ -164,5 +168,8 @@ def free_axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
 
 
 def _identifier(name: str) -> str:
-    """Return a name of letters and digits."""
-    return name if name.isidentifier() else "size_" + name.encode().hex()
+    """Return a name as `jit` takes it: with other characters, its words and a number of its own."""
+    if _NAME.fullmatch(name):
+        return name
+    words = "_".join(re.findall(r"[A-Za-z0-9]+", name))[:60]
+    return f"size_{words}_{crc32(name.encode()):x}"

@@ -276,16 +276,25 @@ def converted(loaded: LoadedImport, given: Mapping[str, int]) -> Converted:
     UsageError for a size that the model does not leave free; UnsupportedError where it cannot be
     converted.
     """
-    inputs = loaded.model.inputs
-    names = free_sizes(inputs)
-    sizes = {name: _EXAMPLE for name in names} | usual_sizes(inputs, given, 1, _EXAMPLE)
+    sizes = example_sizes(loaded.model.inputs, given)
     arrays = random_batch(loaded.model, 0, sizes)
     program = loaded.program(arrays)
     if symbols(program):
         if not given:
             return Converted(program, {})
         program = specialize(program, _bound(program, list(arrays.values())))
-    return Converted(program, {name: sizes[name] for name in names})
+    return Converted(program, sizes)
+
+
+def example_sizes(inputs: Mapping[str, ModelInput], given: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes for all that a model leaves free: `given`, usual, or made up.
+
+    UsageError for a size that the model does not leave free.
+    """
+    require_free_sizes(inputs, given)
+    names = free_sizes(inputs)
+    sizes = {name: _EXAMPLE for name in names} | usual_sizes(inputs, given, 1, _EXAMPLE)
+    return {name: sizes[name] for name in names}
 
 
 def _bound(program: Program, arrays: Sequence[np.ndarray]) -> dict[int, int]:
