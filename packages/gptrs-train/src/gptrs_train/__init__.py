@@ -1,0 +1,1 @@
+"""Training: optimizers and schedules, data, adapters, `gptrs finetune` and `gptrs train`."""
