@@ -70,7 +70,7 @@ def test_the_shared_options_are_those_of_the_root():
     [
         {"GPTRS_PLUGINS": "ref"},
         {"GPTRS_PLUGINS": "backend:ref", "GPTRS_PLUGIN_STRICT": "1"},
-        {"GPTRS_DISABLE_PLUGINS": "gptrs-cli,list,command:generate,new,serve,batch"},
+        {"GPTRS_DISABLE_PLUGINS": "gptrs-cli,list,command:generate,new,serve,batch,finetune,train"},
     ],
 )
 def test_no_selection_removes_them(gptrs, monkeypatch, environment, model_directory):

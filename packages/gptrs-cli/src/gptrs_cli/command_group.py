@@ -34,7 +34,13 @@ HELP_GROUPS = {
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
     "Write plugins": ("conformance", "plugins"),
 }
-_OF_PACKAGES = {"batch": "gptrs-ray", "new": "gptrs-new", "serve": "gptrs-serve"}
+_OF_PACKAGES = {
+    "batch": "gptrs-ray",
+    "finetune": "gptrs-train",
+    "new": "gptrs-new",
+    "serve": "gptrs-serve",
+    "train": "gptrs-train",
+}
 """Commands that come with other distributions of gptrs."""
 HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
 """The built-in commands in the order of the help: those that run models come first."""

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""`gptrs inspect` for imported models: interface and program."""
-=======
-"""`gptrs inspect` of a model that an importer reads: what its file says, and its program."""
->>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)
+"""`gptrs inspect` for imported models: interface, operators and program."""
 
 from __future__ import annotations
 
@@ -155,11 +151,7 @@ class _Inspected:
 def inspect_imported(
     path: Path, importer: str, options: ProgramOptions, settings: Settings
 ) -> None:
-<<<<<<< HEAD
-    """Print inputs, outputs and program of a model, or the requested view of its program.
-=======
-    """Print inputs, outputs, operators and program of a model, or what of its program is asked for.
->>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)
+    """Print inputs, outputs, operators and program of a model, or the requested view of it.
 
     A model that cannot be loaded or converted is shown with the reason, unless its program was
     asked for.
@@ -278,136 +270,6 @@ def _told(found: _Inspected) -> InspectModel:
     )
 
 
-<<<<<<< HEAD
-# `gptrs validate` for imported models: outputs against expected ones.
-
-
-_Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class ImportedOutcome:
-    """The outputs of a model compared with those of `reference`, relative to their range."""
-
-    loaded: LoadedImport
-    reference: str
-    batch: ImportedBatch
-    tolerance: float
-    found: tuple[Agreement, ...]
-    seconds: float
-
-    def holds(self, one: Agreement) -> bool:
-        """Whether the errors of an output are within the tolerance."""
-        return one.relative_max_error <= self.tolerance
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the errors of all outputs are within the tolerance."""
-        return all(map(self.holds, self.found))
-
-    def told(self, profile: Profile) -> ValidateOutputs:
-        """Return the `--json` form."""
-        return ValidateOutputs(
-            model=self.loaded.name,
-            kind=self.loaded.importer,
-            backend=self.loaded.backend.name,
-            reference=self.reference,
-            inputs=list(self.batch.origins),
-            tolerance=self.tolerance,
-            agrees=self.agrees,
-            outputs=[AgreementResult.of(one, self.holds(one)) for one in self.found],
-            timings=RunTimings(load_s=self.loaded.load_seconds, validate_s=self.seconds),
-            profile=profile,
-        )
-
-    def print(self) -> None:
-        """Print a line for each output, and the verdict."""
-        print_agreements([agreement_cells(one, self.holds(one)) for one in self.found])
-        verdict = "agrees" if self.agrees else "DISAGREES"
-        note_below(
-            f"`{self.loaded.name}` {verdict} with {self.reference} on"
-            f" {', '.join(self.batch.origins)}; tolerance {self.tolerance:g} of the range, backend"
-            f" {self.loaded.backend.name}, {self.seconds:.1f} s"
-        )
-
-
-def validate_import(
-    path: Path,
-    importer: str,
-    against: Path | None,
-    choice: InputChoice,
-    options: ImportOptions,
-    tolerance: float,
-    settings: Settings,
-) -> ImportedOutcome:
-    """Run a model, and compare its outputs with those of `against`.
-
-    `against` is a file of tensors, another imported model, or a backend for this model; UsageError
-    for anything else. Also raises the errors of a run.
-    """
-    if against is None:
-        raise UsageError(
-            f"`{path}` is read by the importer `{importer}`: what should it agree with?",
-            hint=f"--against FILE with the outputs, another model, or one of the backends"
-            f" {_backends()}",
-        )
-    with Waiting(f"reading `{path}`") as waiting:
-        loaded = loaded_import(path, importer, settings)
-        reference, expected_of = _reference(loaded, against, settings)
-        images = ImageFiles(path, options.preprocessor)
-        batch = imported_batch(loaded.model, choice, named_sizes(options.symbols), images)
-        waiting.now(f"running on {loaded.backend.name}")
-        started = time.perf_counter()
-        with compilation_shown(loaded.backend, waiting):
-            ours = loaded.run(batch.arrays)
-        waiting.now(f"taking {reference}")
-        found = output_agreements(ours, expected_of(batch.arrays))
-        seconds = time.perf_counter() - started
-    return ImportedOutcome(loaded, reference, batch, tolerance, found, seconds)
-
-
-def _reference(
-    loaded: LoadedImport, against: Path, settings: Settings
-) -> tuple[str, Callable[[_Arrays], _Arrays]]:
-    """Return the name of the reference, and a function from inputs to its outputs."""
-    if against.suffix.lower() in ARCHIVES:
-        expected = _stored(against)
-
-        def stored(_: _Arrays) -> _Arrays:
-            return expected
-
-        return f"`{against}`", stored
-    importer = importer_of(against)
-    if importer is not None:
-        other = loaded_import(against, importer, settings)
-        return f"`{against}`", other.run
-    name = str(against)
-    if name not in _backend_names():
-        raise UsageError(
-            f"`--against {name}` is no file of tensors, no model that an importer reads, and no"
-            " backend",
-            hint=f"the backends are {_backends()}",
-        )
-    if name == loaded.backend.name:
-        raise UsageError(
-            f"the model runs on `{name}` itself", hint="choose another one with --backend"
-        )
-    other = load_import(loaded.path, loaded.importer, name, settings.threads)
-    return f"backend {name}", other.run
-
-
-def _stored(path: Path) -> _Arrays:
-    with closing(open_archive(path)) as archive:
-        return {name: archive.read(name) for name in archive.names()}
-
-
-def _backends() -> str:
-    return ", ".join(f"`{name}`" for name in _backend_names())
-
-
-def _backend_names() -> list[str]:
-    return [plugin.name for plugin in manager().descriptions(BackendPlugin)]
-=======
 def _input(each: ModelInput) -> ImportedInput:
     return ImportedInput(
         name=each.name,
@@ -415,4 +277,3 @@ def _input(each: ModelInput) -> ImportedInput:
         shape=None if each.shape is None else list(each.shape),
         optional=each.optional,
     )
->>>>>>> 28e0fc4b (inspect: files of other formats show inputs, outputs, operators, weights and what is missing, runnable or not)

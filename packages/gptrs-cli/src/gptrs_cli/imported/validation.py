@@ -34,7 +34,7 @@ _Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ImportedOutcome:
-    """The outputs of a model beside those of `reference`, within a share of their range."""
+    """The outputs of a model compared with those of `reference`, relative to their range."""
 
     loaded: LoadedImport
     reference: str
@@ -49,11 +49,11 @@ class ImportedOutcome:
 
     @property
     def agrees(self) -> bool:
-        """Whether those of all outputs are."""
+        """Whether the errors of all outputs are within the tolerance."""
         return all(map(self.holds, self.found))
 
     def told(self, profile: Profile) -> ValidateOutputs:
-        """Return what `--json` prints."""
+        """Return the `--json` form."""
         return ValidateOutputs(
             model=self.loaded.name,
             kind=self.loaded.importer,
@@ -87,10 +87,10 @@ def validate_import(
     tolerance: float,
     settings: Settings,
 ) -> ImportedOutcome:
-    """Run a model, and compare its outputs with those that `against` says.
+    """Run a model, and compare its outputs with those of `against`.
 
-    That is a file of tensors, another model that an importer reads, or a backend for this one.
-    UsageError where it is none of them; others are those of a run.
+    `against` is a file of tensors, another imported model, or a backend for this model; UsageError
+    for anything else. Also raises the errors of a run.
     """
     if against is None:
         raise UsageError(
@@ -116,7 +116,7 @@ def validate_import(
 def _reference(
     loaded: LoadedImport, against: Path, settings: Settings
 ) -> tuple[str, Callable[[_Arrays], _Arrays]]:
-    """Return what the reference is called, and what gives its outputs for inputs."""
+    """Return the name of the reference, and a function from inputs to its outputs."""
     if against.suffix.lower() in ARCHIVES:
         expected = _stored(against)
 

@@ -246,12 +246,18 @@ def self_attention(
 
 
 def whole_texts(
-    tokens: Tensor, specs: Sequence[CacheSpec]
+    tokens: Tensor, specs: Sequence[CacheSpec], positions: Tensor | None = None
 ) -> tuple[RaggedStep[Tensor], list[LayerCache]]:
-    """Return the step that reads texts si64 [B, T] from their start, and what attends in it."""
+    """Return the step that reads texts si64 [B, T] from their start, and what attends in it.
+
+    With `positions`, si64 [B, T], each row has several texts, one after another: a text begins
+    where its positions do, at 0, and no token sees another text.
+    """
     batch, length = tokens.shape
     rows = batch * length
-    positions = F.broadcast_to(F.reshape(F.arange(length), (1, length)), (batch, length))
+    packed = None if positions is None else _same_text(positions)
+    if positions is None:
+        positions = F.broadcast_to(F.reshape(F.arange(length), (1, length)), (batch, length))
     step = RaggedStep(
         tokens=F.reshape(tokens, (rows,)),
         positions=F.reshape(positions, (rows,)),
@@ -260,18 +266,33 @@ def whole_texts(
         page_tables=(),
         slots=(),
     )
-    return step, [_WholeTexts(step, spec.window, batch, length) for spec in specs]
+    return step, [_WholeTexts(step, spec.window, batch, length, packed) for spec in specs]
+
+
+def _same_text(positions: Tensor) -> Tensor:
+    """Return which tokens of a row belong to one text, i1 [B, 1, T, T]."""
+    begins = F.arange(positions.shape[1]) - positions
+    return F.expand_dims(F.equal(F.expand_dims(begins, 2), F.expand_dims(begins, 1)), 1)
 
 
 class _WholeTexts(LayerCache):
-    """Attention of a batch of texts to themselves; nothing is kept."""
+    """Attention of a batch of texts to themselves; nothing is kept.
+
+    `packed` says which tokens of a row are of one text, i1 [B, 1, T, T]; None: all.
+    """
 
     def __init__(
-        self, step: RaggedStep[Tensor], window: int | None, batch: int, length: int
+        self,
+        step: RaggedStep[Tensor],
+        window: int | None,
+        batch: int,
+        length: int,
+        packed: Tensor | None,
     ) -> None:
         self._step = step
         self._window = window
         self._sizes = batch, length
+        self._packed = packed
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **scores: Unpack[Scores]) -> Tensor:
@@ -282,10 +303,15 @@ class _WholeTexts(LayerCache):
         ]
         window = self._window
         if scores.get("sinks") is not None:
-            mixed = attention_with_sinks(rows, _causal(self._sizes[1], window), **scores)
+            visible = _causal(self._sizes[1], window)
+            if self._packed is not None:
+                visible = F.logical_and(visible, self._packed)
+            mixed = attention_with_sinks(rows, visible, **scores)
         else:
             scale, softcap = scores.get("scale"), scores.get("softcap")
-            mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
+            mixed = F.attention(
+                *rows, self._packed, scale=scale, causal=True, window=window, softcap=softcap
+            )
         heads_last = F.transpose(mixed, (0, 2, 1, 3))
         return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))
 
@@ -297,7 +323,12 @@ class _WholeTexts(LayerCache):
         texts = F.pad(F.reshape(x, (batch, length, width)), [(0, 0), (count - 1, 0), (0, 0)])
         indices = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
         found = F.take(texts, F.reshape(indices, (length * count,)), axis=1)
-        return F.reshape(found, (batch * length, count, width))
+        found = F.reshape(found, (batch * length, count, width))
+        if self._packed is None:
+            return found
+        back = F.reshape(F.arange(count - 1, -1, -1), (1, count, 1))
+        own = F.reshape(self._step.positions, (batch * length, 1, 1)) >= back
+        return F.where(own, found, 0.0)
 
     @override
     def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:

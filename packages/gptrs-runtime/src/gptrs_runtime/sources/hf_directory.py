@@ -71,10 +71,11 @@ class HfDirectory(ModelSource):
     """The settings of a model folder, read when it is opened, and its weights, read when used.
 
     A folder with `vocab.json` and `merges.txt` of a known class has a `tokenizer.json`, too, which
-    is made when it is read; one that timm saved has a `preprocessor_config.json`.
+    is made when it is read; one that timm saved has a `preprocessor_config.json`. The folder of a
+    model that is still to be trained, not `weighted`, needs no weights.
     """
 
-    def __init__(self, folder: ModelFolder) -> None:
+    def __init__(self, folder: ModelFolder, *, weighted: bool = True) -> None:
         super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
         self._timm: TimmFolder | None = None
@@ -89,7 +90,7 @@ class HfDirectory(ModelSource):
         self._single = folder.find(WEIGHTS)
         self._index = None if self._single else folder.find(INDEX)
         self._shards = () if self._single or self._index else _unlisted_shards(folder)
-        if not (self._single or self._index or self._shards):
+        if weighted and not (self._single or self._index or self._shards):
             raise _without_weights(folder)
         if is_timm(settings):
             self._preprocessor = preprocessor_of(settings)
@@ -99,12 +100,12 @@ class HfDirectory(ModelSource):
         self.settings_bytes = sum(path.stat().st_size for path in read if path is not None)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> HfDirectory:
+    def open(cls, path: str | os.PathLike[str], *, weighted: bool = True) -> HfDirectory:
         """Read the settings in the folder `path` and find its weights.
 
         ModelError says what is wrong with the path, or which file is missing or malformed.
         """
-        return cls(ModelFolder(path))
+        return cls(ModelFolder(path), weighted=weighted)
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:

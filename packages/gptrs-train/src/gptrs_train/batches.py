@@ -1,0 +1,236 @@
+"""Batches of a run as functions of (seed, step): rows packed with texts, windows of a stream."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Protocol
+
+import numpy as np
+
+from gptrs.api import UsageError
+from gptrs.quoting import quoted
+from gptrs_train.data import DataError, Example, Source
+from gptrs_train.learner import Batch
+
+_SPLIT: Final = 1 << 32
+_WINDOWS: Final = 1 << 33
+"""Numbers beside the seed for the choice of held-out rows, and for windows: below them, epochs."""
+
+
+class Batches(Protocol):
+    """The batches of a run, all of one shape."""
+
+    tokens: int
+    """Tokens of the data."""
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of an update (or of its part), from 0."""
+        ...
+
+    def every(self) -> Iterator[Batch]:
+        """Yield batches that have each text once, the last one filled up with weights 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Told:
+    """The facts of the data: `texts` in `rows` of `length` tokens, `cut` ones shortened.
+
+    `learnt` tokens of `tokens` count; `left_out` texts had none.
+    """
+
+    texts: int
+    rows: int
+    length: int
+    tokens: int
+    learnt: int
+    cut: int = 0
+    left_out: int = 0
+
+
+@lru_cache(maxsize=4)
+def order_of(seed: int, number: int, count: int) -> np.ndarray:
+    """Return a permutation of `count` that (seed, number) determines.
+
+    NumPy promises the raw numbers of Philox for good, and those of `permutation` only for now.
+    """
+    raw = np.random.Philox(key=[seed, number]).random_raw(count)
+    order = np.argsort(raw, kind="stable")
+    order.flags.writeable = False
+    return order
+
+
+def split(source: Source, share: float, seed: int) -> tuple[Source, Source | None]:
+    """Return the part to learn from and a held-out `share`: the end of a stream, or some texts."""
+    if share <= 0:
+        return source, None
+    if source.stream is not None:
+        cut = len(source.stream) - int(len(source.stream) * share)
+        return (
+            Source(source.path, stream=source.stream[:cut]),
+            Source(source.path, stream=source.stream[cut:]),
+        )
+    count = int(len(source.examples) * share)
+    if not count:
+        return source, None
+    order = order_of(seed, _SPLIT, len(source.examples))
+    held, rest = set(order[:count].tolist()), range(len(source.examples))
+    return (
+        Source(source.path, examples=[source.examples[n] for n in rest if n not in held]),
+        Source(source.path, examples=[source.examples[n] for n in rest if n in held]),
+    )
+
+
+class Windows:
+    """Windows of `length` tokens at random positions of a stream, as nanoGPT takes them."""
+
+    def __init__(self, source: Source, length: int, size: int, seed: int) -> None:
+        assert source.stream is not None, "rows have `Rows`"
+        self._stream, self._length, self._size, self._seed = source.stream, length, size, seed
+        self.tokens = len(self._stream)
+        if self.tokens <= length:
+            raise DataError(
+                f"{quoted(str(source.path), 200)} has {self.tokens} tokens to learn from or to"
+                f" evaluate on, a window of {length} and its next token need {length + 1}",
+                hint="take a smaller --length, more text, or another --held-out",
+            )
+
+    def batch(self, step: int) -> Batch:
+        """Return windows that (seed, step) determines; small batches are parts of large ones."""
+        first = step * self._size
+        # A counter of Philox gives four numbers.
+        generator = np.random.Philox(key=[self._seed, _WINDOWS], counter=first // 4)
+        raw = generator.random_raw(first % 4 + self._size)[first % 4 :]
+        starts = (raw % np.uint64(self.tokens - self._length)).astype(np.int64)
+        return self._at(starts.tolist())
+
+    def every(self) -> Iterator[Batch]:
+        """Yield windows one after another; less than a window at the end is left out."""
+        starts = list(range(0, self.tokens - self._length, self._length))
+        for first in range(0, len(starts), self._size):
+            yield self._at(starts[first : first + self._size])
+
+    def told(self) -> Told:
+        """Return the facts of the stream."""
+        return Told(1, self.tokens // self._length, self._length, self.tokens, self.tokens - 1)
+
+    def _at(self, starts: Sequence[int]) -> Batch:
+        weights = np.zeros((self._size, self._length), np.float32)
+        weights[: len(starts)] = 1
+        filled = [*starts, *[0] * (self._size - len(starts))]
+        rows = np.stack([self._stream[n : n + self._length + 1] for n in filled]).astype(np.int64)
+        return Batch(rows[:, :-1], rows[:, 1:], weights, None)
+
+
+class Rows:
+    """Texts in rows of `length` tokens: several a row if `packed`, else one with padding."""
+
+    def __init__(
+        self, source: Source, length: int, size: int, seed: int, *, packed: bool = True
+    ) -> None:
+        texts, self._cut, self._left_out = _fitting(source.examples, length)
+        if not texts:
+            raise DataError(
+                f"{quoted(str(source.path), 200)} has no text with a token to learn in its first"
+                f" {length + 1}",
+                hint="take a larger --length, or learn the prompts, too: --no-mask-prompt",
+            )
+        self._size, self._seed, self._texts = size, seed, len(texts)
+        self.tokens = sum(len(each.tokens) for each in texts)
+        groups = _packed(texts, length) if packed else [[each] for each in texts]
+        shape = (len(groups), length)
+        self._tokens, self._targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self._weights, self._positions = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        for row, group in enumerate(groups):
+            self._fill(row, group)
+        self._packed = packed
+
+    def _fill(self, row: int, group: Sequence[Example]) -> None:
+        start = 0
+        for text in group:
+            end = start + len(text.tokens) - 1
+            self._tokens[row, start:end] = text.tokens[:-1]
+            self._targets[row, start:end] = text.tokens[1:]
+            self._weights[row, start:end] = text.learnt[1:]
+            self._positions[row, start:end] = np.arange(end - start)
+            start = end
+        self._positions[row, start:] = np.arange(self._positions.shape[1] - start)
+
+    def batch(self, step: int) -> Batch:
+        """Return rows of the epochs' permutations, one after another."""
+        count = len(self._tokens)
+        numbers = range(step * self._size, (step + 1) * self._size)
+        epochs = {number // count for number in numbers}
+        orders = {epoch: order_of(self._seed, epoch, count) for epoch in epochs}
+        return self._at([int(orders[number // count][number % count]) for number in numbers])
+
+    def every(self) -> Iterator[Batch]:
+        """Yield all rows in their order."""
+        rows = list(range(len(self._tokens)))
+        for first in range(0, len(rows), self._size):
+            yield self._at(rows[first : first + self._size])
+
+    def told(self) -> Told:
+        """Return the facts of the rows."""
+        rows, length = self._tokens.shape
+        learnt = int(self._weights.sum())
+        return Told(self._texts, rows, length, self.tokens, learnt, self._cut, self._left_out)
+
+    def _at(self, rows: list[int]) -> Batch:
+        filled = [*rows, *[0] * (self._size - len(rows))]
+        weights = self._weights[filled]
+        weights[len(rows) :] = 0
+        positions = self._positions[filled].astype(np.int64) if self._packed else None
+        tokens, targets = (x[filled].astype(np.int64) for x in (self._tokens, self._targets))
+        return Batch(tokens, targets, weights, positions)
+
+
+def batches_of(
+    source: Source, length: int, size: int, seed: int, *, packed: bool
+) -> Windows | Rows:
+    """Return the batches of `size` rows of `length` tokens; UsageError for a length below 1."""
+    if length < 1 or size < 1:
+        raise UsageError(f"a batch has 1 row of 1 token at least, got {size} of {length}")
+    if source.stream is not None:
+        return Windows(source, length, size, seed)
+    return Rows(source, length, size, seed, packed=packed)
+
+
+def longest(source: Source, most: int) -> int:
+    """Return the length of rows that holds each text, at most `most`."""
+    if source.stream is not None:
+        return most
+    return max(1, min(most, max(len(each.tokens) for each in source.examples) - 1))
+
+
+def _fitting(examples: Sequence[Example], length: int) -> tuple[list[Example], int, int]:
+    """Return texts of at most length + 1 tokens, and how many were cut, and left out."""
+    found: list[Example] = []
+    cut = 0
+    for tokens, learnt in examples:
+        cut += len(tokens) > length + 1
+        short = Example(tokens[: length + 1], learnt[: length + 1])
+        if short.learnt[1:].any():
+            found.append(short)
+    return found, cut, len(examples) - len(found)
+
+
+def _packed(texts: Sequence[Example], length: int) -> list[list[Example]]:
+    """Return texts in rows, each in the fullest row that has room for it, the longest first."""
+    rows: list[list[Example]] = []
+    rooms: list[tuple[int, int]] = []  # (room, row), ascending
+    for text in sorted(texts, key=lambda each: -len(each.tokens)):
+        need = len(text.tokens) - 1
+        found = bisect_left(rooms, (need, 0))
+        if found == len(rooms):
+            room, row = length, len(rows)
+            rows.append([])
+        else:
+            room, row = rooms.pop(found)
+        rows[row].append(text)
+        if room - need:
+            insort(rooms, (room - need, row))
+    return rows

@@ -1,0 +1,356 @@
+"""Files to learn from: rows of chats, prompts with completions, or texts; plain text; tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from gptrs.api import GptrsError, UsageError
+from gptrs.progress import Progress
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import parse_object
+from gptrs_runtime.chat.conversation import Conversation
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.tokenization.tokenizer import TextTokenizer
+
+FORMS: Final = "`messages`, `prompt` with `completion`, or `text`"
+TRAIN: Final = "train"
+VALID: Final = ("valid", "validation", "val")
+"""The names of files in a folder of data, without their suffixes."""
+_SUFFIXES: Final = (".jsonl", ".txt", ".bin")
+_MOST_LINE: Final = 50_000_000
+"""Bytes of a line."""
+_ROWS: Final = 500
+"""Rows that are made tokens at once."""
+_PIECE: Final = 1 << 20
+"""Characters of a plain text that are made tokens at once; pieces end with a line."""
+
+
+class DataError(GptrsError):
+    """A file of data cannot be read, or has rows that nothing can be learnt from."""
+
+    exit_code = 3
+    code = "data"
+
+
+class Example(NamedTuple):
+    """A text: its tokens, si32 [N], and which of them are learnt, i1 [N]."""
+
+    tokens: np.ndarray
+    learnt: np.ndarray
+
+
+@dataclass(frozen=True)
+class Source:
+    """The content of a file: a stream of tokens, an array [N], or separate texts."""
+
+    path: Path
+    stream: np.ndarray | None = None
+    examples: Sequence[Example] = ()
+
+
+class Texts(Protocol):
+    """Makes tokens of texts and conversations."""
+
+    name: str
+    end: int | None
+    """The token behind each text, if the model has one."""
+    templated: bool
+    """Whether prompts and completions are messages of a chat."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, with those that begin it."""
+        ...
+
+    def encode_part(self, text: str) -> list[int]:
+        """Return the tokens of a text without any that begin or end it."""
+        ...
+
+    def encode_chats(self, chats: Sequence[Conversation]) -> list[list[int]]:
+        """Return the tokens of conversations as the model's template renders them."""
+        ...
+
+
+class ModelTexts:
+    """The tokenizer and the chat template of a model, or a tokenizer alone."""
+
+    def __init__(
+        self, name: str, tokenizer: TextTokenizer, end: int | None, model: LoadedModel | None = None
+    ) -> None:
+        self.name = name
+        self.end = end
+        self._tokenizer = tokenizer
+        self._model = model
+        self.templated = model is not None and _has_template(model)
+
+    @classmethod
+    def of_model(cls, model: LoadedModel, *, templated: bool = True) -> ModelTexts:
+        """Return those of a model; without `templated` prompts go on with their completions."""
+        ends = sorted(model.eos_tokens)
+        made = cls(model.name, model.tokenizer, ends[0] if ends else None, model)
+        made.templated = made.templated and templated
+        return made
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, with those that begin it."""
+        return self._tokenizer.encode(text)
+
+    def encode_part(self, text: str) -> list[int]:
+        """Return the tokens of a text without any that begin or end it."""
+        return self._tokenizer.encode(text, special=False)
+
+    def encode_chats(self, chats: Sequence[Conversation]) -> list[list[int]]:
+        """Return the tokens of conversations; ModelError for a model without a chat template."""
+        if self._model is None:
+            raise DataError(f"{quoted(self.name)} has no chat template to read `messages` with")
+        return self._model.all_conversation_tokens(chats)
+
+
+def _has_template(model: LoadedModel) -> bool:
+    try:
+        model.chat_template()
+    except GptrsError:
+        return False
+    return True
+
+
+def files_of(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
+    """Return the files to learn from and to evaluate on; UsageError where there are none.
+
+    `data` is a file, or a folder with `train.jsonl`, `train.txt` or `train.bin` and maybe one that
+    is called `valid`, `validation` or `val`.
+    """
+    if not data.exists():
+        raise UsageError(f"there is no data at {quoted(str(data), 200)}")
+    if data.is_file():
+        return data, valid
+    train = _in_folder(data, (TRAIN,))
+    if train is None:
+        names = ", ".join(f"`{TRAIN}{suffix}`" for suffix in _SUFFIXES)
+        found = listed(sorted(each.name for each in data.iterdir()), 6) or "nothing"
+        raise UsageError(f"the folder {quoted(str(data), 200)} needs {names}, found {found}")
+    return train, valid or _in_folder(data, VALID)
+
+
+def _in_folder(folder: Path, names: Sequence[str]) -> Path | None:
+    paths = (folder / f"{name}{suffix}" for name in names for suffix in _SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_source(
+    path: Path,
+    texts: Callable[[], Texts],
+    vocabulary: int,
+    *,
+    mask_prompt: bool = False,
+    progress: Progress | None = None,
+) -> Source:
+    """Return what a file holds: rows of JSON in .jsonl, uint16 tokens in .bin, else plain text.
+
+    `texts` is asked for only where there are texts. With `mask_prompt` only the completions and the
+    messages of the assistant are learnt. DataError names the file and the line that is wrong.
+    """
+    if mask_prompt and path.suffix != ".jsonl":
+        raise UsageError(
+            f"{quoted(str(path), 200)} is no file of rows, and has no prompts to mask",
+            hint="write prompts and completions as rows of a .jsonl file",
+        )
+    if path.suffix == ".bin":
+        stream = _token_file(path)
+    elif path.suffix == ".jsonl":
+        rows = list(_rows(path))
+        if not rows:
+            raise DataError(f"{quoted(str(path), 200)} has no rows")
+        examples = _examples(path, rows, texts(), mask_prompt, progress)
+        _require_known(path, (each.tokens for each in examples), vocabulary)
+        return Source(path, examples=examples)
+    else:
+        stream = _text_file(path, texts())
+    _require_known(path, (stream,), vocabulary)
+    return Source(path, stream=stream)
+
+
+def _token_file(path: Path) -> np.ndarray:
+    size = path.stat().st_size
+    if size % 2 or not size:
+        raise DataError(
+            f"{quoted(str(path), 200)} has {size} bytes: a .bin file is tokens of two bytes each,"
+            " uint16 as nanoGPT writes them"
+        )
+    return np.memmap(path, np.dtype("<u2"), "r")
+
+
+def _text_file(path: Path, texts: Texts) -> np.ndarray:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{quoted(str(path), 200)} is no text in UTF-8: {error.reason} at byte {error.start}",
+            hint="rows are read from .jsonl, tokens from .bin, anything else is plain text",
+        ) from None
+    tokens: list[int] = []
+    start = 0
+    while start < len(text):
+        cut = text.rfind("\n", start, start + _PIECE) + 1
+        end = len(text) if start + _PIECE >= len(text) else cut or start + _PIECE
+        end = end if end > start else start + _PIECE
+        tokens += texts.encode_part(text[start:end])
+        start = end
+    if not tokens:
+        raise DataError(f"{quoted(str(path), 200)} is empty")
+    return np.array(tokens, np.int32)
+
+
+def _require_known(path: Path, parts: Iterator[np.ndarray] | Sequence[np.ndarray], most: int):
+    for part in parts:
+        for start in range(0, len(part), _PIECE):
+            largest = int(part[start : start + _PIECE].max())
+            if largest >= most:
+                raise DataError(
+                    f"{quoted(str(path), 200)} has the token {largest}, the model knows {most}",
+                    hint="the tokens are those of another model",
+                )
+
+
+_Row = tuple[str, Mapping[str, object]]
+"""The name of a line in messages, and its object."""
+_Answers = Sequence[tuple[int, int]]
+"""For each answer of a chat the part before it and the part that ends with it, by index."""
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
+            where = f"{path}:{number}"
+            if len(line) > _MOST_LINE:
+                raise DataError(f"{where} has more than {_MOST_LINE // 10**6} MB")
+            if line.strip():
+                yield where, parse_object(line, where, DataError, hint="each line is an object")
+
+
+def _examples(
+    path: Path, rows: list[_Row], texts: Texts, mask_prompt: bool, progress: Progress | None
+) -> list[Example]:
+    found: list[Example] = []
+    for start in range(0, len(rows), _ROWS):
+        found += _tokenized(rows[start : start + _ROWS], texts, mask_prompt)
+        if progress is not None:
+            progress(len(found), len(rows))
+    return found
+
+
+def _tokenized(rows: Sequence[_Row], texts: Texts, mask_prompt: bool) -> list[Example]:
+    """Return the examples of some rows; all chats among them are rendered together."""
+    parts: list[Conversation] = []
+    chats: list[tuple[int, _Answers]] = []
+    found: list[Example | None] = []
+    for where, row in rows:
+        chat = _chat(where, row, texts)
+        if chat is None:
+            found.append(_plain(where, row, texts, mask_prompt))
+            continue
+        try:
+            own, answers = _prefixes(where, chat, mask_prompt)
+        except UsageError as error:
+            raise DataError(f"{where}: {error.message}", hint=error.hint) from None
+        chats.append((len(parts), answers))
+        found.append(None)
+        parts += own
+    tokens = texts.encode_chats(parts) if parts else []
+    rendered = iter([_answered(tokens[first:], answers) for first, answers in chats])
+    return [next(rendered) if each is None else each for each in found]
+
+
+def _chat(where: str, row: Mapping[str, object], texts: Texts) -> Mapping[str, object] | None:
+    """Return a row that is a chat, with `messages`; None for texts."""
+    if "messages" in row:
+        return row
+    prompt, completion = row.get("prompt"), row.get("completion")
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return {
+            **row,
+            "messages": [*cast("list[object]", prompt), *cast("list[object]", completion)],
+        }
+    if "text" in row or not texts.templated or "prompt" not in row or "completion" not in row:
+        return None
+    pair = (("user", "prompt"), ("assistant", "completion"))
+    messages = [{"role": role, "content": _text(where, row, name)} for role, name in pair]
+    return {**row, "messages": messages}
+
+
+def _prefixes(
+    where: str, row: Mapping[str, object], mask_prompt: bool
+) -> tuple[list[Conversation], _Answers]:
+    """Return a chat and, to mask its prompts, its first messages before and with each answer."""
+    given, tools = row["messages"], cast("list[Mapping[str, object]] | None", row.get("tools"))
+    if not isinstance(given, list) or not given:
+        raise DataError(f"{where}: `messages` must be a list of at least one message")
+    messages = cast("list[Mapping[str, object]]", given)
+
+    def part(count: int, answers: bool) -> Conversation:
+        return Conversation(messages[:count], tools, add_generation_prompt=answers)
+
+    whole = [part(len(messages), False)]
+    if not mask_prompt:
+        return whole, []
+    roles = [message.get("role") for message in whole[0].messages]
+    answers = [number for number, role in enumerate(roles) if role == "assistant" and number]
+    if not answers:
+        raise DataError(f"{where} has no message of the assistant after another: nothing is learnt")
+    pairs: list[tuple[int, int]] = []
+    for number in answers:
+        pairs.append((len(whole), len(whole) + 1))
+        whole += [part(number, True), part(number + 1, False)]
+    return whole, pairs
+
+
+def _answered(parts: Sequence[list[int]], answers: _Answers) -> Example:
+    """Return the first part, a whole chat, to learn its answers; all of it if there are none."""
+    whole = np.array(parts[0], np.int32)
+    learnt = np.full(len(whole), not answers)
+    for before, after in answers:
+        learnt[_shared(whole, parts[before]) : _shared(whole, parts[after])] = True
+    return Example(whole, learnt)
+
+
+def _shared(whole: np.ndarray, other: list[int]) -> int:
+    """Return how many first tokens two texts share: a template may change what follows."""
+    size = min(len(whole), len(other))
+    differs = np.flatnonzero(whole[:size] != np.array(other[:size], np.int32))
+    return int(differs[0]) if len(differs) else size
+
+
+def _plain(where: str, row: Mapping[str, object], texts: Texts, mask_prompt: bool) -> Example:
+    if "text" in row:
+        if mask_prompt:
+            raise DataError(f"{where} has `text`, and no prompt to mask", hint="--no-mask-prompt")
+        return _ended(texts, _text(where, row, "text"), 0)
+    if "prompt" not in row or "completion" not in row:
+        raise DataError(f"{where} has {listed(list(row), 6) or 'no columns'}; a row needs {FORMS}")
+    prompt, completion = _text(where, row, "prompt"), _text(where, row, "completion")
+    return _ended(texts, prompt + completion, len(prompt) if mask_prompt else 0)
+
+
+def _ended(texts: Texts, text: str, masked: int) -> Example:
+    """Return a text and the end behind it, less its first characters."""
+    tokens = texts.encode(text)
+    if texts.end is not None and tokens[-1:] != [texts.end]:
+        tokens = [*tokens, texts.end]
+    whole = np.array(tokens, np.int32)
+    learnt = np.ones(len(whole), np.bool_)
+    if masked:
+        learnt[: _shared(whole, texts.encode(text[:masked]))] = False
+    return Example(whole, learnt)
+
+
+def _text(where: str, row: Mapping[str, object], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise DataError(f"{where}: `{name}` must be a text, got {shown_value(value)}")
+    if not value and name != "prompt":
+        raise DataError(f"{where}: `{name}` is empty")
+    return value

@@ -1,0 +1,321 @@
+"""A language model as a function of the tensors that it learns: all, some, or low-rank factors."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import ModelError, UsageError
+from gptrs.api.backends import Backend
+from gptrs.api.models import CausalLMModule, Module, Params, Tensor
+from gptrs.checkpoint.config_fields import load_as
+from gptrs.checkpoint.param_source import ParamSource
+from gptrs.functionals.dispatch.active_overrides import entered
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.attention import whole_texts
+from gptrs.nn.layers import Embedding, LayerNorm, Linear, RMSNorm
+from gptrs.quoting import listed, quoted
+from gptrs_runtime.forward import model_choices
+from gptrs_runtime.running_model import model_factory
+from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_train.losses import token_loss
+
+ALL_LINEAR: Final = "all-linear"
+"""All linear layers but the one that makes logits, as in PEFT."""
+FACTORS: Final = ("A", "B")
+
+
+class Batch(NamedTuple):
+    """Texts of one length T in B rows, which may have several each, and their next tokens."""
+
+    tokens: Any
+    """Si64 [B, T]."""
+    targets: Any
+    """Si64 [B, T], the token after each."""
+    weights: Any
+    """F32 [B, T], what each target counts: 0 for prompts and padding."""
+    positions: Any
+    """Si64 [B, T], from 0 in each text; None where each row is one text."""
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Adapters to learn (Hu et al. 2021): the `rank`, `alpha`, and the `targets` among layers.
+
+    A target is the last parts of a layer's name, as in PEFT, or `all-linear`.
+    """
+
+    rank: int
+    alpha: float
+    targets: Sequence[str] = (ALL_LINEAR,)
+
+    @property
+    def factor(self) -> float:
+        """The number that multiplies the product of the factors."""
+        return self.alpha / self.rank
+
+
+@dataclass
+class _Asked:
+    """The weights that a model asked for while it was made, and the sizes of linear layers."""
+
+    weights: dict[str, tuple[int, ...]]
+    layers: dict[str, tuple[int, int]]
+    experts: set[str]
+
+
+class LearningParams(Params):
+    """The weights of a model; those that are learnt are given as tensors.
+
+    A `fresh` model has no weights yet: it gets zeros, which nobody reads, until they are given.
+    """
+
+    def __init__(self, source: ParamSource, backend: Backend, origin: str, fresh: bool) -> None:
+        super().__init__(source, backend=backend, origin=origin)
+        self.asked = _Asked({}, {}, set())
+        self._fresh = fresh
+        self._given: Mapping[str, Tensor] = {}
+        self._scale = 1.0
+
+    def holding(self, given: Mapping[str, Tensor], factor: float) -> LearningParams:
+        """Return the same parameters with tensors that replace some, or are added to layers."""
+        other = copy.copy(self)
+        other._given, other._scale = given, factor
+        return other
+
+    @override
+    def __contains__(self, name: str) -> bool:
+        if self._fresh:
+            # A kind asks so whether its weights stand under the name of its body, as they do in
+            # folders of transformers. What has fewer parts is a layer that may be tied.
+            return not self._prefix and name.endswith(".weight") and name.count(".") > 1
+        return super().__contains__(name)
+
+    @override
+    def tensor(self, name: str, shape: Sequence[int] | None = None, **how: Any) -> Tensor:
+        """Return the tensor that is given for a name, else the weight of the checkpoint."""
+        whole = self._prefix + name
+        found = self._given.get(whole)
+        if found is None and self._fresh:
+            found = F.zeros(tuple(shape or ()))
+        elif found is None:
+            found = super().tensor(name, shape, **how)
+        self.asked.weights[whole] = tuple(map(int, found.shape))
+        if how.get("use") == "expert":
+            self.asked.experts.add(whole)
+        return found
+
+    @override
+    def low_rank(self, inputs: int, outputs: int) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the factors that are given for this layer."""
+        layer = self._prefix.removesuffix(".")
+        self.asked.layers[layer] = inputs, outputs
+        a, b = (self._given.get(factor_name(layer, factor)) for factor in FACTORS)
+        return [] if a is None or b is None else [(a, b * self._scale)]
+
+    @override
+    def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
+        whole = self._prefix + name
+        self.asked.weights[whole] = tuple(shape)
+        self.asked.experts.add(whole)
+        if whole in self._given or self._fresh:
+            return self.tensor(name, shape)
+        return super().stacked_whole(name, shape)
+
+    @override
+    def _stored_alike(self, names: Sequence[str]) -> list[Tensor] | None:
+        own = self._fresh or not self._given.keys().isdisjoint(names)
+        return None if own else super()._stored_alike(names)
+
+
+def factor_name(layer: str, factor: str) -> str:
+    """Return the name of a factor of a layer, `A` [rank, inputs] or `B` [outputs, rank]."""
+    return f"{layer}.lora_{factor}.weight"
+
+
+class Learner:
+    """A model of a kind as a loss of what it learns: `trained`, by name, of types f32.
+
+    `what` says which weights those are: `LowRank`, or patterns of names (`*` for all). Without
+    weights in `source`, a model of its config is made from nothing.
+
+    ModelError for kinds that are no language models, or have weights without a known first value.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        backend: Backend,
+        what: LowRank | Sequence[str],
+        *,
+        fresh: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.source = source
+        self._overrides = model_choices(source.config, str(source.path))
+        weights: ParamSource = _NoWeights() if fresh else source.weights
+        self.params = LearningParams(weights, backend, str(source.path), fresh)
+        module = self._made(self.params)
+        self.context_length, self.vocabulary = module.context_length, module.vocab_size
+        self.adapter = what if isinstance(what, LowRank) else None
+        self.layers: list[str] = []
+        if isinstance(what, LowRank):
+            self.layers = self._targets(what.targets)
+            self.trained = self._first_factors(what.rank, seed)
+        else:
+            names = self._chosen(what)
+            self.trained = self._first_weights(module, seed) if fresh else self._stored(names)
+
+    @property
+    def frozen(self) -> int:
+        """How many numbers of the model are not learnt."""
+        own = self.trained.keys()
+        return sum(math.prod(s) for name, s in self.params.asked.weights.items() if name not in own)
+
+    def loss(self, trained: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the sum of the weighted losses of the tokens of a batch, f32 []."""
+        factor = 1.0 if self.adapter is None else self.adapter.factor
+        module = self._made(self.params.holding(trained, factor))
+        with entered(self._overrides):
+            step, caches = whole_texts(batch.tokens, module.cache_specs(), batch.positions)
+            *_, last = module.states(step, caches)  # (B * T, C)
+            rows = (last.shape[0],)
+            targets, weights = F.reshape(batch.targets, rows), F.reshape(batch.weights, rows)
+            states = module.final_norm(last)
+            return token_loss(module.logits, states, targets, weights, self.vocabulary)
+
+    def _made(self, params: LearningParams) -> CausalLMModule:
+        kind = self.source.model_type
+        with entered(self._overrides):
+            module = model_factory(kind)(dict(self.source.config), params)
+        if not isinstance(module, CausalLMModule):
+            raise ModelError(
+                f"{quoted(self.source.name)} is a `{kind}` model, which does not go on with"
+                " texts: training takes causal language models"
+            )
+        return module
+
+    def _targets(self, targets: Sequence[str]) -> list[str]:
+        """Return the layers that get factors; UsageError for a target that no layer has."""
+        layers = self.params.asked.layers
+        found: list[str] = []
+        for target in targets:
+            if target == ALL_LINEAR:
+                own = [name for name, (_, out) in layers.items() if out != self.vocabulary]
+            else:
+                own = [n for n in layers if n == target or n.endswith(f".{target}")]
+            if not own:
+                known = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+                raise UsageError(
+                    f"{quoted(self.source.name)} has no linear layer {quoted(target)}",
+                    hint=f"it has {listed(list(known), 12)}, and `{ALL_LINEAR}` names most of them",
+                )
+            found += own
+        return list(dict.fromkeys(found))
+
+    def _first_factors(self, rank: int, seed: int) -> dict[str, np.ndarray]:
+        """Return the factors as PEFT begins: A uniform within 1 / sqrt(inputs), B zero."""
+        found: dict[str, np.ndarray] = {}
+        for number, layer in enumerate(self.layers):
+            inputs, outputs = self.params.asked.layers[layer]
+            bound = 1 / math.sqrt(inputs)
+            a = _random(seed, number).uniform(-bound, bound, (rank, inputs))
+            found[factor_name(layer, "A")] = a.astype(np.float32)
+            found[factor_name(layer, "B")] = np.zeros((outputs, rank), np.float32)
+        return found
+
+    def _chosen(self, patterns: Sequence[str]) -> list[str]:
+        names = list(self.params.asked.weights)
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UsageError(
+                    f"{quoted(self.source.name)} has no weight that fits {quoted(pattern)}",
+                    hint=f"it has {listed(names, 6)}",
+                )
+        return [name for name in names if any(fnmatchcase(name, each) for each in patterns)]
+
+    def _stored(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return weights of the checkpoint; ModelError for quantized ones."""
+        weights = self.source.weights
+        quantized = cast("Callable[[str], object] | None", getattr(weights, "quantized", None))
+        for name in names:
+            if quantized is not None and quantized(name) is not None:
+                raise ModelError(
+                    f"{quoted(name)} of {quoted(self.source.name)} is quantized, and cannot be"
+                    " changed by small steps",
+                    hint="learn an adapter on it (`--lora 8`), or take the model unquantized",
+                )
+        return {
+            name: load_as(weights, name, TensorType(dtypes.f32, self.params.asked.weights[name]))
+            for name in names
+        }
+
+    def _first_weights(self, module: CausalLMModule, seed: int) -> dict[str, np.ndarray]:
+        """Return weights of a model from nothing, as `_init_weights` of transformers makes them."""
+        range_ = self.source.config.get("initializer_range", 0.02)
+        deviation = float(range_) if isinstance(range_, int | float) else 0.02
+        blocks = sum(1 for _ in module.cache_specs())
+        probes = {n: F.zeros(shape) for n, shape in self.params.asked.weights.items()}
+        known = _first_values(self._made(self.params.holding(probes, 1.0)), probes)
+        found: dict[str, np.ndarray] = {}
+        for number, (name, shape) in enumerate(self.params.asked.weights.items()):
+            value = "normal" if name in self.params.asked.experts else known.get(name)
+            if value is None:
+                raise ModelError(
+                    f"`{self.source.model_type}` models have {quoted(name)}, whose first value is"
+                    " not known",
+                    hint="begin with a trained model: `gptrs finetune`",
+                )
+            if value == "normal":
+                # GPT-2 scales what is added to the residual stream by the number of additions.
+                wide = deviation / math.sqrt(2 * blocks) if ".c_proj." in name else deviation
+                array = _random(seed, number).normal(0, wide, shape)
+            else:
+                array = np.full(shape, value)
+            found[name] = array.astype(np.float32)
+        return found
+
+
+def _first_values(module: Module, probes: Mapping[str, Tensor]) -> dict[str, str | float]:
+    """Return `normal` for matrices, else the number that each weight of a known layer begins as."""
+    names = {id(tensor): name for name, tensor in probes.items()}
+    found: dict[str, str | float] = {}
+    for _, each in module.named_modules():
+        weight, bias = getattr(each, "weight", None), getattr(each, "bias", None)
+        if isinstance(each, LayerNorm | RMSNorm):
+            offset = cast("float", vars(each)["_weight_offset"])
+            pairs: list[tuple[object, str | float]] = [(weight, 1.0 - offset), (bias, 0.0)]
+        elif isinstance(each, Linear | Embedding):
+            pairs = [(weight, "normal"), (bias, 0.0)]
+        else:
+            continue
+        for tensor, value in pairs:
+            if id(tensor) in names:
+                found[names[id(tensor)]] = value
+    return found
+
+
+def _random(seed: int, number: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[seed, number]))
+
+
+class _NoWeights:
+    """The source of a model that has no weights yet."""
+
+    def names(self) -> Sequence[str]:
+        return ()
+
+    def type_of(self, name: str) -> TensorType:
+        raise KeyError(name)
+
+    def load(self, name: str) -> np.ndarray:
+        raise KeyError(name)

@@ -1,0 +1,181 @@
+"""The files that a run writes: an adapter as PEFT has it or a model folder, with a report."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gptrs.api import UsageError
+from gptrs.checkpoint.adapter_config import CONFIG as ADAPTER_CONFIG
+from gptrs.checkpoint.adapter_config import WEIGHTS as ADAPTER_WEIGHTS
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors import write_safetensors
+from gptrs.quoting import quoted
+from gptrs_runtime.converting.atomic_folder import atomic_folder
+from gptrs_runtime.converting.convert import WRITERS, Destination
+from gptrs_runtime.converting.model_content import StoredModel, in_dtype, stored_model
+from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, ModelSource
+from gptrs_train.learner import FACTORS, Learner, factor_name
+from gptrs_train.saved_run import METRICS, folder_is_new
+
+REPORT: Final = "training.json"
+CURVE: Final = "training.svg"
+_PREFIX: Final = "base_model.model."
+_BODIES: Final = {"h": "transformer.", "layers": "model."}
+"""What transformers calls the body of a model whose checkpoint leaves that out."""
+
+
+def require_new(out: Path, run: str, *, resume: bool, force: bool) -> None:
+    """UsageError if `out` holds anything but the product of the run with the digest `run`."""
+    if folder_is_new(out) or force:
+        return
+    own = out / REPORT
+    if resume and own.is_file() and json.loads(own.read_bytes()).get("run") == run:
+        return
+    raise UsageError(
+        f"{quoted(str(out), 200)} exists",
+        hint="--force replaces it, --resume goes on with the run that wrote it",
+    )
+
+
+def write_product(
+    out: Path,
+    learner: Learner,
+    trained: Mapping[str, np.ndarray],
+    report: Mapping[str, object],
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    fresh: bool,
+) -> None:
+    """Write what was learnt to the folder `out`, whole or not at all."""
+    about = {
+        REPORT: json.dumps(report, indent=2).encode() + b"\n",
+        METRICS: b"".join(json.dumps(row).encode() + b"\n" for row in metrics),
+        CURVE: curve(metrics).encode(),
+    }
+    if learner.adapter is not None:
+        _write_adapter(out, learner, trained, about)
+        return
+    model = _untrained(learner.source) if fresh else stored_model(learner.source)
+    tensors = {each.name: each for each in model.tensors}
+    for name, array in trained.items():
+        made = OutgoingTensor.of(name, array)
+        # Weights keep the type of the checkpoint; those of a new model are f32.
+        tensors[name] = made if name not in tensors else in_dtype(made, tensors[name].type.dtype)
+    whole = replace(model, tensors=list(tensors.values()), files={**model.files, **about})
+    WRITERS["hf"](whole, Destination(out, None, True))
+
+
+def _untrained(source: ModelSource) -> StoredModel:
+    """Return the settings and the tokenizer of a folder that need not have weights."""
+    files = {
+        name: source.read_bytes(name, limit=MAX_TOKENIZER_BYTES) or b""
+        for name in source.file_names()
+        if "/" not in name and name.endswith((".json", ".jinja", ".txt", ".model"))
+    }
+    return StoredModel(source.path, [], source.config, files)
+
+
+def _write_adapter(
+    out: Path, learner: Learner, trained: Mapping[str, np.ndarray], about: Mapping[str, bytes]
+) -> None:
+    tensors = [
+        OutgoingTensor.of(f"{_PREFIX}{_full(layer)}.lora_{factor}.weight", array)
+        for layer in learner.layers
+        for factor in FACTORS
+        for array in (trained[factor_name(layer, factor)],)
+    ]
+    config = json.dumps(adapter_config(learner), indent=2).encode()
+    with atomic_folder(out, replace=True) as folder:
+        for name, data in {ADAPTER_CONFIG: config, **about}.items():
+            with folder.file(name) as file:
+                file.write(data)
+        with folder.file(ADAPTER_WEIGHTS) as file:
+            write_safetensors(file, tensors, {"format": "pt"})
+
+
+def adapter_config(learner: Learner) -> dict[str, object]:
+    """Return the settings of an adapter, as `save_pretrained` of PEFT writes them."""
+    assert learner.adapter is not None, "there is an adapter"
+    uses = learner.params.uses()
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(learner.source.path),
+        "r": learner.adapter.rank,
+        "lora_alpha": learner.adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": any(uses.get(f"{name}.weight") == "turned" for name in learner.layers),
+        "target_modules": _target_modules(learner),
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "use_rslora": False,
+        "use_dora": False,
+    }
+
+
+def _target_modules(learner: Learner) -> list[str]:
+    """Return the last parts of the names of layers, whole names where others have that part."""
+    own, known = set(learner.layers), learner.params.asked.layers
+    found: list[str] = []
+    for layer in learner.layers:
+        last = layer.rpartition(".")[2]
+        alike = [name for name in known if name.rpartition(".")[2] == last]
+        found.append(last if own.issuperset(alike) and not last.isdigit() else _full(layer))
+    return sorted(set(found))
+
+
+def _full(layer: str) -> str:
+    return _BODIES.get(layer.partition(".")[0], "") + layer
+
+
+# The curve of a run as a picture.
+
+_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 320, 56, 16
+_RIGHT, _BOTTOM = _WIDTH - 16, _HEIGHT - 36
+_STYLE: Final = (
+    "text{font:12px sans-serif;fill:#555}path{fill:none;stroke-width:1.5}"
+    "line{stroke:#ddd}.train{stroke:#3b76c4}.valid{stroke:#d9822b}"
+)
+
+
+def curve(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return an SVG of the losses by update: those learnt from, and the held-out ones."""
+    lines = {
+        "train": [(row["step"], row["loss"]) for row in metrics if "loss" in row],
+        "valid": [(row["step"], row["valid_loss"]) for row in metrics if "valid_loss" in row],
+    }
+    losses = [loss for points in lines.values() for _, loss in points] or [0.0]
+    least, most = min(losses), max(losses)
+    most = most if most > least else least + 1.0
+    last = max((step for points in lines.values() for step, _ in points), default=1)
+
+    def at(step: float, loss: float) -> tuple[float, float]:
+        x = _LEFT + (_RIGHT - _LEFT) * step / last
+        return round(x, 1), round(_BOTTOM - (_BOTTOM - _TOP) * (loss - least) / (most - least), 1)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">']
+    parts.append(f'<style>{_STYLE}</style><rect width="100%" height="100%" fill="#fff"/>')
+    for number in range(5):
+        loss = least + (most - least) * number / 4
+        y = at(0, loss)[1]
+        parts.append(f'<line x1="{_LEFT}" y1="{y}" x2="{_RIGHT}" y2="{y}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{loss:.3g}</text>')
+        step = math.ceil(last * number / 4)
+        x = at(step, least)[0]
+        parts.append(f'<text x="{x}" y="{_BOTTOM + 18}" text-anchor="middle">{step}</text>')
+    for name, points in lines.items():
+        if points:
+            path = " ".join("{} {}".format(*at(step, loss)) for step, loss in points)
+            parts.append(f'<path class="{name}" d="M {path}"/>')
+    legend = "updates; blue: loss of each, orange: loss of the held-out part, in nats a token"
+    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{legend}</text></svg>')
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,307 @@
+"""A whole run: a model, files and settings in; an adapter or a model folder out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import gptrs
+from gptrs.api import UsageError
+from gptrs.api.backends import Backend, memory_limit
+from gptrs.progress import Progress
+from gptrs.quoting import quoted
+from gptrs_runtime.content_digest import weights_digest
+from gptrs_runtime.load import load_model
+from gptrs_runtime.sources.hf_directory import HfDirectory
+from gptrs_runtime.sources.model_source import CONFIG, ModelSource
+from gptrs_runtime.text_batches import shown_bytes
+from gptrs_runtime.tokenization.tokenizer import tokenizer_of
+from gptrs_train.batches import Rows, Told, Windows, batches_of, longest, split
+from gptrs_train.data import ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.learner import Learner, LowRank
+from gptrs_train.products import require_new, write_product
+from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file
+from gptrs_train.trainer import Ended, Settings, Status, Trainer
+
+HELD_OUT: Final = 0.05
+"""The share of the data that is held out where there is no file for that."""
+_LENGTH: Final = 512
+"""Tokens of a row unless told, if the context has as many."""
+_COPIES: Final = {"adamw": 4, "lion": 3, "adafactor": 2, "sgd": 3}
+"""Weights, gradients and moments, in multiples of the weights."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Files, and how they are read: see `gptrs_train.data` for their forms."""
+
+    path: Path
+    valid: Path | None = None
+    held_out: float = HELD_OUT
+    mask_prompt: bool = False
+    packed: bool = True
+    templated: bool = True
+    """Prompts and completions are messages of a chat, if the model has a template."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a run writes, and what it does with what is there."""
+
+    out: Path
+    resume: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The backend of a run by name, its threads, and the precision of products."""
+
+    backend: str | None = None
+    threads: int | None = None
+    precision: Any = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Callbacks: `texts` as rows become tokens, `began` before the updates, `tell` after each."""
+
+    texts: Progress | None = None
+    began: Callable[[Facts], None] = lambda facts: None
+    tell: Callable[[Status], None] = lambda status: None
+
+
+class Facts(msgspec.Struct, kw_only=True):
+    """The facts that are told before the first update."""
+
+    model: str
+    trained: int
+    """Numbers that are learnt."""
+    frozen: int
+    data: Told
+    valid: Told | None
+    resumed: bool
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """How a run ended."""
+
+    out: str
+    ended: Ended
+    steps: int
+    loss: float
+    """The mean of the last updates, at most 20."""
+    valid_loss: float | None
+    best_loss: float | None
+    best_step: int
+    tokens: int
+    seconds: float
+    trained: int
+    frozen: int
+    data: Told
+    valid: Told | None
+
+
+def finetune(
+    model: str | Path | None,
+    data: Data,
+    outputs: Outputs,
+    what: LowRank | Sequence[str],
+    settings: Callable[[int], Settings],
+    machine: Machine = Machine(),
+    watch: Watch = Watch(),
+) -> Result:
+    """Train a language model on; `what` is an adapter, or patterns of names of weights.
+
+    `settings(length)` gets the context of the model, at most 512. Raises UsageError, ModelError,
+    DataError and SavedRunError before the first update, DivergedError after one.
+    """
+    loaded = load_model(
+        model, machine.backend, machine.threads, precision=machine.precision or "f32"
+    )
+    learner = Learner(loaded.files, loaded.backend, what, seed=settings(1).seed)
+    texts = partial(ModelTexts.of_model, loaded, templated=data.templated)
+    identity = weights_digest(loaded.weights).hex()
+    return _run(learner, texts, data, outputs, settings, loaded.backend, identity, watch)
+
+
+def train(
+    config: Path,
+    data: Data,
+    outputs: Outputs,
+    settings: Callable[[int], Settings],
+    machine: Machine = Machine(),
+    watch: Watch = Watch(),
+) -> Result:
+    """Train a model from nothing, by the config.json in a folder and, for texts, its tokenizer.
+
+    Errors as of `finetune`.
+    """
+    folder = config.parent if config.name == CONFIG and config.is_file() else config
+    source = HfDirectory.open(folder, weighted=False)
+    made = gptrs.get_backend(machine.backend, threads=machine.threads)
+    made = made.with_precision(machine.precision)
+    learner = Learner(source, made, ["*"], fresh=True, seed=settings(1).seed)
+    texts = partial(_texts_of, source)
+    return _run(learner, texts, data, outputs, settings, made, "", watch, fresh=True)
+
+
+def _texts_of(source: ModelSource) -> Texts:
+    end = source.generation_config.get("eos_token_id", source.config.get("eos_token_id"))
+    tokenizer = tokenizer_of(source, source.name)
+    return ModelTexts(source.name, tokenizer, end if isinstance(end, int) else None)
+
+
+def _run(
+    learner: Learner,
+    texts: Callable[[], Texts],
+    data: Data,
+    outputs: Outputs,
+    settings_of: Callable[[int], Settings],
+    backend: Backend,
+    identity: str,
+    watch: Watch,
+    *,
+    fresh: bool = False,
+) -> Result:
+    settings = settings_of(min(learner.context_length, _LENGTH))
+    _require_context(learner, settings)
+    rows, valid, digests = _read(learner, texts, data, settings, watch)
+    run = _identity(learner, settings, data, backend, [identity, *digests])
+    digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
+    require_new(outputs.out, digest, resume=outputs.resume, force=outputs.force)
+    saved = SavedRun.beside(outputs.out, run)
+    _require_unfinished(saved, outputs)
+    _require_room(learner, settings, saved.folder)
+    trainer = Trainer(learner, settings, rows, valid, saved, backend, watch.tell)
+    facts = Facts(
+        model=learner.source.name,
+        trained=sum(array.size for array in learner.trained.values()),
+        frozen=learner.frozen,
+        data=rows.told(),
+        valid=None if valid is None else valid.told(),
+        resumed=outputs.resume,
+    )
+    watch.began(facts)
+    ended, kept = trainer.run(resume=outputs.resume)
+    result = _result(outputs.out, ended, trainer, facts, saved)
+    report = {"run": digest, "settings": run, "result": msgspec.to_builtins(result)}
+    write_product(outputs.out, learner, kept, report, saved.metrics, fresh=fresh)
+    return result
+
+
+def _result(out: Path, ended: Ended, trainer: Trainer, facts: Facts, saved: SavedRun) -> Result:
+    at = trainer.at
+    last = [row["loss"] for row in saved.metrics if "loss" in row][-20:]
+    return Result(
+        out=str(out),
+        ended=ended,
+        steps=at.step,
+        loss=sum(last) / max(len(last), 1),
+        valid_loss=trainer.valid_loss,
+        best_loss=at.best,
+        best_step=at.best_step,
+        tokens=at.tokens,
+        seconds=round(at.seconds, 3),
+        trained=facts.trained,
+        frozen=facts.frozen,
+        data=facts.data,
+        valid=facts.valid,
+    )
+
+
+def _read(
+    learner: Learner, texts: Callable[[], Texts], data: Data, settings: Settings, watch: Watch
+) -> tuple[Windows | Rows, Windows | Rows | None, list[str]]:
+    """Return the batches to learn from and to evaluate on, and the digests of the files."""
+    path, valid_path = files_of(data.path, data.valid)
+    read = partial(
+        read_source, texts=texts, vocabulary=learner.vocabulary, mask_prompt=data.mask_prompt,
+        progress=watch.texts,
+    )  # fmt: skip
+    source, held = read(path), None if valid_path is None else read(valid_path)
+    if held is None:
+        source, held = split(source, data.held_out, settings.seed)
+    digests = [digest_of_file(each) for each in (path, valid_path) if each is not None]
+    return *_batches(source, held, settings, data.packed), digests
+
+
+def _require_context(learner: Learner, settings: Settings) -> None:
+    most = learner.context_length
+    if settings.length > most:
+        raise UsageError(
+            f"rows of {settings.length} tokens do not fit into the context of {most} of"
+            f" {quoted(learner.source.name)}",
+            hint=f"--length {most}",
+        )
+
+
+def _batches(
+    source: Source, held: Source | None, settings: Settings, packed: bool
+) -> tuple[Windows | Rows, Windows | Rows | None]:
+    size, seed = settings.batch, settings.seed
+    # Rows that no text fills would be padding alone.
+    length = longest(source, settings.length) if not packed else settings.length
+    rows = batches_of(source, length, size, seed, packed=packed)
+    return rows, None if held is None else batches_of(held, length, size, seed, packed=packed)
+
+
+def _identity(
+    learner: Learner, settings: Settings, data: Data, backend: Backend, digests: Sequence[str]
+) -> dict[str, object]:
+    """Return all that decides the bits of a run, by name."""
+    config = json.dumps(dict(learner.source.config), sort_keys=True, default=str).encode()
+    model, *files = digests
+    return {
+        **msgspec.to_builtins(settings),
+        "model": hashlib.blake2b(config + model.encode(), digest_size=16).hexdigest(),
+        "files": files,
+        "held_out": data.held_out,
+        "mask_prompt": data.mask_prompt,
+        "packed": data.packed,
+        "templated": data.templated,
+        "adapter": None if learner.adapter is None else asdict(learner.adapter),
+        "learnt": hashlib.blake2b(" ".join(learner.trained).encode(), digest_size=16).hexdigest(),
+        "backend": backend.name,
+        "precision": backend.precision,
+        "version": gptrs.__version__,
+    }
+
+
+def _require_unfinished(saved: SavedRun, outputs: Outputs) -> None:
+    if saved.exists and not outputs.resume and not outputs.force:
+        raise UsageError(
+            f"{quoted(str(saved.folder), 200)} has a run that was begun",
+            hint="--resume goes on with it, --force begins again",
+        )
+
+
+def _require_room(learner: Learner, settings: Settings, folder: Path) -> None:
+    """Refuse what memory and disk have no room for, before time is lost."""
+    own = sum(array.nbytes for array in learner.trained.values())
+    need = own * _COPIES[settings.optimizer]
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = min(physical, memory_limit() or math.inf)
+    if need > most:
+        raise UsageError(
+            f"weights, gradients and moments take {shown_bytes(need)}, this machine has"
+            f" {shown_bytes(int(most))}",
+            hint="learn an adapter (--lora 8), or take --optimizer adafactor",
+        )
+    above = next(each for each in (folder, *folder.resolve().parents) if each.exists())
+    free, files = shutil.disk_usage(above).free, 2 * need
+    if files > free:
+        raise SavedRunError(
+            f"the state of the run and what it writes take {shown_bytes(files)},"
+            f" {quoted(str(above), 200)} has {shown_bytes(free)} free"
+        )

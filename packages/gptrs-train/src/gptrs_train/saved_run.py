@@ -1,0 +1,195 @@
+"""The state of a run on disk: one file, replaced as a whole, from which it goes on bit by bit."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+
+from gptrs.api import GptrsError, UsageError
+from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile, write_safetensors
+from gptrs.quoting import quoted, shown_value
+
+STATE: Final = "state.safetensors"
+BEST: Final = "best.safetensors"
+METRICS: Final = "metrics.jsonl"
+SUFFIX: Final = ".run"
+_LEVEL: Final = "/"
+_NOT_COMPARED: Final = ("save_every", "threads")
+"""What a run that goes on may have otherwise: none of it changes a bit."""
+
+
+class SavedRunError(GptrsError):
+    """The state of a run cannot be written, or is not that of the run that is to go on."""
+
+    exit_code = 3
+    code = "run"
+
+
+class Progressed(msgspec.Struct, kw_only=True):
+    """How far a run is: updates made, tokens learnt, seconds spent, and its best evaluation."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    """Evaluations since the best one."""
+
+
+@dataclass
+class SavedRun:
+    """The folder `OUT.run` of a run with settings `run`; a run that goes on must have the same."""
+
+    folder: Path
+    run: Mapping[str, object]
+    metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @classmethod
+    def beside(cls, out: Path, run: Mapping[str, object]) -> SavedRun:
+        """Return the folder of the run that writes `out`."""
+        plain = cast("dict[str, object]", json.loads(json.dumps(run)))
+        return cls(out.with_name(out.name + SUFFIX), plain)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a state was saved."""
+        return (self.folder / STATE).is_file()
+
+    def begin(self) -> None:
+        """Make the folder for a new run; the state of another one in it goes."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name in (STATE, BEST, METRICS):
+                (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            shown = quoted(str(self.folder), 200)
+            raise SavedRunError(f"cannot write {shown}: {error.strerror}") from error
+
+    def save(self, state: Mapping[str, Any], at: Progressed) -> None:
+        """Write the state, arrays in nested dicts, in place of the one before."""
+        metadata = {"run": json.dumps(self.run), "at": msgspec.json.encode(at).decode()}
+        self._write(STATE, dict(_flat(state)), metadata)
+
+    def save_best(self, trained: Mapping[str, np.ndarray], at: Progressed) -> None:
+        """Write what was learnt at the best evaluation so far."""
+        self._write(BEST, trained, {"step": str(at.step)})
+
+    def _write(self, name: str, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+        tensors = [OutgoingTensor.of(each, array) for each, array in arrays.items()]
+        with atomic_file(self.folder / name, SavedRunError) as file:
+            write_safetensors(file, tensors, metadata)
+
+    def load(self) -> tuple[dict[str, Any], Progressed]:
+        """Return the saved state and how far the run was; what was measured later is forgotten.
+
+        UsageError where there is none, or for settings that differ.
+        """
+        if not self.exists:
+            raise UsageError(
+                f"there is no run to go on with in {quoted(str(self.folder), 200)}",
+                hint="leave out --resume to begin it",
+            )
+        with SafetensorsFile.open(self.folder / STATE) as file:
+            metadata = file.metadata
+            self._require_same(cast("dict[str, object]", json.loads(metadata["run"])))
+            at = msgspec.json.decode(metadata["at"], type=Progressed)
+            state = _nested({name: file.read(name).copy() for name in file.names()})
+        self._read_metrics(at.step)
+        return state, at
+
+    def load_best(self) -> dict[str, np.ndarray]:
+        """Return what was learnt at the best evaluation."""
+        with SafetensorsFile.open(self.folder / BEST) as file:
+            return {name: file.read(name).copy() for name in file.names()}
+
+    def _require_same(self, other: Mapping[str, object]) -> None:
+        names = [name for name in {**other, **self.run} if name not in _NOT_COMPARED]
+        differ = [name for name in names if other.get(name) != self.run.get(name)]
+        if not differ:
+            return
+        shown = [
+            f"`{name}` was {shown_value(other.get(name))}, is {shown_value(self.run.get(name))}"
+            for name in differ
+        ]
+        raise UsageError(
+            f"the run in {quoted(str(self.folder), 200)} is another one: {', '.join(shown[:4])}",
+            hint="give the same settings and files, or begin again without --resume",
+        )
+
+    def _read_metrics(self, step: int) -> None:
+        path = self.folder / METRICS
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        self.metrics = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the last line of a killed process
+                row = cast("dict[str, Any]", json.loads(line))
+                if row["step"] <= step:
+                    self.metrics.append(row)
+        with atomic_file(path, SavedRunError) as file:
+            file.writelines(json.dumps(row).encode() + b"\n" for row in self.metrics)
+
+    @contextmanager
+    def measured(self) -> Generator[Metrics]:
+        """Scope in which lines are appended to the metrics."""
+        with (self.folder / METRICS).open("ab") as file:
+            yield Metrics(self.metrics, file)
+
+
+class Metrics:
+    """The lines of `metrics.jsonl`, in memory and on disk."""
+
+    def __init__(self, rows: list[dict[str, Any]], file: Any) -> None:
+        self._rows = rows
+        self._file = file
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append a line."""
+        self._rows.append(row)
+        try:
+            self._file.write(json.dumps(row).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise SavedRunError(f"cannot write `{METRICS}`: {error.strerror}") from error
+
+
+def digest_of_file(path: Path) -> str:
+    """Return a digest of the content of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def folder_is_new(path: Path) -> bool:
+    """Return whether nothing is at a path, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not os.listdir(path))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Generator[tuple[str, np.ndarray]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}{_LEVEL}")
+        else:
+            yield f"{prefix}{name}", np.asarray(value)
+
+
+def _nested(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *outer, last = name.split(_LEVEL)
+        below = tree
+        for each in outer:
+            below = cast("dict[str, Any]", below.setdefault(each, {}))
+        below[last] = value
+    return tree

@@ -1,0 +1,324 @@
+"""The loop of a run: updates, evaluations, what is saved when, and how it ends."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import msgspec
+import numpy as np
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.api import GptrsError, UsageError
+from gptrs.api.backends import Backend
+from gptrs.api.models import Tensor, tensor
+from gptrs.capture.execute import use_backend
+from gptrs.quoting import listed
+from gptrs_train import optimizers
+from gptrs_train.batches import Batches
+from gptrs_train.learner import Batch, Learner
+from gptrs_train.optimizers import Optimizer
+from gptrs_train.saved_run import Metrics, Progressed, SavedRun
+from gptrs_train.schedules import FORMS, Form, Schedule, schedule_of
+
+OPTIMIZERS: Final = ("adamw", "lion", "adafactor", "sgd")
+Ended = Literal["done", "early", "interrupted"]
+
+
+class DivergedError(GptrsError):
+    """The loss of a run is no number any more."""
+
+    exit_code = 5
+    code = "diverged"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a run that its numbers depend on."""
+
+    steps: int
+    batch: int
+    length: int
+    rate: float
+    optimizer: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    schedule: Form = "cosine"
+    warmup: int = 0
+    least_rate: float = 0.0
+    clip: float = 1.0
+    accumulate: int = 1
+    seed: int = 0
+    eval_every: int = 100
+    eval_batches: int = 25
+    patience: int = 0
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        if self.schedule not in FORMS or self.optimizer not in OPTIMIZERS:
+            name, value, known = (
+                ("schedule", self.schedule, FORMS)
+                if self.schedule not in FORMS
+                else ("optimizer", self.optimizer, OPTIMIZERS)
+            )
+            raise UsageError(f"there is no {name} `{value}`", hint=f"it is one of {listed(known)}")
+        for name in ("steps", "accumulate", "eval_every", "eval_batches", "save_every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"`{name}` must be 1 at least, got {getattr(self, name)}")
+
+    def made_schedule(self) -> Schedule:
+        """Return the learning rate by the number of updates so far."""
+        return schedule_of(self.schedule, self.rate, self.steps, self.warmup, self.least_rate)
+
+    def made_optimizer(self) -> Optimizer:
+        """Return the optimizer with its schedule; biases and norms are not decayed."""
+        rate = self.made_schedule()
+        decay, matrices = self.weight_decay, optimizers.matrices
+        if self.optimizer == "sgd":
+            return optimizers.sgd(rate, self.betas[0], weight_decay=decay, decayed=matrices)
+        if self.optimizer == "lion":
+            return optimizers.lion(rate, self.betas, decay, matrices)
+        if self.optimizer == "adafactor":
+            return optimizers.adafactor(rate, weight_decay=decay, decayed=matrices)
+        return optimizers.adamw(rate, self.betas, weight_decay=decay, decayed=matrices)
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a run after an update, for a progress line."""
+
+    step: int
+    steps: int
+    loss: float
+    valid_loss: float | None
+    tokens_per_second: float
+    memory: int
+    """Most bytes that the process had."""
+    left: float | None
+    """Seconds until the end, None before it is known."""
+
+
+class Trainer:
+    """A run: `learner` learns from `train`, is evaluated on `valid`, and saved in `saved`.
+
+    It goes on from a saved state if `resumed` is given; `tell` is called after each update.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        settings: Settings,
+        train: Batches,
+        valid: Batches | None,
+        saved: SavedRun,
+        backend: Backend,
+        tell: Callable[[Status], None] = lambda status: None,
+    ) -> None:
+        self._learner, self._settings = learner, settings
+        self._train, self._valid = train, valid
+        self._saved, self._backend, self._tell = saved, backend, tell
+        self._optimizer = settings.made_optimizer()
+        self._update = gptrs.jit(self._whole_update, donate=["state"])
+        self._part = gptrs.jit(self._part_of_update, donate=["sums"])
+        self._last = gptrs.jit(self._end_of_update, donate=["state"])
+        self._loss = gptrs.jit(learner.loss)
+        self.at = Progressed()
+        self.valid_loss: float | None = None
+
+    def run(self, *, resume: bool = False) -> tuple[Ended, dict[str, np.ndarray]]:
+        """Run to the end; return how it ended, and what was learnt by name.
+
+        Ctrl-C ends it after the update that is being made, and what was learnt is kept.
+        DivergedError where the loss is no number: the last saved state stays.
+        """
+        with use_backend(self._backend), _interrupts() as interrupted:
+            state = self._first_state(resume)
+            if not resume:
+                self._saved.begin()
+            with self._saved.measured() as metrics:
+                ended = self._loop(state, metrics, interrupted)
+            kept = _arrays(state["whole"]["trained"])
+        if self._settings.patience and self.at.best is not None:
+            kept = self._saved.load_best()
+        return ended, kept
+
+    def _loop(
+        self, state: dict[str, Any], metrics: Metrics, interrupted: Callable[[], bool]
+    ) -> Ended:
+        settings, at = self._settings, self.at
+        clock = _Clock(at.seconds)
+        ended: Ended = "done"
+        while at.step < settings.steps and ended == "done":
+            loss, norm, rate, count = self._step(state)
+            at.step += 1
+            at.tokens += int(count)
+            at.seconds = clock.seconds()
+            self._require_finite(loss, norm)
+            metrics.add(
+                {"step": at.step, "loss": loss, "norm": norm, "rate": rate, "tokens": at.tokens,
+                 "seconds": round(at.seconds, 3)}
+            )  # fmt: skip
+            last = at.step == settings.steps
+            if interrupted():
+                ended = "interrupted"
+            elif self._valid is not None and (last or at.step % settings.eval_every == 0):
+                self._evaluate(state, metrics)
+                if settings.patience and at.stale >= settings.patience:
+                    ended = "early"
+            if last or ended != "done" or at.step % settings.save_every == 0:
+                self._saved.save(_arrays(state["whole"]), at)
+            self._tell(clock.status(at, settings.steps, loss, self.valid_loss))
+        return ended
+
+    def _first_state(self, resume: bool) -> dict[str, Any]:
+        if resume:
+            whole, self.at = self._saved.load()
+            return {"whole": _tensors(whole)}
+        trained = _tensors(self._learner.trained)
+        return {"whole": {"trained": trained, "optimizer": self._optimizer.init(trained)}}
+
+    def _step(self, state: dict[str, Any]) -> list[float]:
+        """Make an update, and return its loss, the norm of the gradient, the rate, and the tokens.
+
+        `state["whole"]` is replaced: its tensors are consumed.
+        """
+        first = self.at.step * self._settings.accumulate
+        if self._settings.accumulate == 1:
+            found, state["whole"] = self._update(state["whole"], self._train.batch(first))
+        else:
+            trained = state["whole"]["trained"]
+            zeros = {name: np.zeros(x.shape, np.float32) for name, x in trained.items()}
+            sums = _tensors({"grads": zeros, "loss": np.float32(0), "count": np.float32(0)})
+            for number in range(first, first + self._settings.accumulate):
+                sums = self._part(trained, sums, self._train.batch(number))
+            found, state["whole"] = self._last(state["whole"], sums)
+        return [float(each.numpy()) for each in found]
+
+    def _whole_update(self, state: Any, batch: Batch) -> tuple[list[Tensor], Any]:
+        loss, grads = gptrs.value_and_grad(self._learner.loss)(state["trained"], batch)
+        sums = {"grads": grads, "loss": loss, "count": _count(batch)}
+        return self._end_of_update(state, sums)
+
+    def _part_of_update(self, trained: Any, sums: Any, batch: Batch) -> Any:
+        loss, grads = gptrs.value_and_grad(self._learner.loss)(trained, batch)
+        return optimizers.added(sums, {"grads": grads, "loss": loss, "count": _count(batch)})
+
+    def _end_of_update(self, state: Any, sums: Any) -> tuple[list[Tensor], Any]:
+        """Return the facts of an update and the next state, of the sums over all tokens."""
+        trained, inner = state["trained"], state["optimizer"]
+        share = 1.0 / F.maximum(sums["count"], 1.0)
+        grads, most = optimizers.scaled(sums["grads"], share), self._settings.clip
+        clipped, norm = optimizers.clip_by_global_norm(grads, most if most > 0 else math.inf)
+        updates, after = self._optimizer.update(clipped, inner, trained)
+        rate = self._settings.made_schedule()(F.cast(inner["count"], "f32")) + F.zeros(())
+        facts = [sums["loss"] * share, norm, rate, sums["count"]]
+        return facts, {"trained": optimizers.apply_updates(trained, updates), "optimizer": after}
+
+    def _evaluate(self, state: dict[str, Any], metrics: Metrics) -> None:
+        assert self._valid is not None, "it is asked before"
+        total = count = 0.0
+        for number, batch in enumerate(self._valid.every()):
+            if number == self._settings.eval_batches:
+                break
+            total += float(self._loss(state["whole"]["trained"], batch).numpy())
+            count += float(batch.weights.sum())
+        at, loss = self.at, total / max(count, 1.0)
+        self.valid_loss = loss
+        metrics.add({"step": at.step, "valid_loss": loss})
+        if at.best is not None and loss >= at.best:
+            at.stale += 1
+            return
+        at.best, at.best_step, at.stale = loss, at.step, 0
+        if self._settings.patience:
+            self._saved.save_best(_arrays(state["whole"]["trained"]), at)
+
+    def _require_finite(self, loss: float, norm: float) -> None:
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        saved = f"the state after an earlier update is in `{self._saved.folder}`"
+        raise DivergedError(
+            f"the loss of update {self.at.step} is {loss:.4g}, the norm of its gradient {norm:.4g}:"
+            " the run has diverged" + (f"; {saved}" if self._saved.exists else ""),
+            hint="take a lower --rate, a longer --warmup, or look for odd rows in the data",
+        )
+
+
+class _Clock:
+    """The time of a run, and the speed of its latest updates: the first ones compile."""
+
+    def __init__(self, before: float) -> None:
+        self._before, self._began = before, time.monotonic()
+        self._marks: list[tuple[float, int, int]] = []
+
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def status(self, at: Progressed, steps: int, loss: float, valid: float | None) -> Status:
+        self._marks = [*self._marks[-_MARKS:], (time.monotonic(), at.step, at.tokens)]
+        (before, step, tokens), (now, _, _) = self._marks[0], self._marks[-1]
+        span = now - before
+        speed = (at.tokens - tokens) / span if span > 0 else 0.0
+        left = (steps - at.step) * span / (at.step - step) if at.step > step else None
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Status(
+            at.step, steps, loss, valid, speed, memory * (1 if sys.platform == "darwin" else 1024),
+            left,
+        )  # fmt: skip
+
+
+_MARKS: Final = 20
+"""Updates that the speed is measured over."""
+
+
+@contextmanager
+def _interrupts() -> Generator[Callable[[], bool]]:
+    """Scope in which a first Ctrl-C only makes the function that it gives return true.
+
+    In the middle of an update the weights are neither the old nor the new ones.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def note(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        print("ending after this update; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _count(batch: Batch) -> Tensor:
+    return F.sum(F.cast(batch.weights > 0, "f32"))
+
+
+def _tensors(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return _mapped(tensor, tree)
+
+
+def _arrays(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return _mapped(lambda x: x.numpy(), tree)
+
+
+def _mapped(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts with each value replaced."""
+    return {
+        name: _mapped(function, cast("Mapping[str, Any]", value))
+        if isinstance(value, Mapping)
+        else function(value)
+        for name, value in tree.items()
+    }

@@ -1,0 +1,184 @@
+"""`gptrs finetune` and `gptrs train`: files in, models and adapters that run out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gptrs.errors import ModelError, UsageError
+from gptrs_cli.command_group import command_of
+from gptrs_runtime.load import load_model
+from gptrs_runtime.quantize import quantize
+from gptrs_train import commands, runs
+from gptrs_train.data import DataError
+from gptrs_train.saved_run import SavedRunError
+from train.runs_support import CONFIGS, save_lm, stream
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96}
+QUICK = ("--steps", "6", "--batch", "2", "--length", "16", "--rate", "1e-2", "--backend", "ref")
+
+
+def gptrs(name, *args):
+    """Run a command of the package; return its exit code."""
+    command = command_of(getattr(commands, name), name)
+    return command.main([str(each) for each in args], name, standalone_mode=False)
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    stream().tofile(tmp_path / "train.bin")
+    return tmp_path / "train.bin"
+
+
+def losses(out):
+    rows = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [row["loss"] for row in rows if "loss" in row]
+
+
+def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys):
+    save_lm(tmp_path / "model", "llama")
+    out = tmp_path / "adapter"
+    gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--lora", 4, *QUICK,
+          "--target", "q_proj", "--target", "down_proj", "--json")  # fmt: skip
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert (result["schema"], result["steps"], result["ended"]) == ("gptrs.train/1", 6, "done")
+    assert "learns 1.2k of" in said.err
+    assert "held out" in said.err
+    config = json.loads((out / "adapter_config.json").read_bytes())
+    assert config["target_modules"] == ["down_proj", "q_proj"]
+    assert (config["r"], config["lora_alpha"]) == (4, 8.0)
+    assert (out / "training.svg").read_text(encoding="utf-8").startswith("<svg")
+    batch = stream()[:12].astype(np.int64)[np.newaxis]
+    plain = load_model(tmp_path / "model", "ref").forward(batch)
+    adapted = load_model(tmp_path / "model", "ref", adapter=out).forward(batch)
+    assert 1e-4 < np.abs(adapted - plain).max() < 1
+
+
+@pytest.mark.parametrize("form", ["folder", "gguf"])
+def test_an_adapter_is_learnt_on_a_quantized_base(form, tokens, tmp_path):
+    save_lm(tmp_path / "model", "llama", **SIZES)
+    base = tmp_path / ("q8.gguf" if form == "gguf" else "q4")
+    quantize(tmp_path / "model", base, "q8" if form == "gguf" else "q4", to=None)
+    out = tmp_path / "adapter"
+    gptrs("finetune", base, "--data", tokens, "--out", out, "--lora", 4, *QUICK)
+    assert losses(out)[-1] < losses(out)[0]
+    batch = stream()[:12].astype(np.int64)[np.newaxis]
+    adapted = load_model(base, "ref", adapter=out).forward(batch)
+    assert np.abs(adapted - load_model(base, "ref").forward(batch)).max() > 1e-4
+    with pytest.raises(ModelError, match="is quantized, and cannot be changed by small steps"):
+        gptrs("finetune", base, "--data", tokens, "--out", tmp_path / "full", "--full", *QUICK)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_model_is_made_from_nothing(kind, tokens, tmp_path):
+    folder = tmp_path / "config"
+    folder.mkdir()
+    config = {"model_type": kind, **CONFIGS[kind]}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    out = tmp_path / "model"
+    gptrs("train", folder, "--data", tokens, "--out", out, *QUICK, "--steps", 40)
+    assert losses(out)[0] == pytest.approx(np.log(65), abs=0.1)
+    assert losses(out)[-1] < losses(out)[0] - 0.5
+    made = load_model(out, "ref")
+    batch = stream(100, seed=9)[:64].astype(np.int64)[np.newaxis]
+    logits = made.forward(batch[:, :-1])[0]
+    costs = np.log(np.exp(logits).sum(-1)) - logits[np.arange(63), batch[0, 1:]]
+    assert costs.mean() < losses(out)[0] - 0.4
+    transformers = pytest.importorskip("transformers", reason="it must load the folder, too")
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] | info["unexpected_keys"]
+    torch = pytest.importorskip("torch", reason="transformers needs torch")
+    with torch.no_grad():
+        expected = loaded(torch.tensor(batch[:, :-1])).logits.numpy()[0]
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_chosen_weights_alone_change(tokens, tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    out = tmp_path / "out"
+    gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, *QUICK,
+          "--weights", "*.mlp.*", "--held-out", 0)  # fmt: skip
+    before = load_file(tmp_path / "model" / "model.safetensors")
+    after = load_file(out / "model.safetensors")
+    assert before.keys() == after.keys()
+    changed = {name for name, value in before.items() if not np.array_equal(value, after[name])}
+    assert changed == {name for name in before if ".mlp." in name}
+
+
+def test_early_stop_keeps_the_best_evaluation(tokens, tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    out = tmp_path / "out"
+    gptrs("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--full", *QUICK,
+          "--steps", 40, "--rate", 1, "--clip", 0, "--warmup", 0, "--eval-every", 1,
+          "--patience", 3)  # fmt: skip
+    report = json.loads((out / "training.json").read_bytes())["result"]
+    assert report["ended"] == "early"
+    assert report["steps"] == report["best_step"] + 3
+    rows = [json.loads(row) for row in (out / "metrics.jsonl").read_text().splitlines()]
+    held = [row["valid_loss"] for row in rows if "valid_loss" in row]
+    assert report["best_loss"] == min(held)
+    batches = stream()[2850:].astype(np.int64)
+    logits = load_model(out, "ref").forward(batches[np.newaxis, :16])[0]
+    costs = np.log(np.exp(logits).sum(-1)) - logits[np.arange(16), batches[1:17]]
+    assert abs(costs.mean() - min(held)) < abs(costs.mean() - max(held))
+
+
+def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    out = tmp_path / "out"
+    args = ("finetune", tmp_path / "model", "--data", tokens, "--out", out, "--lora", 2, *QUICK)
+    gptrs(*args)
+    with pytest.raises(UsageError, match="out` exists"):
+        gptrs(*args)
+    gptrs(*args, "--resume")
+    with pytest.raises(UsageError, match="is another one: `batch` was `2`, is `3`"):
+        gptrs(*args, "--resume", "--force", "--batch", 3)
+    gptrs(*args, "--force", "--batch", 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "problem"),
+    [
+        (("--lora", 4, "--full"), UsageError, "--lora and --full exclude each other"),
+        (("--target", "nothing"), UsageError, "has no linear layer `nothing`"),
+        (("--weights", "nothing"), UsageError, "has no weight that fits `nothing`"),
+        (("--length", 65), UsageError, "rows of 65 tokens do not fit into the context of 64"),
+        (("--optimizer", "adam"), UsageError, "there is no optimizer `adam`"),
+        (("--mask-prompt",), UsageError, "is no file of rows, and has no prompts to mask"),
+        (("--valid", "short.bin"), DataError, "has 3 tokens"),
+    ],
+)
+def test_bad_settings_are_told_before_any_work(more, error, problem, tokens, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.arange(3, dtype="<u2").tofile("short.bin")
+    save_lm(tmp_path / "model", "llama")
+    with pytest.raises(error, match=problem):
+        gptrs("finetune", "model", "--data", tokens, "--out", "out", *QUICK, *more)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.run").exists()
+
+
+def test_too_little_memory_or_disk_is_told_before_any_work(tokens, tmp_path, monkeypatch):
+    save_lm(tmp_path / "model", "llama")
+    args = ("finetune", tmp_path / "model", "--data", tokens, "--out", tmp_path / "out", "--full")
+    usage = runs.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(SavedRunError, match="has 1 kB free"):
+        gptrs(*args, *QUICK)
+    monkeypatch.setattr(runs, "memory_limit", lambda: 1000)
+    with pytest.raises(UsageError, match="weights, gradients and moments take"):
+        gptrs(*args, *QUICK)
+
+
+def test_other_models_do_not_learn(tokens, tmp_path):
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    config = {"model_type": "bert", "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "intermediate_size": 12}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match="is a `bert` model, which does not go on with texts"):
+        gptrs("train", folder, "--data", tokens, "--out", tmp_path / "out", *QUICK)

@@ -1,0 +1,106 @@
+"""Loss curves of whole runs beside those of torch, transformers and PEFT, in f32."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gptrs_train.batches import Windows
+from gptrs_train.data import Source
+from gptrs_train.learner import FACTORS, LowRank, factor_name
+from gptrs_train.products import _full, adapter_config
+from train.runs_support import run, save_lm, settings, stream
+
+pytestmark = pytest.mark.long
+STEPS = 50
+
+
+def torchs_losses(model, chosen):
+    """Return the losses of the same updates of torch: AdamW, warm-up and cosine, clipping."""
+    torch = pytest.importorskip("torch", reason="the oracle is torch")
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learnt if p.ndim > 1], "weight_decay": chosen.weight_decay},
+        {"params": [p for p in learnt if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=chosen.betas)
+    windows = Windows(Source("", stream=stream()), chosen.length, chosen.batch, chosen.seed)
+    losses = []
+    for step in range(chosen.steps):
+        share = (step - chosen.warmup) / (chosen.steps - chosen.warmup)
+        least, top = chosen.least_rate, chosen.rate
+        rate = least + (top - least) * 0.5 * (1 + math.cos(math.pi * share))
+        if step < chosen.warmup:
+            rate = top * (step + 1) / (chosen.warmup + 1)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = windows.batch(step)
+        logits = model(input_ids=torch.tensor(batch.tokens)).logits
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), torch.tensor(batch.targets).reshape(-1)
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learnt, chosen.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("on", ["ref", "numba"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_all_weights_learn_as_in_torch(kind, on, tmp_path):
+    model = save_lm(tmp_path / "model", kind)
+    chosen = settings(steps=STEPS)
+    _, trained, losses = run(tmp_path / "model", tmp_path / "out", ["*"], on, chosen)
+    expected = torchs_losses(model, chosen)
+    assert expected[-1] < expected[0] - 0.3
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(trained[name], parameter.detach().numpy(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_adapters_learn_as_in_peft(kind, tmp_path):
+    peft = pytest.importorskip("peft", reason="the oracle is PEFT")
+    torch = pytest.importorskip("torch", reason="PEFT needs torch")
+    model = save_lm(tmp_path / "model", kind)
+    what, chosen = LowRank(4, 16.0), settings(steps=STEPS, rate=4e-3)
+    first, _, _ = run(tmp_path / "model", tmp_path / "none", what, "ref", settings(steps=1))
+    config = adapter_config(first._learner)
+    adapted = peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=4, lora_alpha=16, target_modules=config["target_modules"],
+            fan_in_fan_out=config["fan_in_fan_out"],
+        ),
+    )  # fmt: skip
+    modules = dict(adapted.named_modules())
+    with torch.no_grad():
+        for layer in first._learner.layers:
+            module = modules[f"base_model.model.{_full(layer)}"]
+            for factor in FACTORS:
+                value = first._learner.trained[factor_name(layer, factor)]
+                getattr(module, f"lora_{factor}")["default"].weight.copy_(torch.tensor(value))
+    _, trained, losses = run(tmp_path / "model", tmp_path / "out", what, "numba", chosen)
+    expected = torchs_losses(adapted, chosen)
+    assert expected[-1] < expected[0] - 0.03
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    learnt = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    assert len(learnt) == len(trained)
+
+
+def test_parts_of_a_batch_learn_as_the_whole(tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    whole = settings(steps=8, batch=6)
+    parts = settings(steps=8, batch=2, accumulate=3)
+    found = {}
+    for name, chosen in (("whole", whole), ("parts", parts)):
+        found[name] = run(tmp_path / "model", tmp_path / name, ["*"], "numba", chosen)[1:]
+    (one, losses), (other, others) = found["whole"], found["parts"]
+    np.testing.assert_allclose(losses, others, rtol=0, atol=1e-6)
+    for name, value in one.items():
+        np.testing.assert_allclose(value, other[name], rtol=0, atol=1e-6)

@@ -1,0 +1,211 @@
+"""Data: the forms of rows, what is learnt of them, packing, order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gptrs.errors import UsageError
+from gptrs_runtime.load import load_model
+from gptrs_train.batches import Rows, Windows, order_of, split
+from gptrs_train.data import DataError, Example, ModelTexts, Source, files_of, read_source
+
+END = 999
+
+
+class Words:
+    """A tokenizer of words, whose template is ROLE words END for each message."""
+
+    name = "words"
+    end = END
+
+    def __init__(self, templated=False):
+        self.templated = templated
+
+    def encode(self, text):
+        return self.encode_part(text)
+
+    def encode_part(self, text):
+        return [sum(map(ord, word)) % 900 for word in text.split()]
+
+    def encode_chats(self, chats):
+        return [self._chat(chat) for chat in chats]
+
+    def _chat(self, chat):
+        found = []
+        for message in chat.messages:
+            role = 901 if message["role"] == "assistant" else 900
+            found += [role, *self.encode_part(message["content"]), END]
+        return [*found, 901] if chat.answers else found
+
+
+def rows_file(folder, *rows):
+    path = folder / "train.jsonl"
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def read(path, mask=False, templated=False, vocabulary=1000):
+    return read_source(path, lambda: Words(templated), vocabulary, mask_prompt=mask)
+
+
+def shown(example):
+    """Return the tokens of an example, those that are learnt in brackets."""
+    pairs = zip(example.tokens.tolist(), example.learnt.tolist(), strict=True)
+    return [[token] if learnt else token for token, learnt in pairs]
+
+
+CHAT = [
+    {"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"},
+    {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"},
+]  # fmt: skip
+PAIR = {"prompt": "a b ", "completion": "c"}
+A, B, C, D, E = (ord(letter) for letter in "abcde")
+
+
+@pytest.mark.parametrize(
+    ("row", "mask", "templated", "expected"),
+    [
+        ({"text": "a b"}, False, False, [[A], [B], [END]]),
+        (PAIR, False, False, [[A], [B], [C], [END]]),
+        (PAIR, True, False, [A, B, [C], [END]]),
+        (PAIR, True, True, [900, A, B, END, 901, [C], [END]]),
+        ({"prompt": CHAT[:1], "completion": CHAT[1:2]}, True, False,
+         [900, A, B, END, 901, [C], [END]]),
+        ({"messages": CHAT[:2]}, False, False, [[x] for x in (900, A, B, END, 901, C, END)]),
+        ({"messages": CHAT}, True, False,
+         [900, A, B, END, 901, [C], [END], 900, D, END, 901, [E], [END]]),
+    ],
+)  # fmt: skip
+def test_rows_of_each_form_are_learnt_as_asked(row, mask, templated, expected, tmp_path):
+    found = read(rows_file(tmp_path, {"text": "z"} if not mask else PAIR, row), mask, templated)
+    assert shown(found.examples[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "mask", "problem"),
+    [
+        ("{", False, r"train\.jsonl:2"),
+        ("[1]", False, r"train\.jsonl:2.*must be an object"),
+        (
+            {"input": "a", "output": "b"},
+            False,
+            r"train\.jsonl:2 has `input`, `output`; a row needs",
+        ),
+        ({"prompt": "a"}, False, r"train\.jsonl:2 has `prompt`; a row needs"),
+        ({"text": 3}, False, r"train\.jsonl:2: `text` must be a text, got `3`"),
+        ({"text": ""}, False, r"train\.jsonl:2: `text` is empty"),
+        ({"prompt": "a", "completion": ""}, False, r"train\.jsonl:2: `completion` is empty"),
+        ({"text": "a"}, True, r"train\.jsonl:2 has `text`, and no prompt to mask"),
+        ({"messages": []}, False, r"train\.jsonl:2: `messages` must be a list of at least one"),
+        ({"messages": [{"content": "a"}]}, False, r"train\.jsonl:2: message 0 must be an object"),
+        ({"messages": CHAT[:1]}, True, r"train\.jsonl:2 has no message of the assistant"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(row, mask, problem, tmp_path):
+    path = rows_file(tmp_path, PAIR, row)
+    with pytest.raises(DataError, match=problem):
+        read(path, mask)
+
+
+def test_files_that_nothing_is_learnt_from_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"needs `train.jsonl`, `train.txt`, `train.bin`, found"):
+        files_of(tmp_path, None)
+    with pytest.raises(DataError, match="has no rows"):
+        read(rows_file(tmp_path, ""))
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(b"abc")
+    with pytest.raises(DataError, match=r"has 3 bytes: a .bin file is tokens of two bytes"):
+        read(odd)
+    np.array([1, 2000], "<u2").tofile(odd)
+    with pytest.raises(DataError, match="has the token 2000, the model knows 1000"):
+        read(odd)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"is no text in UTF-8: .* at byte 3"):
+        read(tmp_path / "latin.txt")
+    np.arange(10, dtype="<u2").tofile(odd)
+    with pytest.raises(DataError, match=r"has 10 tokens .* need 11"):
+        Windows(read(odd), 10, 2, 0)
+    short = Source(odd, examples=[Example(np.arange(9), np.arange(9) > 7)])
+    with pytest.raises(DataError, match="has no text with a token to learn in its first 5"):
+        Rows(short, 4, 1, 0)
+
+
+def texts(count=40, seed=1):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 14, count)
+    return [Example(rng.integers(1, 50, n).astype(np.int32), rng.random(n) < 0.7) for n in sizes]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows_have_each_text_once_with_its_positions(packed):
+    source = Source("", examples=texts())
+    rows = Rows(source, 12, 4, 0, packed=packed)
+    told = rows.told()
+    kept = [each for each in source.examples if each.learnt[1:13].any()]
+    assert (told.texts, told.left_out) == (len(kept), 40 - len(kept))
+    assert told.cut == sum(len(each.tokens) > 13 for each in source.examples)
+    found = []
+    for batch in rows.every():
+        assert batch.tokens.shape == batch.targets.shape == batch.weights.shape == (4, 12)
+        for n in range(4):
+            starts = np.flatnonzero(batch.positions[n] == 0) if packed else np.array([0])
+            for begin, end in zip(starts, [*starts[1:], 12], strict=True):
+                weights = batch.weights[n, begin:end]
+                if weights.any():
+                    last = np.flatnonzero(weights)[-1] + 1
+                    tokens = batch.tokens[n, begin:end]
+                    found.append(
+                        (tokens[:last].tolist(), batch.targets[n, begin:end][:last].tolist())
+                    )
+                if packed:
+                    assert batch.positions[n, begin:end].tolist() == list(range(end - begin))
+    assert len(found) == len(kept)
+    for tokens, targets in found:
+        assert tokens[1:] == targets[:-1]
+    assert sorted(sum(t) for _, t in found) == sorted(
+        int(each.tokens[1 : 2 + np.flatnonzero(each.learnt[1:13])[-1]].sum()) for each in kept
+    )
+    if packed:
+        assert told.rows < len(kept) / 1.4
+
+
+def test_the_order_is_a_function_of_seed_and_step():
+    source = Source("", examples=[Example(np.array([n, n]), np.ones(2, bool)) for n in range(20)])
+    one, other = (Rows(source, 1, 3, 7, packed=False) for _ in range(2))
+    seen = np.concatenate([one.batch(step).tokens[:, 0] for step in range(20)])
+    np.testing.assert_array_equal(other.batch(11).tokens[:, 0], seen[33:36])
+    for epoch in range(3):
+        assert sorted(seen[20 * epoch : 20 * epoch + 20].tolist()) == list(range(20))
+    assert seen[:20].tolist() != seen[20:40].tolist()
+    # The raw numbers of Philox are promised by NumPy for good: this order must never change.
+    assert order_of(7, 0, 8).tolist() == [4, 1, 6, 3, 2, 7, 5, 0]
+    windows = Windows(Source("", stream=np.arange(1000)), 4, 6, 3)
+    parts = Windows(Source("", stream=np.arange(1000)), 4, 2, 3)
+    np.testing.assert_array_equal(
+        windows.batch(5).tokens, np.concatenate([parts.batch(n).tokens for n in (15, 16, 17)])
+    )
+
+
+def test_a_held_out_part_is_apart():
+    rest, held = split(Source("", stream=np.arange(100)), 0.1, 0)
+    assert (rest.stream[-1], held.stream[0]) == (89, 90)
+    source = Source("", examples=texts())
+    rest, held = split(source, 0.1, 0)
+    assert (len(rest.examples), len(held.examples)) == (36, 4)
+    assert split(source, 0.0, 0)[1] is None
+
+
+def test_texts_of_the_demo_model_end_with_its_token(tmp_path):
+    model = load_model(None, "ref")
+    made = ModelTexts.of_model(model)
+    path = rows_file(tmp_path, {"text": "import os"})
+    (example,) = read_source(path, lambda: made, 10**6).examples
+    assert model.tokenizer.decode(example.tokens.tolist()) == "import os"
+    assert example.tokens[-1] in model.eos_tokens
+    (tmp_path / "train.txt").write_text("import os\n" * 3, encoding="utf-8")
+    stream = read_source(tmp_path / "train.txt", lambda: made, 10**6).stream
+    assert model.tokenizer.decode(stream.tolist()) == "import os\n" * 3

@@ -1,0 +1,128 @@
+"""A run that was killed, or interrupted, goes on with the bits that it would have had."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gptrs.errors import UsageError
+from gptrs_train import saved_run
+from gptrs_train.saved_run import SavedRun
+from gptrs_train.trainer import DivergedError, Trainer
+from train import killed_run
+from train.runs_support import run, save_lm, settings, stream
+
+TIMES = ("seconds",)
+
+
+def child(folder: Path, what: str, out: Path, how: str) -> subprocess.Popen:
+    args = [folder / "model", folder / "train.bin", out, what, how]
+    return subprocess.Popen(
+        [sys.executable, killed_run.__file__, *map(str, args)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen) -> None:
+    process.communicate()
+    assert process.returncode == 0
+
+
+def metrics(folder: Path) -> list[dict]:
+    rows = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(row).items() if k not in TIMES} for row in rows]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["lora", "full"])
+def test_a_killed_run_goes_on_with_the_same_bits(what, tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    stream().tofile(tmp_path / "train.bin")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    ended(child(tmp_path, what, whole, "new"))
+    generator = random.Random(what)
+    how = "new"
+    for _ in range(4):
+        process = child(tmp_path, what, killed, how)
+        for _ in range(generator.randint(3, 7)):
+            process.stdout.readline()
+        time.sleep(generator.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        how = "resume"
+    ended(child(tmp_path, what, killed, how))
+    name = "adapter_model.safetensors" if what == "lora" else "model.safetensors"
+    assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    one, other = (
+        load_file(out.with_name(f"{out.name}.run") / saved_run.STATE) for out in (whole, killed)
+    )
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert value.tobytes() == other[key].tobytes(), key
+    assert metrics(whole) == metrics(killed)
+
+
+def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
+    saved = SavedRun.beside(tmp_path / "out", {"rate": 1e-3, "save_every": 3})
+    with pytest.raises(UsageError, match="no run to go on with"):
+        saved.load()
+    saved.begin()
+    state = {"trained": {"a.b": np.arange(3.0)}, "optimizer": {"count": np.int32(7)}}
+    saved.save(state, saved_run.Progressed(step=4, best=1.5))
+    found, at = SavedRun.beside(tmp_path / "out", {"rate": 1e-3, "save_every": 9}).load()
+    assert (at.step, at.best) == (4, 1.5)
+    np.testing.assert_array_equal(found["trained"]["a.b"], np.arange(3.0))
+    assert found["optimizer"]["count"] == 7
+    with pytest.raises(UsageError, match=r"`rate` was `0\.001`, is `0\.002`"):
+        SavedRun.beside(tmp_path / "out", {"rate": 2e-3, "save_every": 3}).load()
+
+
+def test_measurements_after_the_saved_state_are_forgotten(tmp_path):
+    saved = SavedRun.beside(tmp_path / "out", {})
+    saved.begin()
+    saved.save({"trained": {}}, saved_run.Progressed(step=2))
+    rows = [json.dumps({"step": step, "loss": 1.0}) for step in (1, 2, 3)]
+    (saved.folder / "metrics.jsonl").write_text("\n".join([*rows, '{"step": 4, "lo']))
+    saved.load()
+    assert [row["step"] for row in metrics(saved.folder)] == [1, 2]
+
+
+def test_ctrl_c_ends_after_an_update_and_keeps_all(tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    before = Trainer._require_finite
+
+    def interrupting(self, loss, norm):
+        before(self, loss, norm)
+        if self.at.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_require_finite", interrupting)
+        chosen = settings(steps=6)
+        trainer, _, losses = run(tmp_path / "model", tmp_path / "out", ["*"], "ref", chosen)
+    assert trainer.at.step == len(losses) == 3
+    _, whole, all_losses = run(
+        tmp_path / "model", tmp_path / "out", ["*"], "ref", chosen, resume=True
+    )
+    _, expected, expected_losses = run(tmp_path / "model", tmp_path / "o", ["*"], "ref", chosen)
+    assert all_losses == expected_losses
+    for name, value in expected.items():
+        assert value.tobytes() == whole[name].tobytes()
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    save_lm(tmp_path / "model", "llama")
+    chosen = settings(rate=1e38, warmup=0, clip=0.0, optimizer="sgd", save_every=1)
+    with pytest.raises(DivergedError, match=r"the loss of update \d+ is") as caught:
+        run(tmp_path / "model", tmp_path / "out", ["*"], "ref", chosen)
+    assert "out.run" in caught.value.message
