@@ -59,6 +59,13 @@ def test_a_conversation_is_rendered_as_transformers_does_it(tmp_path, name, answ
     assert model.tokenizer.encode(text, special=False) == tokens
 
 
+def test_a_developer_is_the_system_where_the_template_knows_none():
+    said = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
+    shown = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}"
+    assert ChatTemplate(shown, {}).render(said) == "system:a user:b "
+    assert ChatTemplate(shown + "{# developer #}", {}).render(said) == "developer:a user:b "
+
+
 def test_several_conversations_are_rendered_at_once():
     template = ChatTemplate(TEMPLATE, {"eos_token": END})
     conversations = [SAID[:2], SAID[3:], SAID]

@@ -204,6 +204,9 @@ def test_fields_of_a_request_are_a_conversation():
     assert told == Conversation(
         [USER], [TOOL], variables, add_generation_prompt=False, needs=("reasoning_effort",)
     )
+    assert conversation_of({"messages": [USER], "reasoning_effort": "medium"}).needs == ()
+    off = conversation_of({"messages": [USER], "reasoning_effort": "none"})
+    assert off.variables == {"reasoning_effort": "none", "enable_thinking": False}
     going_on = conversation_of({"messages": [USER], "continue_final_message": True})
     assert going_on.continue_final_message
     assert not going_on.answers

@@ -74,6 +74,20 @@ def test_a_token_that_ends_the_text_ends_it(directory, tmp_path, greedy):
     assert ignoring.token_ids == greedy.token_ids
 
 
+def test_tokens_more_end_a_text_and_none_does_too_early(model):
+    prompt, greedy = [5, 9, 2], {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    free = generate(model, prompt, **greedy).token_ids
+    end = free[4]
+    first = free.index(end) + 1
+    cut = generate(model, prompt, stop_tokens=[end, end], **greedy)
+    assert (cut.token_ids, cut.finish_reason) == (free[:first], "eos")
+    late = generate(model, prompt, stop_tokens=[end], min_tokens=first, **greedy)
+    assert len(late.token_ids) > first
+    assert end not in late.token_ids[:first]
+    with pytest.raises(UsageError, match="token 5000 is not in the vocabulary"):
+        generate(model, prompt, stop_tokens=[5000], **greedy)
+
+
 def test_a_stop_string_ends_the_text_before_it(model):
     sampling = Sampling(seed=11)
     whole = generate(model, PROMPT, max_tokens=40, sampling=sampling, ignore_eos=True)

@@ -15,6 +15,8 @@ from runtime.tiny_gpt2 import save_tiny_gpt2
 
 WRONG: dict[str, object] = {
     **dict.fromkeys(("max_tokens", "prefill_chunk", "logprobs", "context", "keep"), 2.5),
+    "min_tokens": 2.5,
+    "stop_tokens": [2.5],
     **dict.fromkeys(("beams", "steps_at_once", "top_k", "seed"), "3"),
     **dict.fromkeys(("ignore_eos", "use_cache", "special", "context_shift"), "no"),
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff"), "hot"),

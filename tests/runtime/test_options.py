@@ -21,6 +21,7 @@ from gptrs_runtime.generation.model_settings import (
     configured_max_tokens,
     configured_sampling,
     configured_stops,
+    configured_suppression,
     ignored_settings,
 )
 from gptrs_runtime.generation.options import GenerationOptions, all_options
@@ -28,11 +29,13 @@ from gptrs_runtime.generation.sampling_options import Sampling
 from gptrs_runtime.option_fields import Missing, option_fields
 from gptrs_runtime.verbs import VERBS
 from gptrs_serve import bodies
+from gptrs_serve.fields import decoded
 
 OPTIONS = all_options()
 VALUES = {int: 3, float: 0.25}
 IN_FILES: dict[str, tuple[object, Callable[[Any], object]]] = {
     "max_new_tokens": (7, lambda settings: configured_max_tokens(settings, 1)),
+    "min_new_tokens": (7, lambda settings: configured_suppression(settings).min_new_tokens),
     "stop_strings": (
         ("END",),
         lambda settings: configured_stops({"stop_strings": [*settings["stop_strings"]]}),
@@ -97,7 +100,7 @@ def test_an_option_is_a_field_of_requests_or_says_why_not(name):
     if isinstance(told, Meta):
         value = VALUES[OPTIONS[name].type]
         body = {"prompt": "a", name: value}
-        read = bodies.decoded(msgspec.json.encode(body), bodies.CompletionBody)
+        read = decoded(msgspec.json.encode(body), bodies.CompletionBody)
         assert getattr(configured_sampling({}, **read.sampling()), name) == value
 
 
@@ -141,6 +144,7 @@ BOUNDS = {
     "epsilon_cutoff": (2, "epsilon-cutoff must be above 0 and at most 1, got 2"),
     "eta_cutoff": (-1, "eta-cutoff must be above 0 and at most 1, got -1"),
     "max_tokens": (0, "max-tokens must be at least 1, got 0"),
+    "min_tokens": (-1, "min-tokens must be at least 0, got -1"),
     "prefill_chunk": (0, "the prefill chunk must be at least 1, got 0"),
     "logprobs": (-1, "logprobs must be at least 0, got -1"),
     "context": (0, "the context must be at least 1, got 0"),

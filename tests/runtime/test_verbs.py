@@ -14,6 +14,7 @@ from gptrs_runtime.option_fields import Missing, Options, option_fields
 from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankRequest
 from gptrs_runtime.verbs import INPUTS, VERBS
 from gptrs_serve import bodies
+from gptrs_serve.fields import decoded
 from gptrs_serve.openapi import ROUTES
 
 FUNCTIONS = [(verb.name, verb.function) for verb in VERBS.values()]
@@ -88,7 +89,7 @@ def test_each_route_of_a_verb_is_described():
 
 
 def test_what_a_route_is_asked_is_a_request():
-    body = bodies.decoded(
+    body = decoded(
         b'{"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}', bodies.RerankBody
     )
     asked = body.asked(RankRequest)
@@ -98,5 +99,5 @@ def test_what_a_route_is_asked_is_a_request():
     for given, cut in (("", False), (', "truncate": true', True), (', "truncate": false', False)):
         for cutting in ("", ', "truncate_prompt_tokens": -1'):
             text = f'{{"input": "a"{given}{cutting}}}'.encode()
-            asked = bodies.decoded(text, bodies.EmbeddingBody).asked(EmbedRequest)
+            asked = decoded(text, bodies.EmbeddingBody).asked(EmbedRequest)
             assert asked == {"texts": ["a"], "truncate": cut or (bool(cutting) and not given)}

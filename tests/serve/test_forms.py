@@ -19,7 +19,7 @@ from serve.test_server import post
 
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 from gptrs_runtime.generation.grammar import MAX_FORM_BYTES, Grammar
-from gptrs_serve.completions import MOST_SCHEMA
+from gptrs_serve.forms import MOST_SCHEMA
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -52,6 +52,7 @@ def test_several_texts_keep_to_a_schema(model):
     [
         ("regex", "[a-c]{3}-[0-9]{2}", lambda text: text[3] == "-" and len(text) == 6),
         ("lark", 'start: "é" | "no"', lambda text: text in ("é", "no")),
+        ("lark", 'root ::= "a" [0-4] end\nend ::= "!"', lambda text: re.fullmatch("a[0-4]!", text)),
     ],
 )
 def test_regex_and_grammar(model, form, source, fits):
@@ -67,6 +68,11 @@ def test_regex_and_grammar(model, form, source, fits):
 def test_malformed_forms_are_refused(model, form, source):
     with pytest.raises(UsageError, match=f"the {form} cannot be used"):
         Grammar(model, form, source)
+
+
+def test_a_malformed_grammar_in_the_form_of_llama_cpp_is_refused(model):
+    with pytest.raises(UsageError, match="the grammar in GBNF cannot be used"):
+        Grammar(model, "lark", "root ::= (")
 
 
 def nested(depth: int) -> dict:

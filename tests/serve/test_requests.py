@@ -11,7 +11,7 @@ from gptrs_runtime.chat.conversation import conversation_of
 from gptrs_runtime.generation.generate import generate
 from gptrs_runtime.load import load_model
 from gptrs_serve import bodies
-from gptrs_serve.bodies import decoded
+from gptrs_serve.fields import decoded, field_rows
 from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import RequestError
 from runtime.tiny_chat import save_tiny_chat
@@ -24,6 +24,7 @@ REQUIRED = {
     "CompletionBody": {"prompt": "a"},
     "EmbeddingBody": {"input": "a"},
     "RerankBody": {"query": "a", "documents": ["b"]},
+    "ScoreBody": {"text_1": "a", "text_2": ["b"]},
     "ClassifyBody": {"input": "a"},
     "TagBody": {"input": "a"},
     "TokenizeBody": {},
@@ -114,17 +115,50 @@ BOUNDS = {
     "stream_options": ({}, {"include_usage": True, "continuous_usage_stats": False}),
     "metadata": ({}, {"a": "b"}),
     "user": ("", "x"),
-    "store": (False,),
+    "store": (False, True),
     "modalities": (["text"],),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default", "flex", "priority"),
     "verbosity": ("medium",),
-    "reasoning_effort": ("none",),
+    "reasoning_effort": ("none", "medium"),
+    "stop_token_ids": ([], [0, 299]),
+    "min_tokens": (0, 1),
+    "priority": (-100, 100),
+    "prediction": ({"type": "content", "content": "a"},),
+    "guided_choice": (["a"], ["a", "b"]),
+    "guided_json": ({}, '{"type": "object"}'),
+    "guided_regex": ("a",),
+    "guided_grammar": ('start: "a"', 'root ::= "a"'),
+    "structured_outputs": ({}, {"choice": ["a"]}, {"json_object": True}, {"regex": "a"}),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "include_reasoning": (True, False),
     "chat_template_kwargs": ({}, {"enable_thinking": False}),
     "enable_thinking": (True, False),
     "add_generation_prompt": (True, False),
     "continue_final_message": (True, False),
     "logprobs": (True, False),
 }
+
+
+def test_what_is_refused_says_why_and_what_asks_for_nothing_says_what_there_is(address):
+    for name, why in bodies.ChatBody.refused.items():
+        error = post(address, "/v1/chat/completions", {"messages": USER, name: 1}).json()["error"]
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+        assert error["message"].endswith(why)
+    for body, param, message in (
+        ({"verbosity": "low"}, "verbosity", "Ask for short texts in words"),
+        ({"guided_regex": "a", "regex": "b"}, "response_format", "an answer has one form"),
+        ({"guided_json": "{"}, "guided_json", "a text that is no JSON"),
+    ):
+        error = post(address, "/v1/chat/completions", {"messages": USER, **body}).json()["error"]
+        assert error["param"] == param
+        assert message in error["message"]
+
+
+def test_every_field_says_what_becomes_of_it():
+    for name in REQUIRED:
+        for row in field_rows(getattr(bodies, name)):
+            assert row.about, (name, row.name)
 
 
 @pytest.mark.long
@@ -148,13 +182,14 @@ def test_a_nucleus_of_nothing_is_the_likeliest_token(address):
     assert found["choices"] == greedy["choices"]
 
 
-def test_a_seed_below_zero_is_one_of_its_own(address):
+def test_a_seed_below_zero_is_one_of_its_own_but_minus_one_is_any(address):
     def text(seed):
         body = {"prompt": "the", "max_tokens": 12, "ignore_eos": True, "seed": seed}
         return post(address, "/v1/completions", body).json()["choices"][0]["text"]
 
-    assert text(-1) == text(-1) == text(2**64 - 1)
-    assert len({text(-1), text(1), text(-2)}) == 3
+    assert text(-2) == text(-2) == text(2**64 - 2)
+    assert len({text(-2), text(1), text(-3)}) == 3
+    assert len({text(-1) for _ in range(4)}) > 1
 
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "d"}}

@@ -129,7 +129,7 @@ def test_the_openapi_page_describes_every_route(address, model):
         (b"{}", {"Content-Type": "text/plain"}, 415, "send `Content-Type: application/json`"),
         (b" " * 5_000_000, {}, 413, "the body has more than 4000000 bytes"),
         (b'{"prompt": [1, "a"]}', {}, 400, "`prompt` mixes texts, tokens"),
-        (b'{"prompt": "a", "suffix": "b"}', {}, 400, "`suffix`: Invalid enum value"),
+        (b'{"prompt": "a", "suffix": "b"}', {}, 400, "has no tokens that mark a gap"),
         (b'{"prompt": "a", "n": 2, "best_of": 3}', {}, 400, "`best_of` other than `n`"),
         (b'{"prompt": [999999]}', {}, 400, "token 999999 is not in the vocabulary"),
         (json.dumps({"prompt": ["a"] * 1025}).encode(), {}, 400, "1024 prompts at most, got 1025"),

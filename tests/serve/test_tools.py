@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from gptrs_runtime.load import load_model
-from gptrs_serve.completions import MOST_SCHEMA
+from gptrs_serve.forms import MOST_SCHEMA
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import GRANITE, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, family_of
 from gptrs_serve.tools.parser import CallArguments, CallParser, CallStart, TextDelta
@@ -250,7 +251,7 @@ def test_the_template_reads_tools_calls_and_what_they_gave(client, models):
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "none of the tools"),
         ({"tools": None, "tool_choice": "required"}, "there are no `tools`"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "two tools are called `weather`"),
-        ({"extra_body": {"regex": "a"}}, "cannot have another form"),
+        ({"extra_body": {"grammar": "start: x\nx: /a/"}}, "cannot be the form of an answer with"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f",
           "arguments": "{"}}]}]}, "message 0 has a tool call that is not of the form"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
@@ -267,3 +268,61 @@ def test_refusals(client, fields, message):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="hermes", **asked)
     assert message in caught.value.body["message"]
+
+
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral"])
+def test_of_tools_that_the_model_knows_some_may_be_called(client, name):
+    asked = {**ASKED, "model": name, "parallel_tool_calls": False}
+    for seed in range(3):
+        made = client.chat.completions.create(
+            **{**asked, "seed": seed}, tool_choice=allowed("required", "time")
+        )
+        assert checked(made.choices[0].message.tool_calls) == ["time"]
+    free = client.chat.completions.create(**asked, tool_choice=allowed("auto", "time"))
+    told = client.chat.completions.create(**asked, tool_choice="auto")
+    assert free.usage.prompt_tokens == told.usage.prompt_tokens
+    with pytest.raises(openai.BadRequestError, match="`other`, which is none of the tools"):
+        client.chat.completions.create(**asked, tool_choice=allowed("auto", "other"))
+
+
+FORMS = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {
+        "name": "x", "schema": PLACE}}},
+    "object": {"response_format": {"type": "json_object"}},
+    "regex": {"extra_body": {"regex": "[a-c]{2}/[0-9]"}},
+    "choice": {"extra_body": {"guided_choice": ["a/b", 'the "c"']}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [*(("hermes", form) for form in FORMS), ("mistral", "schema")]
+)
+def test_an_answer_calls_tools_or_is_of_its_form(client, name, form):
+    """Each of both comes among a few answers, nothing else does."""
+    made = client.chat.completions.create(
+        **{**ASKED, "model": name, "n": 12, "max_tokens": 160, "seed": 2}, **FORMS[form]
+    )
+    kinds = set()
+    for choice in made.choices:
+        if choice.finish_reason == "length":
+            continue
+        if choice.finish_reason == "tool_calls":
+            checked(choice.message.tool_calls)
+            assert not choice.message.content
+        elif form in ("schema", "object"):
+            found = json.loads(choice.message.content)
+            assert isinstance(found, dict)
+            if form == "schema":
+                jsonschema.validate(found, PLACE)
+        elif form == "regex":
+            assert re.fullmatch("[a-c]{2}/[0-9]", choice.message.content)
+        else:
+            assert choice.message.content in ("a/b", 'the "c"')
+        kinds.add(choice.finish_reason)
+    assert kinds
+    assert name == "mistral" or kinds == {"tool_calls", "stop"}

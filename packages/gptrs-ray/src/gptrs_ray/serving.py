@@ -24,7 +24,7 @@ def serve_app(
     replicas: int = 1,
     cpus: int = 4,
     backend: str | None = None,
-    most_output: int = 2048,
+    most_output: int | None = None,
     keys: tuple[str, ...] = (),
     name: str = "gptrs",
 ) -> Application:
@@ -52,7 +52,7 @@ def _application(
     models: Mapping[str, str | None],
     backend: str | None,
     threads: int,
-    most_output: int,
+    most_output: int | None,
     keys: tuple[str, ...],
 ) -> Starlette:
     loaded = {name: load_model(path, backend, threads) for name, path in models.items()}

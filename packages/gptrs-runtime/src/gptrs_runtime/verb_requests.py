@@ -124,6 +124,14 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
         | None
     ) = None
     truncate: Truncate | None = None
+    dimensions: (
+        Annotated[
+            int,
+            Meta(ge=1, description="Keep the first N elements of each vector."),
+            Option(metavar="N", request=Meta(ge=1)),
+        ]
+        | None
+    ) = None
     batch_size: BatchSize = 32
     images: Annotated[
         Sequence[Path],
@@ -133,7 +141,7 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
             flag="--image",
             metavar="FILE",
             parsed=list[Path],
-            request=Missing("the server embeds texts"),
+            request=Missing("`input` may have images"),
         ),
     ] = ()
 

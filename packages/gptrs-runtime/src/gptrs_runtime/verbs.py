@@ -231,7 +231,7 @@ _ROWS: Final[tuple[Verb, ...]] = (
         column="ranking",
         table=_of_ranking,
         told=lambda asked, _: f"scores of {counted(len(asked.documents), 'document')}",
-        routes=("/v1/rerank", "/rerank"),
+        routes=("/v1/rerank", "/rerank", "/v2/rerank"),
     ),
     Verb(
         "match",

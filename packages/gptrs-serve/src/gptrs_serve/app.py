@@ -26,14 +26,22 @@ from gptrs_serve.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    ScoreBody,
     TokenizeBody,
-    decoded,
 )
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
+from gptrs_serve.fields import decoded
 from gptrs_serve.keys import KeyRing
-from gptrs_serve.listing import answered, detokenize, listed_models, one_model, tokenize
+from gptrs_serve.listing import (
+    answered,
+    detokenize,
+    listed_models,
+    one_model,
+    scored,
+    tokenize,
+)
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import Guard, RequestError, problem_of, read_body, route_path
@@ -141,6 +149,10 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
             post(path, reading(body, partial(answered, served=served, verb=VERBS[name])))
             for name, body in TASKS.items()
             for path in VERBS[name].routes
+        ),
+        *(
+            post(path, reading(ScoreBody, lambda r, b: scored(r, b, served)))
+            for path in ("/v1/score", "/score")
         ),
         post("/tokenize", reading(TokenizeBody, lambda _, b: tokenize(b, served))),
         post("/detokenize", reading(DetokenizeBody, lambda _, b: detokenize(b, served))),

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import msgspec
-import msgspec.inspect
 from msgspec import Meta, Struct
 
 from gptrs_runtime.generation.keywords import SamplingFields
 from gptrs_runtime.generation.options import all_options
 from gptrs_runtime.option_fields import TEXTS, Missing, OptionField, Options, option_fields
 from gptrs_runtime.verb_requests import ClassifyRequest, EmbedRequest, RankRequest, TagRequest
+from gptrs_serve.fields import NOTHING, RequestFields, converted
 from gptrs_serve.problems import RequestError
 
-Base = TypeVar("Base", bound=Struct)
-Body = TypeVar("Body")
+Base = TypeVar("Base", bound=RequestFields)
 Count = Annotated[int, Meta(ge=1)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
 _MOST_REGEX, _MOST_GRAMMAR = 8_192, 32_768
 """Characters of a form: what llguidance takes grows with their square, 0.2 s for such a regex."""
-Texts = str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
+_MOST_TEXTS: Final = Meta(min_length=1, max_length=2048)
+Texts = str | Annotated[list[str], _MOST_TEXTS]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -41,7 +39,9 @@ class TextFormat(Struct, tag="text", forbid_unknown_fields=True):
 
 
 class JsonObject(Struct, tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object."""
+    """Any JSON object, or one of a `schema`, as llama.cpp has it."""
+
+    schema: dict[str, Any] | None = None
 
 
 class NamedSchema(Struct, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> typ
         if isinstance(bounds, Meta):
             about = Meta(description=bounds.description or field.meta.description)
             kind: Any = Annotated[field.type, bounds, about]
-            default = None if base is Struct else field.default
+            default = None if base is RequestFields else field.default
             kind = kind | None if default is None and not field.required else kind
             told.append((name, kind) if field.required else (name, kind, default))
     made = msgspec.defstruct(
@@ -79,25 +79,151 @@ def _with_fields_of(options: Mapping[str, OptionField], base: type[Base]) -> typ
     return cast("type[Base]", made)
 
 
-class Generating(_with_fields_of(all_options(), Struct), forbid_unknown_fields=True, kw_only=True):
+Model = Annotated[str, Meta(description="The model by its name; the first one without it.")]
+Advice = Annotated[Any, Meta(description="Who asks, or what for: changes nothing.", extra=NOTHING)]
+Tier = Annotated[str, Meta(description="There is one tier.", extra=NOTHING)]
+Effort = Annotated[
+    str,
+    Meta(
+        description="Passed to the chat template. If that does not read it, `none` and `medium`,"
+        " the default of the API, ask for nothing, and other values are refused."
+    ),
+]
+_Shown = Annotated[
+    Literal[True], Meta(description="Texts are shown without special tokens.", extra=NOTHING)
+]
+
+
+class StructuredOutputs(Struct, forbid_unknown_fields=True):
+    """One form of an answer, as vLLM writes it."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
+    choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    grammar: Annotated[str, Meta(max_length=_MOST_GRAMMAR)] | None = None
+    json_object: bool | None = None
+
+
+class Generating(
+    _with_fields_of(all_options(), RequestFields), forbid_unknown_fields=True, kw_only=True
+):
     """Fields that chat and plain completions share.
 
     What chooses the tokens, such as `temperature`, follows from the options of a generation.
-    Fields of OpenAI that would change nothing here are taken as long as they ask for nothing.
     """
 
-    model: str | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] = 1
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
-    logit_bias: dict[str, Bias] | None = None
-    ignore_eos: bool = False
-    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    max_time: Annotated[float, Meta(gt=0)] | None = None
-    regex: Annotated[str, Meta(max_length=_MOST_REGEX)] | None = None
-    grammar: Annotated[str, Meta(max_length=_MOST_GRAMMAR)] | None = None
-    user: str | None = None
+    refused: ClassVar[Mapping[str, str]] = {
+        "bad_words": "`logit_bias` bans tokens",
+        "prompt_logprobs": "`echo` with `logprobs` of a completion scores a prompt",
+        "logits_processors": "they are functions; `logit_bias` makes one",
+        "truncate_prompt_tokens": "a prompt that does not fit is refused rather than cut",
+        "cache_salt": "all prompts share one cache",
+        "allowed_token_ids": "`logit_bias` and `regex` restrict tokens",
+        "kv_transfer_params": "caches are not moved between servers",
+        "length_penalty": "it is for beams, and texts of a server share steps",
+        "mirostat": "`top_p` and `min_p` cut the distribution",
+    }
+    model: Model | None = None
+    n: Annotated[int, Meta(ge=1, le=128, description="How many answers.")] = 1
+    stream: Annotated[bool, Meta(description="Send the answer as it grows.")] = False
+    stream_options: (
+        Annotated[StreamOptions, Meta(description="`include_usage`: tokens in the last event.")]
+        | None
+    ) = None
+    stop: (
+        Annotated[
+            str | Annotated[list[str], Meta(max_length=16)],
+            Meta(description="Texts before which the answer ends; an empty one does nothing."),
+        ]
+        | None
+    ) = None
+    stop_token_ids: (
+        Annotated[
+            Annotated[Tokens, Meta(max_length=64)],
+            Meta(description="Tokens that end the answer, too."),
+        ]
+        | None
+    ) = None
+    min_tokens: (
+        Annotated[int, Meta(ge=0, description="Tokens before which no token ends the answer.")]
+        | None
+    ) = None
+    logit_bias: (
+        Annotated[dict[str, Bias], Meta(description="Added to the logits of tokens; -100 bans.")]
+        | None
+    ) = None
+    ignore_eos: Annotated[bool, Meta(description="Go on after tokens that end a text.")] = False
+    priority: Annotated[
+        int, Meta(ge=-100, le=100, description="Requests of a higher one begin first.")
+    ] = 0
+    max_time: (
+        Annotated[float, Meta(gt=0, description="Seconds after which the answer is an error.")]
+        | None
+    ) = None
+    response_format: (
+        Annotated[
+            TextFormat | JsonObject | JsonSchema,
+            Meta(description="The form of the answer: `text`, `json_object` or `json_schema`."),
+        ]
+        | None
+    ) = None
+    regex: (
+        Annotated[str, Meta(max_length=_MOST_REGEX, description="The answer matches it.")] | None
+    ) = None
+    grammar: (
+        Annotated[str, Meta(max_length=_MOST_GRAMMAR, description="Of the answer: Lark, or GBNF.")]
+        | None
+    ) = None
+    structured_outputs: (
+        Annotated[
+            StructuredOutputs,
+            Meta(description="`json`, `regex`, `choice`, `grammar` or `json_object`, as in vLLM."),
+        ]
+        | None
+    ) = None
+    guided_json: (
+        Annotated[
+            dict[str, Any] | str, Meta(description="Like `response_format`, in older clients.")
+        ]
+        | None
+    ) = None
+    guided_regex: (
+        Annotated[str, Meta(max_length=_MOST_REGEX, description="Like `regex`.")] | None
+    ) = None
+    guided_choice: (
+        Annotated[
+            Annotated[list[str], Meta(min_length=1)],
+            Meta(description="The answer is one of these texts."),
+        ]
+        | None
+    ) = None
+    guided_grammar: (
+        Annotated[str, Meta(max_length=_MOST_GRAMMAR, description="Like `grammar`.")] | None
+    ) = None
+    guided_decoding_backend: (
+        Annotated[str, Meta(description="There is one: llguidance.", extra=NOTHING)] | None
+    ) = None
+    user: Advice = None
+    request_id: Advice = None
+    service_tier: Tier | None = None
+    cache_prompt: (
+        Annotated[bool, Meta(description="All prompts are cached.", extra=NOTHING)] | None
+    ) = None
+    skip_special_tokens: _Shown | None = None
+    spaces_between_special_tokens: _Shown | Literal[False] | None = None
+    include_stop_str_in_output: (
+        Annotated[Literal[False], Meta(description="It is left out.", extra=NOTHING)] | None
+    ) = None
+    use_beam_search: (
+        Annotated[Literal[False], Meta(description="Texts of a server share steps.", extra=NOTHING)]
+        | None
+    ) = None
+    return_token_ids: (
+        Annotated[Literal[False], Meta(description="`/tokenize` has them.", extra=NOTHING)] | None
+    ) = None
+    return_tokens_as_token_ids: (
+        Annotated[Literal[False], Meta(description="`/tokenize` has them.", extra=NOTHING)] | None
+    ) = None
 
     def sampling(self) -> SamplingFields:
         """Return the given fields that choose the tokens."""
@@ -112,12 +238,26 @@ class Generating(_with_fields_of(all_options(), Struct), forbid_unknown_fields=T
 class CompletionBody(Generating, kw_only=True):
     """`/v1/completions`."""
 
-    prompt: str | Annotated[list[Token | str | Tokens], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=0)] = 16
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    echo: bool = False
-    best_of: int | None = None
-    suffix: Literal[""] | None = None
+    prompt: Annotated[
+        str | Annotated[list[Token | str | Tokens], Meta(min_length=1)],
+        Meta(description="A text, tokens, or a list of either."),
+    ]
+    suffix: (
+        Annotated[
+            str,
+            Meta(
+                description="What follows the answer, for models that fill gaps; with one prompt."
+            ),
+        ]
+        | None
+    ) = None
+    max_tokens: Annotated[int, Meta(ge=0, description="Most tokens; 0 with `echo` only.")] = 16
+    logprobs: (
+        Annotated[int, Meta(ge=0, le=20, description="Scores, and those of the N likeliest.")]
+        | None
+    ) = None
+    echo: Annotated[bool, Meta(description="Begin with the prompt.")] = False
+    best_of: Annotated[int, Meta(description="As large as `n`.", extra=NOTHING)] | None = None
 
 
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -136,6 +276,9 @@ class Tool(Struct, tag="function", forbid_unknown_fields=True):
     """A tool: all are functions."""
 
     function: Function
+    cache_control: (
+        Annotated[Any, Meta(description="All prompts are cached.", extra=NOTHING)] | None
+    ) = None
 
 
 class ToolReference(Struct, forbid_unknown_fields=True):
@@ -150,7 +293,20 @@ class NamedTool(Struct, tag="function", forbid_unknown_fields=True):
     function: ToolReference
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(Struct, forbid_unknown_fields=True):
+    """The tools that may be called, of those that the model knows of."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=128)]
+
+
+class AllowedChoice(Struct, tag="allowed_tools", forbid_unknown_fields=True):
+    """A choice of several tools."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 Message = Annotated[
     dict[str, Any],
@@ -158,36 +314,94 @@ Message = Annotated[
 ]
 
 
+Tools = Annotated[
+    Annotated[list[Tool], Meta(max_length=128)],
+    Meta(description="Functions that the model may call."),
+]
+Choice = Annotated[
+    ToolChoice, Meta(description="`auto`, `none`, `required`, a function, or `allowed_tools`.")
+]
+Variables = Annotated[dict[str, Any], Meta(description="Variables of the chat template.")]
+Thinking = Annotated[bool, Meta(description="The variable of that name.")]
+Beginning = Annotated[bool, Meta(description="False: the template begins no answer.")]
+GoingOn = Annotated[bool, Meta(description="The answer goes on with the last message.")]
+
+
 class ChatBody(Generating, kw_only=True):
     """`/v1/chat/completions`. Messages are read by the template of the model."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
-    chat_template_kwargs: dict[str, Any] | None = None
-    enable_thinking: bool | None = None
-    reasoning_effort: str | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: TextFormat | JsonObject | JsonSchema | None = None
-    store: Literal[False] | None = None
-    metadata: dict[str, str] | None = None
-    modalities: list[Literal["text"]] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    verbosity: Literal["medium"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    refused: ClassVar[Mapping[str, str]] = {
+        **Generating.refused,
+        "audio": "answers are texts",
+        "web_search_options": "the server contacts no other one",
+        "moderation": "the server contacts no other one",
+        "chat_template": "a request brings no program; the template is that of the model",
+    }
+    messages: Annotated[
+        Annotated[list[Message], Meta(min_length=1)], Meta(description="The conversation.")
+    ]
+    tools: Tools | None = None
+    tool_choice: Choice | None = None
+    chat_template_kwargs: Variables | None = None
+    enable_thinking: Thinking | None = None
+    reasoning_effort: Effort | None = None
+    add_generation_prompt: Beginning | None = None
+    continue_final_message: GoingOn | None = None
+    max_tokens: Annotated[int, Meta(ge=1, description="Most tokens of an answer.")] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1, description="The same.")] | None = None
+    logprobs: Annotated[bool, Meta(description="Scores of each token.")] | None = None
+    top_logprobs: (
+        Annotated[int, Meta(ge=0, le=20, description="And those of the N likeliest.")] | None
+    ) = None
+    parallel_tool_calls: Annotated[bool, Meta(description="False: at most one call.")] | None = None
+    include_reasoning: (
+        Annotated[bool, Meta(description="False: thoughts are left out of the answer.")] | None
+    ) = None
+    store: Annotated[bool, Meta(description="No chat is stored.", extra=NOTHING)] | None = None
+    metadata: Advice = None
+    safety_identifier: Advice = None
+    prompt_cache_key: Advice = None
+    prompt_cache_retention: Advice = None
+    prompt_cache_options: Advice = None
+    prediction: (
+        Annotated[Any, Meta(description="It would change times alone.", extra=NOTHING)] | None
+    ) = None
+    modalities: (
+        Annotated[list[Literal["text"]], Meta(description="Answers are texts.", extra=NOTHING)]
+        | None
+    ) = None
+    verbosity: (
+        Annotated[
+            Literal["medium"], Meta(description="Ask for short texts in words.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+    functions: (
+        Annotated[
+            Annotated[list[Any], Meta(max_length=0)],
+            Meta(description="`tools` has them.", extra=NOTHING),
+        ]
+        | None
+    ) = None
+    function_call: (
+        Annotated[
+            Literal["none", "auto"], Meta(description="`tool_choice` says it.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+    echo: (
+        Annotated[Literal[False], Meta(description="An answer has no prompt.", extra=NOTHING)]
+        | None
+    ) = None
+    add_special_tokens: (
+        Annotated[Literal[False], Meta(description="The template has them.", extra=NOTHING)] | None
+    ) = None
 
 
-class TaskFields(Struct, forbid_unknown_fields=True, kw_only=True):
+class TaskFields(RequestFields, kw_only=True):
     """The request of a task: the fields that the table of tasks has, under the protocol's names."""
 
-    model: str | None = None
+    model: Model | None = None
 
     def asked(self, request: type[Options]) -> dict[str, Any]:
         """Return the given fields of `request` by the names that the runtime has for them."""
@@ -199,7 +413,7 @@ class TaskFields(Struct, forbid_unknown_fields=True, kw_only=True):
             value = getattr(self, name if isinstance(told, Meta) else told)
             if field.kind is TEXTS:
                 value = [value] if isinstance(value, str) else value
-                value = [each if isinstance(each, str) else each.text for each in value]
+                value = [getattr(each, "text", each) for each in value]
             if value is not None:
                 given[name] = value
         return given
@@ -211,46 +425,102 @@ class Reading(TaskFields, kw_only=True):
     `truncate` is the word of TEI; vLLM has `truncate_prompt_tokens`, -1 for what the model reads.
     """
 
-    truncate_prompt_tokens: Literal[-1] | None = None
+    truncate_prompt_tokens: (
+        Annotated[Literal[-1], Meta(description="Like `truncate`, as vLLM writes it.")] | None
+    ) = None
+    priority: Annotated[int, Meta(description="They run in turn.", extra=NOTHING)] | None = None
 
     def asked(self, request: type[Options]) -> dict[str, Any]:
         """Return the same; `truncate` says whether texts may be cut."""
-        return {"truncate": self.truncate_prompt_tokens is not None, **super().asked(request)}
+        return {**super().asked(request), "truncate": self.may_cut}
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether texts may be cut."""
+        return bool(getattr(self, "truncate", None)) or self.truncate_prompt_tokens is not None
+
+
+class TextInput(Struct, forbid_unknown_fields=True):
+    """A text as an object."""
+
+    text: str
+    type: Literal["text"] | None = None
+
+
+class ImageInput(Struct, forbid_unknown_fields=True):
+    """An image as a URL `data:image/...;base64,...`."""
+
+    image: str
+    type: Literal["image"] | None = None
 
 
 class EmbeddingBody(_with_fields_of(option_fields(EmbedRequest), Reading), kw_only=True):
     """`/v1/embeddings`."""
 
-    input: Texts
-    encoding_format: Literal["float", "base64"] = "float"
-    user: str | None = None
+    input: Annotated[
+        str | Annotated[list[Token | str | Tokens | dict[str, str]], _MOST_TEXTS],
+        Meta(
+            description="A text, its tokens, or a list of texts or of tokens; in a list also"
+            ' `{"text": ...}`, and `{"image": "data:..."}` for models that embed images.'
+        ),
+    ]
+    encoding_format: Annotated[
+        Literal["float", "base64"], Meta(description="Numbers, or their bytes as f32.")
+    ] = "float"
+    user: Advice = None
 
-
-class Document(Struct, forbid_unknown_fields=True):
-    """A document as an object, as some clients send it."""
-
-    text: str
+    def inputs(self) -> list[str | Tokens | ImageInput]:
+        """Return each text, as text or as its tokens, and each image; RequestError for others."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if all(isinstance(each, int) for each in self.input):
+            return [cast("Tokens", self.input)]
+        found: list[str | Tokens | ImageInput] = []
+        for number, each in enumerate(self.input):
+            if isinstance(each, dict):
+                kind = ImageInput if "image" in each else TextInput
+                one = converted(each, kind, f"input[{number}]")
+                found.append(one.text if isinstance(one, TextInput) else one)
+            elif isinstance(each, int):
+                raise RequestError("`input` mixes tokens and texts", param="input")
+            else:
+                found.append(each)
+        return found
 
 
 class RerankBody(_with_fields_of(option_fields(RankRequest), Reading), kw_only=True):
-    """`/v1/rerank`, as Jina and Cohere have it."""
+    """`/v1/rerank` and `/v2/rerank`, as Jina and Cohere have them."""
 
-    documents: Annotated[list[str | Document], Meta(min_length=1, max_length=2048)]
-    top_n: Count | None = None
-    return_documents: bool = False
+    refused: ClassVar[Mapping[str, str]] = {
+        "max_tokens_per_doc": "`truncate` cuts at what the model reads",
+        "rank_fields": "documents are texts",
+    }
+    documents: Annotated[
+        Annotated[list[str | TextInput], _MOST_TEXTS], Meta(description="The documents.")
+    ]
+    top_n: Annotated[int, Meta(ge=1, description="Only the N best.")] | None = None
+    return_documents: Annotated[bool, Meta(description="With their texts.")] = False
+
+
+class ScoreBody(_with_fields_of({"truncate": option_fields(RankRequest)["truncate"]}, Reading)):
+    """`/v1/score`: how well texts go together, as vLLM has it."""
+
+    text_1: Annotated[Texts, Meta(description="A text, or as many as the others.")]
+    text_2: Annotated[Texts, Meta(description="The texts that are compared with it.")]
+    user: Advice = None
 
 
 class ClassifyBody(_with_fields_of(option_fields(ClassifyRequest), Reading), kw_only=True):
     """`/v1/classify`, as vLLM has it."""
 
-    input: Texts
-    user: str | None = None
+    input: Annotated[Texts, Meta(description="A text, or several.")]
+    user: Advice = None
 
 
 class TagBody(_with_fields_of(option_fields(TagRequest), TaskFields), kw_only=True):
     """`/v1/tag`: the parts of texts that a classifier of tokens finds."""
 
-    input: Texts
+    input: Annotated[Texts, Meta(description="A text, or several.")]
 
 
 TASKS: Final[Mapping[str, type[TaskFields]]] = {
@@ -262,79 +532,26 @@ TASKS: Final[Mapping[str, type[TaskFields]]] = {
 """The bodies of tasks by their names."""
 
 
-class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class TokenizeBody(RequestFields, kw_only=True):
     """`/tokenize`: a text, or messages as the template of the model renders them."""
 
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    tool_choice: ToolChoice | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    enable_thinking: bool | None = None
-    reasoning_effort: str | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
+    model: Model | None = None
+    prompt: Annotated[str, Meta(description="A text.")] | None = None
+    messages: Annotated[list[Message], Meta(description="Or a conversation.")] | None = None
+    tools: Tools | None = None
+    tool_choice: Choice | None = None
+    chat_template_kwargs: Variables | None = None
+    enable_thinking: Thinking | None = None
+    reasoning_effort: Effort | None = None
+    add_generation_prompt: Beginning | None = None
+    continue_final_message: GoingOn | None = None
+    add_special_tokens: Annotated[bool, Meta(description="False: none around the text.")] | None = (
+        None
+    )
 
 
-class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+class DetokenizeBody(RequestFields, kw_only=True):
     """`/detokenize`."""
 
-    tokens: Tokens
-    model: str | None = None
-
-
-def decoded(data: bytes, kind: type[Body]) -> Body:
-    """Return a body, in which null is left out; RequestError says which field is wrong."""
-    try:
-        return _decoded(data, kind)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        param = place.rstrip("`").lstrip(".") or None
-        if "unknown field" in message:
-            param = message.split("`")[1]
-            raise RequestError(
-                f"`{param}` is not a parameter that this server supports",
-                param=param,
-                code="unsupported_parameter",
-            ) from error
-        where = f"`{param}`: " if param else ""
-        raise RequestError(f"{where}{message}", param=param, code="invalid_value") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from error
-    except RecursionError as error:
-        raise RequestError("the body is nested too deeply", code="invalid_json") from error
-
-
-def _decoded(data: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError:
-        if b"null" not in data:
-            raise
-        told = _without_nulls(msgspec.json.decode(data), _known_type(kind))
-        return msgspec.json.decode(json.dumps(told).encode(), type=kind)
-
-
-@cache
-def _known_type(kind: type) -> msgspec.inspect.Type:
-    return msgspec.inspect.type_info(kind)
-
-
-def _without_nulls(value: Any, kind: msgspec.inspect.Type) -> Any:
-    """Return a value without the fields of its structs that are null; unknown ones, too."""
-    if isinstance(kind, msgspec.inspect.UnionType):
-        for each in kind.types:
-            value = _without_nulls(value, each)
-    elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
-        return [_without_nulls(each, kind.item_type) for each in cast("list[Any]", value)]
-    elif isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        types = {field.encode_name: field.type for field in kind.fields}
-        return {
-            name: _without_nulls(each, types[name]) if name in types else each
-            for name, each in fields.items()
-            if each is not None
-        }
-    return value
+    tokens: Annotated[Tokens, Meta(description="The tokens.")]
+    model: Model | None = None

@@ -8,14 +8,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.chat.answer_reader import AnswerForm
+from gptrs_runtime.chat.answer_reader import AnswerForm, AnswerReader
 from gptrs_runtime.generation.chat_session import answer_form, opens_thoughts, thought_tokens
 from gptrs_runtime.generation.generate import Generation
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.bodies import ChatBody, JsonObject, JsonSchema
-from gptrs_serve.completions import form_of
+from gptrs_serve.bodies import ChatBody
 from gptrs_serve.events import (
     CLOSED_BY_CLIENT,
     Chunks,
@@ -24,6 +23,7 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
+from gptrs_serve.forms import asked_form, form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import (
     Envelope,
@@ -43,8 +43,12 @@ from gptrs_serve.tools.use import told_tools, tool_use
 
 
 @dataclass(frozen=True)
-class _Chat:
-    """A conversation that the engine answers."""
+class Chat:
+    """A conversation that the engine answers: what every protocol makes its answer of.
+
+    The answers of `stream` are read by `form`, and begin within thoughts where the prompt has
+    `opened` them.
+    """
 
     name: str
     model: LoadedModel
@@ -53,19 +57,41 @@ class _Chat:
     opened: bool
     texts: TokenTexts
     metrics: Metrics
+    shows_thoughts: bool = True
+
+    def new_answer(self) -> AnswerDeltas:
+        """Return what reads one of the answers."""
+        return AnswerDeltas(self.form, opened=self.opened, thoughts=self.shows_thoughts)
+
+    def new_reader(self) -> AnswerReader:
+        """Return what reads one of the answers, for a protocol with words of its own."""
+        return AnswerReader(self.form, opened=self.opened)
+
+    def thought_tokens(self, readers: Sequence[AnswerReader]) -> int | None:
+        """Return how many tokens of the answers are thoughts, None of a model without."""
+        if self.form.thoughts is None:
+            return None
+        texts = zip(readers, self.stream.texts, strict=True)
+        return sum(thought_tokens(self.model, each, text.tokens) for each, text in texts)
 
     def usage(self, answers: Sequence[AnswerDeltas]) -> dict[str, object]:
         """Return the tokens of the conversation and of its answers."""
-        if self.form.thoughts is None:
-            return usage([self.stream])
-        texts = zip(answers, self.stream.texts, strict=True)
-        counts = [thought_tokens(self.model, each.reader, text.tokens) for each, text in texts]
-        return usage([self.stream], sum(counts))
+        return usage([self.stream], self.thought_tokens([each.reader for each in answers]))
+
+    async def is_whole(self, request: Request) -> bool:
+        """Read all answers; False if the client goes away before, and NoTokenError as usual."""
+
+        async def read() -> None:
+            async for pieces in self.metrics.measured(self.stream):
+                require_written(pieces)
+
+        await while_connected(request, read(), self.stream.cancel)
+        return all(text.ended for text in self.stream.texts)
 
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
-    begun = await for_client(request, _asked(body, served, metrics, client_of(request)))
+    begun = await for_client(request, asked_chat(body, served, metrics, client_of(request)))
     if body.stream:
         made = _Events(body, begun)
         quick = QuickEvents(made.of)
@@ -73,7 +99,7 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
     return await _whole(request, begun)
 
 
-async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: Client) -> _Chat:
+async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: Client) -> Chat:
     """Submit a conversation."""
     name, model = served.named(body.model, "causal_lm")
     tools = tool_use(body, model)
@@ -82,7 +108,8 @@ async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: Clien
         tools.grammar(opened=False)
     asked, logprobs = chat_max_tokens(body), chat_logprobs(body)
     tokens = await served.tokens(model, asked_conversation(body, told_tools(body)))
-    opened = opens_thoughts(model, answers, tokens) and _has_thoughts(body, answers)
+    opened = opens_thoughts(model, answers, tokens)
+    opened = opened and (tools is not None or _has_thoughts(body, answers))
     form = await form_of(body, model, served, tools.grammar(opened=opened) if tools else None)
     options = options_of(body, model, logprobs, form, special=answers.shown)
     stream = served.submit(
@@ -95,29 +122,24 @@ async def _asked(body: ChatBody, served: Served, metrics: Metrics, client: Clien
         client=client,
         max_time=body.max_time,
     )
-    return _Chat(name, model, stream, answers, opened, served.texts_of(name), metrics)
+    shows = body.include_reasoning is not False
+    return Chat(name, model, stream, answers, opened, served.texts_of(name), metrics, shows)
 
 
 def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:
     """Return whether an answer may end thoughts: one of another form has none."""
-    forms = [form for form in (body.regex, body.grammar) if form is not None]
-    if isinstance(body.response_format, JsonObject | JsonSchema):
-        return False
+    form = asked_form(body)
+    if form is None:
+        return True
     end = "" if answers.thoughts is None else answers.thoughts.end
-    return all(end in form.replace("\\", "") for form in forms)
+    return form[0] != "json_schema" and end in form[1].replace("\\", "")
 
 
-async def _whole(request: Request, begun: _Chat) -> Response:
-    stream = begun.stream
-
-    async def read() -> None:
-        async for pieces in begun.metrics.measured(stream):
-            require_written(pieces)
-
-    await while_connected(request, read(), stream.cancel)
-    if any(not text.ended for text in stream.texts):
+async def _whole(request: Request, begun: Chat) -> Response:
+    if not await begun.is_whole(request):
         return Response(status_code=CLOSED_BY_CLIENT)
-    answers = [AnswerDeltas(begun.form, opened=begun.opened) for _ in stream.texts]
+    stream = begun.stream
+    answers = [begun.new_answer() for _ in stream.texts]
     choices = [
         _choice(index, made, answer, begun)
         for index, (made, answer) in enumerate(zip(stream.generations, answers, strict=True))
@@ -126,7 +148,7 @@ async def _whole(request: Request, begun: _Chat) -> Response:
     return JSONResponse(envelope.of(choices, usage=begun.usage(answers)))
 
 
-def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: _Chat) -> dict[str, object]:
+def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: Chat) -> dict[str, object]:
     message = answer.message(made.text)
     scores = None if made.logprobs is None else {"content": begun.texts.chat(made.logprobs)}
     return {
@@ -140,14 +162,14 @@ def _choice(index: int, made: Generation, answer: AnswerDeltas, begun: _Chat) ->
 class _Events:
     """Encodes the pieces of all answers as events."""
 
-    def __init__(self, body: ChatBody, begun: _Chat) -> None:
+    def __init__(self, body: ChatBody, begun: Chat) -> None:
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         more: dict[str, object] = {"usage": None} if self._with_usage else {}
         envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
         self._chunks = Chunks(
             envelope, lambda index, text: _delta(index, {"content": text}), **more
         )
-        self._answers = [AnswerDeltas(begun.form, opened=begun.opened) for _ in begun.stream.texts]
+        self._answers = [begun.new_answer() for _ in begun.stream.texts]
         self._begun = begun
         self._with_scores = body.logprobs
 
@@ -187,7 +209,7 @@ class _Events:
             yield chunks.of([_delta(piece.index, {}, reason)])
 
 
-async def _events(made: _Events, begun: _Chat, quick: QuickEvents) -> AsyncGenerator[bytes]:
+async def _events(made: _Events, begun: Chat, quick: QuickEvents) -> AsyncGenerator[bytes]:
     """Yield the chunks of all answers, but for those that `quick` writes."""
     yield made.roles()
     async for pieces in begun.metrics.measured(begun.stream, quick):

@@ -130,7 +130,10 @@ _MostWait = Annotated[
     ),
 ]
 _MostOutput = Annotated[
-    int, typer.Option("--most-output", metavar="N", min=1, help="Tokens of an answer.")
+    int | None,
+    typer.Option(
+        "--most-output", metavar="N", min=1, help="Tokens of an answer; without it the context."
+    ),
 ]
 _CacheBudget = Annotated[
     str | None,
@@ -261,7 +264,7 @@ def serve(
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
     most_wait: _MostWait = 120.0,
-    most_output: _MostOutput = 2048,
+    most_output: _MostOutput = None,
     cache_budget: _CacheBudget = None,
     cache_dtype: _CacheDtype = None,
     prompt_lookup: _PromptLookup = False,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final, cast
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
-from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
 from gptrs_runtime.generation.scheduled_text import Client
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.answers import AnswerStream, Piece
-from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, JsonObject, JsonSchema
+from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.events import (
     CLOSED_BY_CLIENT,
     Chunks,
@@ -24,6 +23,8 @@ from gptrs_serve.events import (
     for_client,
     while_connected,
 )
+from gptrs_serve.forms import form_of
+from gptrs_serve.gaps import gap_tokens
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import (
@@ -39,53 +40,9 @@ from gptrs_serve.requests import (
 from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
 
-# The form that an answer is to have: a JSON schema, a regex, a grammar.
-
-
-MOST_SCHEMA: Final = 65_536
-"""Characters of a JSON schema of a request: llguidance takes 1.5 s for 5,000 properties in as many,
-four times as long for twice as many."""
-
-
-def bounded_schema(schema: dict[str, Any], param: str) -> str:
-    """Return a schema of a request as text; RequestError for one of more than `MOST_SCHEMA`."""
-    text = schema_text(schema)
-    if len(text) > MOST_SCHEMA:
-        raise RequestError(
-            f"a JSON schema has at most {MOST_SCHEMA} characters, this one has {len(text)}",
-            param=param,
-        )
-    return text
-
-
-async def form_of(
-    body: Generating, model: LoadedModel, served: Served, calls: str | None = None
-) -> Grammar | None:
-    """Return the form that a request asks for, if it does; RequestError for more than one.
-
-    `calls` is the grammar of the tools that the answer may call.
-    """
-    asked = body.response_format if isinstance(body, ChatBody) else None
-    found: list[tuple[Form, str]] = [] if calls is None else [("lark", calls)]
-    if isinstance(asked, JsonObject):
-        found.append(("json_schema", '{"type": "object"}'))
-    elif isinstance(asked, JsonSchema):
-        schema = bounded_schema(asked.json_schema.schema, "response_format.json_schema.schema")
-        found.append(("json_schema", schema))
-    if body.regex is not None:
-        found.append(("regex", body.regex))
-    if body.grammar is not None:
-        found.append(("lark", body.grammar))
-    if len(found) > 1:
-        raise RequestError(
-            "an answer has one form: `response_format`, `regex`, `grammar` or `tools`",
-            param="response_format",
-        )
-    return await served.forms.run(lambda: Grammar(model, *found[0])) if found else None
-
 
 @dataclass(frozen=True)
-class _Prompt:
+class AskedPrompt:
     """A prompt, its answers if any are asked for, and what is echoed of it."""
 
     tokens: list[int]
@@ -100,7 +57,7 @@ async def completions(
     """Continue each prompt; errors are those of the engine, and RequestError."""
     require_fitting(body)
     name, model = served.named(body.model, "causal_lm")
-    prompts: list[_Prompt] = []
+    prompts: list[AskedPrompt] = []
 
     def cancel() -> None:
         for prompt in prompts:
@@ -109,7 +66,7 @@ async def completions(
 
     async def ask() -> bool:
         for given in prompts_of(body):
-            prompts.append(await _asked(body, name, model, given, served, client_of(request)))
+            prompts.append(await asked_prompt(body, name, model, given, served, client_of(request)))
         return True
 
     try:
@@ -125,18 +82,18 @@ async def completions(
     return await _whole(request, body, name, prompts, metrics, texts)
 
 
-async def _asked(
+async def asked_prompt(
     body: CompletionBody,
     name: str,
     model: LoadedModel,
     given: str | list[int],
     served: Served,
     client: Client,
-) -> _Prompt:
+) -> AskedPrompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
     form = await form_of(body, model, served)
     options = options_of(body, model, body.logprobs, form)
-    tokens = list(await served.tokens(model, given))
+    tokens = list(await _tokens(body, model, given, served))
     text, logprobs = "", None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)
@@ -146,7 +103,7 @@ async def _asked(
             places = texts.places(given if isinstance(given, str) else None, tokens)
             logprobs = texts.completion(scores, tokens, places)
     if body.max_tokens == 0:
-        return _Prompt(tokens, None, text, logprobs)
+        return AskedPrompt(tokens, None, text, logprobs)
     stream = served.submit(
         name,
         tokens,
@@ -157,7 +114,18 @@ async def _asked(
         client=client,
         max_time=body.max_time,
     )
-    return _Prompt(tokens, stream, text, logprobs)
+    return AskedPrompt(tokens, stream, text, logprobs)
+
+
+async def _tokens(
+    body: CompletionBody, model: LoadedModel, given: str | list[int], served: Served
+) -> Sequence[int]:
+    """Return the tokens of a prompt, and of what follows the answer where that is given."""
+    if not body.suffix:
+        return await served.tokens(model, given)
+    if not isinstance(given, str) or body.echo:
+        raise RequestError("`suffix` goes with a text, and without `echo`", param="suffix")
+    return await gap_tokens(served, model, given, body.suffix)
 
 
 def _decoded(model: LoadedModel, tokens: Sequence[int]) -> str:
@@ -168,7 +136,7 @@ async def _whole(
     request: Request,
     body: CompletionBody,
     name: str,
-    prompts: Sequence[_Prompt],
+    prompts: Sequence[AskedPrompt],
     metrics: Metrics,
     texts: TokenTexts,
 ) -> Response:
@@ -200,7 +168,7 @@ async def _whole(
 
 
 def _choices(
-    body: CompletionBody, prompt: _Prompt, texts: TokenTexts, first: int
+    body: CompletionBody, prompt: AskedPrompt, texts: TokenTexts, first: int
 ) -> list[dict[str, object]]:
     """Return the choices of one prompt."""
     if prompt.stream is None:
@@ -229,7 +197,7 @@ def _choice(index: int, text: str, logprobs: object, reason: str | None) -> dict
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-def _usage(prompts: Sequence[_Prompt]) -> dict[str, object]:
+def _usage(prompts: Sequence[AskedPrompt]) -> dict[str, object]:
     told = usage([prompt.stream for prompt in prompts if prompt.stream is not None])
     scored = sum(len(prompt.tokens) for prompt in prompts if prompt.stream is None)
     for name in ("prompt_tokens", "total_tokens"):
@@ -243,7 +211,7 @@ class _Events:
     """Encodes what is echoed of prompts, and the pieces of their answers, as events."""
 
     def __init__(
-        self, body: CompletionBody, name: str, prompts: Sequence[_Prompt], texts: TokenTexts
+        self, body: CompletionBody, name: str, prompts: Sequence[AskedPrompt], texts: TokenTexts
     ) -> None:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
         more: dict[str, object] = {"usage": None} if with_usage else {}
@@ -282,7 +250,7 @@ class _Events:
 
 
 async def _events(
-    made: _Events, prompts: Sequence[_Prompt], metrics: Metrics, quick: QuickEvents
+    made: _Events, prompts: Sequence[AskedPrompt], metrics: Metrics, quick: QuickEvents
 ) -> AsyncGenerator[bytes]:
     """Yield the chunks of all prompts as they come, but for those that `quick` writes.
 
@@ -299,7 +267,7 @@ async def _events(
 
 
 async def _merged(
-    prompts: Sequence[_Prompt], metrics: Metrics, quick: QuickEvents
+    prompts: Sequence[AskedPrompt], metrics: Metrics, quick: QuickEvents
 ) -> AsyncGenerator[tuple[int, list[Piece]]]:
     """Yield the pieces of all prompts as they come, with the number of the prompt.
 

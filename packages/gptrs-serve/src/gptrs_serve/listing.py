@@ -6,24 +6,27 @@ import base64
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gptrs.errors import ContextLengthError
-from gptrs_runtime.images.image_prompts import shown_tokens
+from gptrs.errors import ContextLengthError, ModelError
+from gptrs_runtime.embedding.embed import cosine_similarities, embed_either
+from gptrs_runtime.images.image_prompts import levels_of, shown_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Entity, LabelScore, Ranked
 from gptrs_runtime.text_classes.classify import all_classes
-from gptrs_runtime.verbs import Verb
+from gptrs_runtime.verbs import VERBS, Verb
 from gptrs_serve.bodies import (
     ClassifyBody,
     DetokenizeBody,
     EmbeddingBody,
+    ImageInput,
     RerankBody,
+    ScoreBody,
     TagBody,
     TaskFields,
     TokenizeBody,
@@ -31,7 +34,7 @@ from gptrs_serve.bodies import (
 from gptrs_serve.events import for_client
 from gptrs_serve.problems import RequestError
 from gptrs_serve.requests import asked_conversation, require_no_conversation
-from gptrs_serve.served import RANKING, SERVED, Served
+from gptrs_serve.served import EMBEDDING, RANKING, SERVED, Served
 from gptrs_serve.tools.use import told_tools
 
 Result = TypeVar("Result")
@@ -39,13 +42,45 @@ Result = TypeVar("Result")
 
 async def answered(request: Request, body: TaskFields, served: Served, verb: Verb) -> Response:
     """Return what a task finds, in the form of its protocol."""
-    needs = _ranking(body.model, served) if verb.name == "rank" else verb.needs
+    kinds = {"rank": RANKING, "embed": EMBEDDING}.get(verb.name, (verb.needs,))
+    needs = served.capability(body.model, kinds)
     name, model = served.named(body.model, needs)
     function = all_classes if verb.name == "classify" else None  # in the order of the classes
-    work = served.found(verb, model, body.asked(verb.request()), function)
+    asked = body.asked(verb.request())
+    if isinstance(body, EmbeddingBody):
+        work = _embedded(body, model, asked, served, verb)
+    else:
+        work = served.found(verb, model, asked, function)
     found, read = await _for_client(request, work)
     usage = {"prompt_tokens": read, "total_tokens": read}
     return JSONResponse(_FORMS[verb.name](body, name, found, usage))
+
+
+async def _embedded(
+    body: EmbeddingBody, model: LoadedModel, asked: dict[str, Any], served: Served, verb: Verb
+) -> tuple[Sequence[Any], int]:
+    """Return the vectors of texts and images in the order of the request, and the tokens read."""
+    inputs = body.inputs()
+    images = [each.image for each in inputs if isinstance(each, ImageInput)]
+    texts = [each for each in inputs if not isinstance(each, ImageInput)]
+    found: Sequence[Any] = []
+    read = 0
+    if texts:
+        found, read = await served.found(verb, model, {**asked, "texts": texts})
+    if not images:
+        return found, read
+    if "image_embedder" not in model.capabilities:
+        raise RequestError(f"`{model.name}` embeds no images", param="input")
+    vectors = await served.calls.alone(lambda: _of_images(model, images, asked.get("dimensions")))
+    of_texts, of_images = iter(found), iter(vectors)
+    ordered = [next(of_images if isinstance(each, ImageInput) else of_texts) for each in inputs]
+    return ordered, read
+
+
+def _of_images(model: LoadedModel, urls: Sequence[str], dimensions: int | None) -> np.ndarray:
+    """Return the vectors of images in URLs, cut as those of texts are."""
+    levels = [levels_of(url) for url in urls]
+    return embed_either(model, (), levels, dimensions=dimensions).vectors
 
 
 def _vectors(
@@ -100,6 +135,67 @@ def _ranked(
     return {"id": f"rerank-{uuid.uuid4().hex}", "model": model, "results": results, "usage": usage}
 
 
+async def scored(request: Request, body: ScoreBody, served: Served) -> Response:
+    """Return how well pairs of texts go together: by a reranker, else the cosine of vectors."""
+    firsts, seconds = (
+        [texts] if isinstance(texts, str) else texts for texts in (body.text_1, body.text_2)
+    )
+    if len(firsts) not in (1, len(seconds)):
+        raise RequestError(
+            f"`text_1` is one text or as many as `text_2`, got {len(firsts)} and {len(seconds)}",
+            param="text_1",
+        )
+    needs = served.capability(body.model, RANKING)
+    if not any(needs in model.capabilities for model in served.called(body.model)):
+        needs = "text_embedder"
+    name, model = served.named(body.model, needs)
+    cut = {"truncate": body.may_cut}
+    score = _cosines if needs == "text_embedder" else _relevances
+    scores, read = await _for_client(request, score(served, model, firsts, seconds, cut))
+    data: list[dict[str, object]] = [
+        {"index": index, "object": "score", "score": one} for index, one in enumerate(scores)
+    ]
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return JSONResponse(_described("score", name, data, usage))
+
+
+async def _relevances(
+    served: Served,
+    model: LoadedModel,
+    firsts: Sequence[str],
+    seconds: Sequence[str],
+    cut: Mapping[str, object],
+) -> tuple[list[float], int]:
+    """Return the scores of a reranker: one query with all texts, or each with its own."""
+    queries = [(firsts[0], list(seconds))]
+    if len(firsts) > 1:
+        queries = [(one, [other]) for one, other in zip(firsts, seconds, strict=True)]
+    scores: list[float] = []
+    read = 0
+    for query, documents in queries:
+        asked = {"query": query, "documents": documents, **cut}
+        found, count = await served.found(VERBS["rank"], model, asked)
+        scores += [one.score for one in sorted(found, key=lambda one: one.index)]
+        read += count
+    return scores, read
+
+
+async def _cosines(
+    served: Served,
+    model: LoadedModel,
+    firsts: Sequence[str],
+    seconds: Sequence[str],
+    cut: Mapping[str, object],
+) -> tuple[list[float], int]:
+    """Return the cosines of the vectors of pairs."""
+    texts = [*firsts, *seconds]
+    vectors, read = await served.found(VERBS["embed"], model, {"texts": texts, **cut})
+    first, second = (np.stack(vectors[begin:][:count]) for begin, count in
+                     ((0, len(firsts)), (len(firsts), len(seconds))))  # fmt: skip
+    pairs = zip(np.broadcast_to(first, second.shape), second, strict=True)
+    return [float(cosine_similarities(np.stack(pair))[0, 1]) for pair in pairs], read
+
+
 _FORMS: Final[Mapping[str, Callable[..., dict[str, object]]]] = {
     "embed": _vectors,
     "classify": _classes,
@@ -140,15 +236,6 @@ def _described(
 
 def _encoded(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-
-
-def _ranking(name: str | None, served: Served) -> str:
-    """Return the capability by which a model ranks; without a name that of the first one."""
-    models = served.models.values() if name is None else [served.models.get(name)]
-    found = (each for each in models if each is not None)
-    return next(
-        (kind for each in found for kind in RANKING if kind in each.capabilities), RANKING[0]
-    )
 
 
 async def tokenize(body: TokenizeBody, served: Served) -> Response:
@@ -195,6 +282,14 @@ def _reader(name: str | None, served: Served) -> tuple[str, LoadedModel]:
     return served.named(name, found[0] if found else SERVED[0])
 
 
+def context_length(model: LoadedModel) -> int | None:
+    """Return how many tokens a model reads, None of one that reads none."""
+    try:
+        return model.token_reader().context_length
+    except ModelError:
+        return None
+
+
 def listed_models(served: Served) -> Response:
     """Return the models that there are."""
     return JSONResponse(
@@ -221,6 +316,6 @@ def _model(name: str, served: Served) -> dict[str, object]:
         "object": "model",
         "created": served.created,
         "owned_by": "gptrs",
-        "max_model_len": model.token_reader().context_length,
+        "max_model_len": context_length(model),
         "capabilities": sorted(model.capabilities),
     }

@@ -10,7 +10,14 @@ import msgspec
 from gptrs import __version__
 from gptrs.quick_dataclass import dataclass
 from gptrs_runtime.verbs import VERBS
-from gptrs_serve.bodies import TASKS, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from gptrs_serve.bodies import (
+    TASKS,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ScoreBody,
+    TokenizeBody,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ ROUTES: Final[Mapping[str, _Route]] = {
         for name, body in TASKS.items()
         for number, path in enumerate(VERBS[name].routes)
     },
+    "/v1/score": _Route("post", "Tell how well texts go together.", ScoreBody),
+    "/score": _Route("post", "The same.", ScoreBody),
     "/tokenize": _Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
     "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
     "/v1/models": _Route("get", "List the models that are served."),

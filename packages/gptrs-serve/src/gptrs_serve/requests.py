@@ -26,6 +26,8 @@ from gptrs_serve.metrics import guesses_of
 from gptrs_serve.problems import KEY, RequestError
 
 _MOST_PROMPTS: Final = 1024
+_ANY_SEED: Final = -1
+"""A seed that asks for any, in vLLM, llama.cpp and many apps; other negative ones are seeds."""
 _TOKEN: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 """How a number is written: in one way, so that no two keys are of the same token."""
 
@@ -71,6 +73,8 @@ def options_of(
         asked["temperature"] = 1.0
     if asked.get("top_k") == -1:  # as vLLM writes it
         asked["top_k"] = 0
+    if asked.get("seed") == _ANY_SEED:
+        del asked["seed"]
     sampling = configured_sampling(settings, **asked)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     stop = [text for text in stop if text]  # an empty one asks for nothing
@@ -79,6 +83,8 @@ def options_of(
     return GenerationOptions(
         sampling=sampling,
         stop=tuple(stop),
+        stop_tokens=tuple(body.stop_token_ids or ()),
+        min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
         special=special,

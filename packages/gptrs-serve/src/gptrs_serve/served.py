@@ -29,7 +29,10 @@ from gptrs_serve.token_texts import TokenTexts
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
-SERVED: Final = ("causal_lm", "text_embedder", "token_classifier", *RANKING)
+EMBEDDING: Final = ("text_embedder", "image_text", "image_embedder")
+"""The capabilities of embedders: of texts, of texts and images in one space, of images."""
+HEARING: Final = ("transcriber", "ctc", "sound_transcriber")
+SERVED: Final = ("causal_lm", *EMBEDDING, "token_classifier", *RANKING, *HEARING)
 """Capabilities; a model with one of these at least can be served."""
 _SHORT: Final = 2000
 """Characters of a text that the thread of the connections reads by itself."""
@@ -45,7 +48,7 @@ class Served:
         self,
         models: Mapping[str, LoadedModel],
         engine: Engine | None,
-        most_output: int,
+        most_output: int | None = None,
         most_requests: int = MOST_REQUESTS,
     ) -> None:
         self.models = dict(models)
@@ -102,6 +105,18 @@ class Served:
             )
         return chosen, model
 
+    def capability(self, name: str | None, kinds: Sequence[str]) -> str:
+        """Return the one of several capabilities that a model has; without a name the first one's.
+
+        The first of them where there is none, so that `named` tells what the model offers.
+        """
+        found = (kind for each in self.called(name) for kind in kinds if kind in each.capabilities)
+        return next(found, kinds[0])
+
+    def called(self, name: str | None) -> list[LoadedModel]:
+        """Return the models that a request may mean: the one of a name, else all."""
+        return [each for known, each in self.models.items() if name in (None, known)]
+
     def texts_of(self, name: str) -> TokenTexts:
         """Return the texts of the tokens of a model."""
         return self._texts[name]
@@ -129,18 +144,21 @@ class Served:
             self.engine.close()
 
     def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
-        """Return how many tokens may follow a prompt: those asked for, else what there is room for.
+        """Return how many tokens may follow a prompt: those asked for, as far as there is room.
 
-        RequestError if more are asked for than the server allows.
+        They are the most that there may be, not the least: clients ask for 4,096 of any model.
+        RequestError if more are asked for than the operator allows.
         """
-        if asked is None:
-            return max(1, min(self._most_output, model.causal_lm().context_length - prompt))
-        if asked > self._most_output:
+        most = self._most_output
+        if asked is not None and most is not None and asked > most:
             raise RequestError(
-                f"this server writes {self._most_output} tokens at most, asked for {asked}",
-                param="max_tokens",
+                f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
             )
-        return asked
+        room = model.causal_lm().context_length - prompt
+        wanted = most if asked is None else asked
+        if room < 1:  # refused by the engine, which counts both
+            return wanted or 1
+        return room if wanted is None else min(wanted, room)
 
     def submit(
         self,
@@ -250,7 +268,7 @@ def load_models(
                 hint="write NAME=MODEL",
             )
         if not set(SERVED) & set(model.capabilities):
-            raise UsageError(f"`{name}` neither writes, embeds nor classifies texts")
+            raise UsageError(f"`{name}` neither writes, embeds, classifies nor hears")
         loaded[name] = model
     return loaded
 

@@ -15,6 +15,8 @@ from gptrs_runtime.chat.messages import Message, read_messages, read_tools, requ
 _VARIABLES: Final = "chat_template_kwargs"
 _FLAGS: Final = ("add_generation_prompt", "continue_final_message")
 _EFFORT: Final = "reasoning_effort"
+_USUAL_EFFORTS: Final = ("none", "medium")
+"""Efforts that ask nothing of a template that reads none: `medium` is the default of the API."""
 FIELDS: Final = ("messages", "tools", _VARIABLES, "enable_thinking", _EFFORT, *_FLAGS)
 """The fields of a request that say what its conversation is, by their names in JSON."""
 _MARK: Final = "CONTINUE_THE_FINAL_MESSAGE "
@@ -104,13 +106,16 @@ def conversation_of(fields: Mapping[str, object]) -> Conversation:
         if name in given and not isinstance(given[name], kind):
             need = "text" if kind is str else "true or false"
             raise UsageError(f"`{name}` must be {need}, got {shown_value(given[name])}")
+    effort = given.get(_EFFORT, "none")
+    if _EFFORT in given and effort == "none":
+        inputs.setdefault("enable_thinking", False)
     return Conversation(
         cast("Sequence[Message]", given.get("messages", ())),
         cast("Sequence[Message] | None", given.get("tools")),
         inputs,
         cast("bool | None", given.get("add_generation_prompt")),
         bool(given.get("continue_final_message")),
-        (_EFFORT,) if given.get(_EFFORT, "none") != "none" else (),
+        () if effort in _USUAL_EFFORTS else (_EFFORT,),
     )
 
 

@@ -123,8 +123,14 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": conversation.answers,
             **_checked({**self.variables, **conversation.variables}),
-            "messages": [as_templates_read(message) for message in messages],
+            "messages": [self._known_role(as_templates_read(message)) for message in messages],
         }
+
+    def _known_role(self, message: dict[str, object]) -> dict[str, object]:
+        """Return a message of a role that the template has: `developer` is `system` in most."""
+        if message.get("role") != "developer" or "developer" in self.source:
+            return message
+        return {**message, "role": "system"}
 
 
 def _ended(number: int, conversation: Conversation, text: str) -> str:

@@ -25,7 +25,7 @@ from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.text_batches import BATCH_SIZE, chosen_prompt, text_batches
 from gptrs_runtime.text_classes.classify import sigmoid, softmax
-from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts
+from gptrs_runtime.tokenization.encoded_text import Lengths, LongTexts, TextLength
 from gptrs_runtime.tokenization.special_tokens import named_tokens
 
 # One vector an image: images are prepared as the files of the model say.
@@ -170,23 +170,28 @@ _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 
 def embed(
     model: LoadedModel,
-    texts: Sequence[str],
+    texts: Sequence[str | Sequence[int]],
     batch_size: int = BATCH_SIZE,
     normalize: bool | None = None,
     *,
     prompt_name: str | None = None,
     prompt: str | None = None,
     truncate: bool | None = None,
+    dimensions: int | None = None,
     lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
     """Return the vector of each text, f32 [N, D], in the order of `texts`.
 
+    A text may be given as its tokens, special ones included; no prompt goes before these.
+
     Pooling, the steps after it, the most tokens of a text and the prompt before each text follow
     the model's files; see `embedding_recipe`. `normalize`: None follows the files, True
     L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the
     vectors of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the
-    prompts in the files; a `prompt` overrides it, and an empty one means none.
+    prompts in the files; a `prompt` overrides it, and an empty one means none. `dimensions` cuts
+    vectors to their first elements, and vectors of length 1 to that length again: they keep their
+    meaning in models that were trained for it (Matryoshka). UsageError if there are fewer.
 
     A text of more tokens than the model reads is cut, and a note says so; `truncate=True` cuts it
     without one, `truncate=False` refuses it with ContextLengthError. `lengths` is called with how
@@ -203,15 +208,41 @@ def embed(
         )
     long = LongTexts(truncate, lengths)
     if "image_text" in model.capabilities:
-        return _beside_images(model, texts, normalize, prompt_name, prompt, long)
+        named = _only_texts(model, texts)
+        return _beside_images(model, named, normalize, prompt_name, prompt, long, dimensions)
     recipe = recipe_of(model)
     first = chosen_prompt(recipe.prompts, recipe.default_prompt, prompt_name, prompt)
-    tokens = _tokens(model, recipe, [first + text for text in texts], long)
+    begun = [first + text if isinstance(text, str) else text for text in texts]
+    tokens = _tokens(model, recipe, begun, long)
     skipped = 0 if recipe.pooling.include_prompt else _prompt_tokens(model, recipe, first)
     vectors = _pooled(model, recipe, tokens, batch_size, skipped, progress)
-    for step in _steps(recipe, normalize):
+    steps = _steps(recipe, normalize)
+    for step in steps:
         vectors = step(vectors)
-    return vectors
+    return first_elements(vectors, dimensions, bool(steps) and isinstance(steps[-1], Normalize))
+
+
+def first_elements(vectors: np.ndarray, dimensions: int | None, normal: bool) -> np.ndarray:
+    """Return vectors [N, D] cut to `dimensions`, again of length 1 if they were `normal`.
+
+    UsageError if they have fewer.
+    """
+    if dimensions is None:
+        return vectors
+    if not 1 <= dimensions <= vectors.shape[1]:
+        raise UsageError(
+            f"the vectors of this model have {vectors.shape[1]} dimensions, asked for {dimensions}"
+        )
+    cut = np.ascontiguousarray(vectors[:, :dimensions])
+    return Normalize()(cut) if normal and dimensions < vectors.shape[1] else cut
+
+
+def _only_texts(model: LoadedModel, texts: Sequence[str | Sequence[int]]) -> list[str]:
+    """Return texts; UsageError for one that is given as its tokens."""
+    found = [text for text in texts if isinstance(text, str)]
+    if len(found) < len(texts):
+        raise UsageError(f"`{model.name}` takes texts, not their tokens")
+    return found
 
 
 def _beside_images(
@@ -221,12 +252,14 @@ def _beside_images(
     name: str | None,
     prompt: str | None,
     long: LongTexts,
+    dimensions: int | None,
 ) -> np.ndarray:
     """Return the vectors of texts in the space of images."""
     if name is not None:
         raise UsageError(f"a `{model.kind}` model has no named prompts", hint="give the `prompt`")
     vectors = text_vectors(model, [(prompt or "") + text for text in texts], long)
-    return Normalize()(vectors) if normalize else vectors
+    vectors = Normalize()(vectors) if normalize else vectors
+    return first_elements(vectors, dimensions, bool(normalize))
 
 
 def cosine_similarities(vectors: np.ndarray) -> np.ndarray:
@@ -270,6 +303,7 @@ def embed_either(
     similarity: bool = False,
     prompt_name: str | None = None,
     truncate: bool | None = None,
+    dimensions: int | None = None,
     lengths: Lengths | None = None,
     progress: Progress | None = None,
 ) -> Embedded:
@@ -281,10 +315,11 @@ def embed_either(
     if images:
         size = min(batch_size, IMAGES)
         vectors = embed_images(model, images, size, bool(normalize), progress=progress)
+        vectors = first_elements(vectors, dimensions, bool(normalize))
     else:
         vectors = embed(
             model, texts, batch_size, normalize, prompt_name=prompt_name, truncate=truncate,
-            lengths=lengths, progress=progress,
+            dimensions=dimensions, lengths=lengths, progress=progress,
         )  # fmt: skip
     if not similarity:
         return Embedded(vectors, None)
@@ -314,11 +349,20 @@ def _cased(recipe: EmbeddingRecipe, text: str) -> str:
 
 
 def _tokens(
-    model: LoadedModel, recipe: EmbeddingRecipe, texts: Sequence[str], long: LongTexts
+    model: LoadedModel,
+    recipe: EmbeddingRecipe,
+    texts: Sequence[str | Sequence[int]],
+    long: LongTexts,
 ) -> list[list[int]]:
-    embedder, tokenizer = model.text_embedder(), model.tokenizer
+    embedder = model.text_embedder()
     limit = _longest(model, recipe)
-    found = [tokenizer.encode_within(_cased(recipe, text), limit) for text in texts]
+
+    def read(text: str | Sequence[int]) -> tuple[list[int], TextLength]:
+        if isinstance(text, str):
+            return model.tokenizer.encode_within(_cased(recipe, text), limit)
+        return list(text[:limit]), TextLength(len(text), min(len(text), limit))
+
+    found = [read(text) for text in texts]
     long.told([length for _, length in found], limit)
     for row, _ in found:
         require_known_tokens(row, embedder.vocab_size)

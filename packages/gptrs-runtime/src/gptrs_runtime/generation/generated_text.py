@@ -100,6 +100,11 @@ class GeneratedText:
         return self.reason != "interrupted"
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stop.found
+
+    @property
     def room(self) -> int:
         """How many tokens may follow the next one in the current context."""
         return min(

@@ -92,6 +92,18 @@ def schema_text(schema: Mapping[str, object]) -> str:
         raise UsageError("the json_schema cannot be used: it is nested too deeply") from error
 
 
+def _as_lark(text: str) -> str:
+    """Return a grammar in Lark: one in the form of llama.cpp (GBNF) is translated."""
+    if "::=" not in text:
+        return text
+    library = importlib.import_module("llguidance.gbnf_to_lark")
+    try:
+        return str(library.any_to_lark(text))
+    except (ValueError, RecursionError, library.GbnfToLarkError) as error:
+        problem = clipped(" ".join(str(error).split()), 300)
+        raise UsageError(f"the grammar in GBNF cannot be used: {problem}") from error
+
+
 def _new_matcher(tokenizer: LLTokenizer, form: Form, text: str) -> LLMatcher:
     """Return the matcher of a form, which has made the first mask: it may find an error there."""
     library = _library()
@@ -120,11 +132,12 @@ def _problem(matcher: LLMatcher) -> str:
 class Grammar:
     """A form that texts of `model` must have; it may serve any number of texts at once.
 
-    `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed, has
-    more than `MAX_FORM_BYTES`, uses what llguidance does not know, or has no beginning that the
-    model could write; no file and no address that it names is read. What llguidance warns of goes
-    to the logger `gptrs`. MissingLibraryError where llguidance is not installed. The first grammar
-    of a model reads its vocabulary, the others share that.
+    `source` is a JSON schema, a regex, or a grammar: Lark, or GBNF as llama.cpp reads it.
+    UsageError for one that is malformed, has more than `MAX_FORM_BYTES`, uses what llguidance does
+    not know, or has no beginning that the model could write; no file and no address that it names
+    is read. What llguidance warns of goes to the logger `gptrs`. MissingLibraryError where
+    llguidance is not installed. The first grammar of a model reads its vocabulary, the others share
+    that.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
@@ -138,6 +151,8 @@ class Grammar:
             raise UsageError(
                 f"the {form} cannot be used: it has {size} bytes, the limit is {MAX_FORM_BYTES}"
             )
+        if form == "lark":
+            text = _as_lark(text)
         try:
             self._matcher = on_deep_stack(
                 lambda: _new_matcher(self._tokenizer, form, text), size * _STACK_OF_BYTE

@@ -37,6 +37,8 @@ class OptionFields(SamplingFields, total=False):
     sampling: Sampling | None
     stop: Sequence[str]
     ignore_eos: bool
+    stop_tokens: Sequence[int]
+    min_tokens: int | None
     use_cache: bool
     prefill_chunk: int
     logprobs: int | None

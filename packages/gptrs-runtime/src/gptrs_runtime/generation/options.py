@@ -23,6 +23,7 @@ from gptrs_runtime.option_fields import (
     PATH,
     SIZE,
     TEXTS,
+    TOKENS,
     Kind,
     Missing,
     Option,
@@ -72,8 +73,9 @@ class GenerationOptions(Options, frozen=True):
 
     `max_tokens` None follows generation_config.json, else is 128, limited to the context; an
     explicit number must fit. `sampling` None follows generation_config.json; `stop` adds to its
-    stop strings. `use_cache=False` recomputes the whole sequence for each token. `prefill_chunk` is
-    how many tokens of prompts one step takes.
+    stop strings, and `stop_tokens` to the tokens that end a text of the model, which `ignore_eos`
+    leaves out. `min_tokens` None follows it, too. `use_cache=False` recomputes the whole sequence
+    for each token. `prefill_chunk` is how many tokens of prompts one step takes.
 
     `logprobs` requests the log-probability of each token and of that many likeliest ones. `special`
     shows special tokens in the text; a frozenset shows only those. `context` is how many tokens the
@@ -152,6 +154,30 @@ class GenerationOptions(Options, frozen=True):
         Meta(description="Go on after a token that ends the text."),
         Option(panel=_END, request="ignore_eos"),
     ] = False
+    stop_tokens: Annotated[
+        Sequence[int],
+        Meta(description="End the text after one of these tokens, too."),
+        Option(
+            kind=TOKENS,
+            flag=Missing("`--stop` takes the text of a token"),
+            request="stop_token_ids",
+            also=("stop_token_ids",),
+        ),
+    ] = ()
+    min_tokens: (
+        Annotated[
+            int,
+            Meta(ge=0, description="Let no token end the text before N new ones."),
+            Option(
+                metavar="N",
+                panel=_END,
+                further=True,
+                request="min_tokens",
+                setting="min_new_tokens",
+            ),
+        ]
+        | None
+    ) = None
     use_cache: Annotated[
         bool,
         Meta(description="Recompute the whole text for each token: slow."),

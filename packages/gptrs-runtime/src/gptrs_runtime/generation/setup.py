@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 from gptrs.errors import ContextLengthError, UsageError
@@ -35,6 +36,7 @@ from gptrs_runtime.generation.step_times import cache_budget, cache_dtype
 from gptrs_runtime.generation.text_cache import NoCache, TextCache
 from gptrs_runtime.generation.text_stream import Decode, after
 from gptrs_runtime.images.image_prompts import Picture, PicturedTokens, shown_tokens
+from gptrs_runtime.input_checks import require_known_tokens
 from gptrs_runtime.loaded_model import LoadedModel
 
 
@@ -62,7 +64,12 @@ class GenerationSetup:
         decided = self.beams is not None or options.beams is not None
         note_unsupported(model.name, self._settings, BEAM_SETTINGS if decided else ())
         self._suppression = configured_suppression(self._settings)
-        self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
+        if options.min_tokens is not None:
+            least = {"min_new_tokens": options.min_tokens, "min_length": 0}
+            self._suppression = replace(self._suppression, **least)
+        own = frozenset[int]() if options.ignore_eos else model.eos_tokens
+        require_known_tokens(options.stop_tokens, self.lm.vocab_size)
+        self._ends = own | frozenset(options.stop_tokens)
         self._stops = self._all_stops()
         if self.beams is not None and self._stops:
             raise UsageError(

@@ -113,7 +113,13 @@ class StopFilter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+        """The stop string that appeared."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether one appeared."""
+        return self.found is not None
 
     def push(self, piece: str) -> str:
         """Return the text that is certain to come before any stop string."""
@@ -122,11 +128,11 @@ class StopFilter:
         text = self._held + piece
         # The one that is complete first counts, so that the cut does not depend on the lengths of
         # pieces.
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped = True
+            _, at, self.found = min(found)
             self._held = ""
-            return text[: min(found)[1]]
+            return text[:at]
         keep = self._longest_possible_start(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

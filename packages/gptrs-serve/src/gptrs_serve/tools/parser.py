@@ -41,11 +41,15 @@ class CallParser(AnswerReader):
 
 
 class AnswerDeltas:
-    """One answer as a message, or its pieces as the deltas that clients join to that message."""
+    """One answer as a message, or its pieces as the deltas that clients join to that message.
 
-    def __init__(self, form: AnswerForm, *, opened: bool) -> None:
+    Without `thoughts` these are left out.
+    """
+
+    def __init__(self, form: AnswerForm, *, opened: bool, thoughts: bool = True) -> None:
         self.reader = AnswerReader(form, opened=opened)
         self._form = form
+        self._thoughts = thoughts
 
     @property
     def has_calls(self) -> bool:
@@ -57,14 +61,18 @@ class AnswerDeltas:
         found = self.reader.push(piece.text)
         if piece.finish_reason is not None:
             found += self.reader.finish()
-        return [self._delta(each) for each in found]
+        return [
+            self._delta(each)
+            for each in found
+            if self._thoughts or not isinstance(each, ThoughtsDelta)
+        ]
 
     def message(self, text: str) -> dict[str, object]:
         """Return the message of a whole text; its content is null where it has calls alone."""
         answer = joined([*self.reader.push(text), *self.reader.finish()])
         content = answer.text or (None if answer.calls else "")
         message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
-        if answer.reasoning is not None:
+        if answer.reasoning is not None and self._thoughts:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = [
@@ -82,7 +90,12 @@ class AnswerDeltas:
         return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
 
     def _begun(self, name: str, arguments: str) -> dict[str, Any]:
-        length = 24 if self._form.calls is None else self._form.calls.id_length
-        prefix = "call_" if length > 9 else ""  # Mistral's have nine characters
         function = {"name": name, "arguments": arguments}
-        return {"id": prefix + uuid.uuid4().hex[:length], "type": "function", "function": function}
+        return {"id": new_call_id(self._form), "type": "function", "function": function}
+
+
+def new_call_id(form: AnswerForm) -> str:
+    """Return the id of a call."""
+    length = 24 if form.calls is None else form.calls.id_length
+    prefix = "call_" if length > 9 else ""  # Mistral's have nine characters
+    return prefix + uuid.uuid4().hex[:length]

@@ -21,14 +21,13 @@ from gptrs_runtime.chat.messages import (
 from gptrs_runtime.generation.chat_session import answer_form
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
+    AllowedChoice,
     ChatBody,
     Function,
-    JsonObject,
-    JsonSchema,
     NamedTool,
     TokenizeBody,
 )
-from gptrs_serve.completions import bounded_schema
+from gptrs_serve.forms import AskedForm, as_rule, asked_form, bounded_schema
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import family_of
 
@@ -76,6 +75,17 @@ class CallGrammar:
         calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
         lines = [f"answer: {calls}", *self._rules("call", family.opening)]
         return self._whole([*self._start(self._opened), *lines])
+
+    def form_or_calls(self, form: AskedForm, *, several: bool) -> str:
+        """Return the grammar of an answer that is of a form, or is calls."""
+        family = self._family
+        more = f"({self._text(family.between)} call)*" if several else ""
+        calls = f"{self._text(family.begin)} call {more} {self._text(family.end)}"
+        # A terminal, which has an upper-case name, is what a regex is.
+        name = "FORMED" if form[0] == "regex" else "formed"
+        lines = [f"answer: {calls} | {name}", f"{name}: {as_rule(form)}"]
+        start = self._start(self._thoughts is not None)
+        return self._whole([*start, *lines, *self._rules("call", family.opening)])
 
     def text_and_calls(self, *, several: bool) -> str:
         """Return the grammar of an answer that is text, perhaps with calls after it."""
@@ -158,7 +168,9 @@ def _escaped(text: str) -> str:
 class ToolUse:
     """The functions that an answer may call, and must where `calls_only`.
 
-    With `several` it may call more than one at once, or one more than once.
+    With `several` it may call more than one at once, or one more than once. Where it is of a
+    `text_form` instead, or the functions `are_some` of those that the template names,
+    a grammar keeps it to that.
     """
 
     model: LoadedModel
@@ -166,11 +178,14 @@ class ToolUse:
     functions: Sequence[Function]
     several: bool
     calls_only: bool
+    are_some: bool = False
+    text_form: AskedForm | None = None
 
     @property
     def _is_bound(self) -> bool:
         """Whether a grammar keeps the answer to its form."""
-        return self.calls_only or not self.several or any(each.strict for each in self.functions)
+        asked = self.calls_only or self.are_some or self.text_form is not None
+        return asked or not self.several or any(each.strict for each in self.functions)
 
     @cached_property
     def form(self) -> AnswerForm:
@@ -189,6 +204,8 @@ class ToolUse:
         made = CallGrammar(self.model, self.family, self.functions, thoughts, opened=opened)
         if self.calls_only:
             return made.calls(several=self.several)
+        if self.text_form is not None:
+            return made.form_or_calls(self.text_form, several=self.several)
         return made.text_and_calls(several=self.several)
 
 
@@ -205,19 +222,32 @@ def tool_use(body: ChatBody, model: LoadedModel) -> ToolUse | None:
         return None
     template = model.chat_template(with_tools=True)
     several = body.parallel_tool_calls is not False
+    chosen, must = functions, choice not in (None, "auto")
     if isinstance(choice, NamedTool):
-        named = [each for each in functions if each.name == choice.function.name]
-        if not named:
+        chosen, several = _named([choice], functions), False
+    elif isinstance(choice, AllowedChoice):
+        chosen = _named(choice.allowed_tools.tools, functions)
+        must = choice.allowed_tools.mode == "required"
+    family = family_of(template.source, model.name)
+    form = None if must else asked_form(body)
+    if form is not None:
+        as_rule(form)  # a grammar cannot stand beside calls
+    are_some = len(chosen) < len(functions)
+    return ToolUse(model, family, chosen, several, must, are_some, form)
+
+
+def _named(tools: Sequence[NamedTool], functions: Sequence[Function]) -> list[Function]:
+    """Return the functions that a choice names; RequestError for one that there is not."""
+    known = {each.name: each for each in functions}
+    for tool in tools:
+        if tool.function.name not in known:
             raise RequestError(
-                f"`tool_choice` names `{choice.function.name[:64]}`, which is none of the tools:"
-                f" there are {listed([each.name for each in functions], 8)}",
+                f"`tool_choice` names `{tool.function.name[:64]}`, which is none of the tools:"
+                f" there are {listed(list(known), 8)}",
                 param="tool_choice",
             )
-        functions, several = named, False
-    if body.regex or body.grammar or isinstance(body.response_format, JsonObject | JsonSchema):
-        raise RequestError("an answer with `tools` cannot have another form", param="tools")
-    family = family_of(template.source, model.name)
-    return ToolUse(model, family, functions, several, choice not in (None, "auto"))
+    names = {tool.function.name for tool in tools}
+    return [each for each in functions if each.name in names]
 
 
 def _require_tools(body: ChatBody, functions: Sequence[Function]) -> None:

@@ -1,0 +1,147 @@
+"""The fields of requests: supported, asking for nothing, or refused with a reason.
+
+A body is a Struct whose fields say in `Meta` what they do, with `NOTHING` where every value that
+the type allows changes no answer. Its `refused` names what the protocol has beyond them, and why
+it is refused. Reading, the page of OpenAPI and docs/requests.md follow from both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast
+
+import msgspec
+import msgspec.inspect
+from msgspec import Struct
+
+from gptrs.quick_dataclass import dataclass
+from gptrs_serve.problems import RequestError
+
+NOTHING: Final = {"asks": "nothing"}
+"""`extra` of the `Meta` of a field that changes no answer."""
+State = Literal["supported", "asks for nothing", "refused"]
+Read = TypeVar("Read")
+
+
+class RequestFields(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The base of all bodies."""
+
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Fields of the protocol that are refused, and why."""
+
+
+@dataclass(frozen=True)
+class FieldRow:
+    """A field of a dialect: what becomes of it, and what it does, or why it is not supported."""
+
+    name: str
+    state: State
+    about: str
+
+
+def field_rows(kind: type[Struct]) -> list[FieldRow]:
+    """Return a row for each field that a body has, and for each that it refuses."""
+    info = known_type(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    rows: list[FieldRow] = []
+    for field in info.fields:
+        about, is_nothing = _told(field.type)
+        state: State = "asks for nothing" if is_nothing else "supported"
+        rows.append(FieldRow(field.encode_name, state, about))
+    refused: Mapping[str, str] = getattr(kind, "refused", {})
+    return rows + [FieldRow(name, "refused", why) for name, why in refused.items()]
+
+
+def _told(kind: msgspec.inspect.Type) -> tuple[str, bool]:
+    """Return the description of a field, and whether it asks for nothing."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        told = cast("Mapping[str, Any]", kind.extra_json_schema or {})
+        extra = cast("Mapping[str, Any]", kind.extra or {})
+        about, is_nothing = _told(kind.type)
+        return str(told.get("description", about)), extra == NOTHING or is_nothing
+    if isinstance(kind, msgspec.inspect.UnionType):
+        found = [_told(each) for each in kind.types]
+        return next((about for about, _ in found if about), ""), any(each for _, each in found)
+    return "", False
+
+
+def decoded(data: bytes, kind: type[Read]) -> Read:
+    """Return a body, in which null is left out; RequestError says which field is wrong."""
+    try:
+        return _decoded(data, kind)
+    except msgspec.ValidationError as error:
+        raise _problem(str(error), kind) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply", code="invalid_json") from error
+
+
+def converted(fields: Mapping[str, object], kind: type[Read], place: str = "") -> Read:
+    """Return an object that stands at a `place` of a body; RequestError as of `decoded`.
+
+    None is left out.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        problem = _problem(str(error), kind)
+        if place:
+            problem.param = place
+            problem.message = f"`{place}`: {problem.message}"
+        raise problem from error
+
+
+def _problem(message: str, kind: type) -> RequestError:
+    message, _, place = message.partition(" - at `$")
+    param = place.rstrip("`").lstrip(".") or None
+    if "unknown field" in message:
+        name = message.split("`")[1]
+        refused: Mapping[str, str] = getattr(kind, "refused", {})
+        why = f": {refused[name]}" if name in refused else ""
+        told = f"`{name}` is not a parameter that this server supports{why}"
+        return RequestError(told, param=name, code="unsupported_parameter")
+    rows = field_rows(kind) if param and issubclass(kind, Struct) else []
+    why = next((f"; {row.about}" for row in rows
+                if row.name == param and row.state == "asks for nothing"), "")  # fmt: skip
+    where = f"`{param}`: " if param else ""
+    return RequestError(f"{where}{message}{why}", param=param, code="invalid_value")
+
+
+def _decoded(data: bytes, kind: type[Read]) -> Read:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        if b"null" not in data:
+            raise
+        told = _without_nulls(msgspec.json.decode(data), known_type(kind))
+        return msgspec.json.decode(json.dumps(told).encode(), type=kind)
+
+
+@cache
+def known_type(kind: type) -> msgspec.inspect.Type:
+    """Return what is known of a type, without reading it twice."""
+    return msgspec.inspect.type_info(kind)
+
+
+def _without_nulls(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """Return a value without the fields of its structs that are null; unknown ones, too."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _without_nulls(value, kind.type)
+    if isinstance(kind, msgspec.inspect.UnionType):
+        for each in kind.types:
+            value = _without_nulls(value, each)
+    elif isinstance(kind, msgspec.inspect.ListType) and isinstance(value, list):
+        return [_without_nulls(each, kind.item_type) for each in cast("list[Any]", value)]
+    elif isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        types = {field.encode_name: field.type for field in kind.fields}
+        return {
+            name: _without_nulls(each, types[name]) if name in types else each
+            for name, each in fields.items()
+            if each is not None
+        }
+    return value

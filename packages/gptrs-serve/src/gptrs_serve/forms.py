@@ -1,0 +1,124 @@
+"""The form that an answer is to have: a JSON schema, a regex, a grammar, one of several texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, cast
+
+import msgspec
+
+from gptrs_runtime.generation.grammar import Form, Grammar, schema_text
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.bodies import Generating, JsonObject, JsonSchema, StructuredOutputs
+from gptrs_serve.problems import RequestError
+from gptrs_serve.served import Served
+
+MOST_SCHEMA: Final = 65_536
+"""Characters of a JSON schema of a request: llguidance takes 1.5 s for 5,000 properties in as many,
+four times as long for twice as many."""
+_OBJECT: Final = '{"type": "object"}'
+AskedForm = tuple[Form, str]
+
+
+def bounded_schema(schema: dict[str, Any], param: str) -> str:
+    """Return a schema of a request as text; RequestError for one of more than `MOST_SCHEMA`."""
+    text = schema_text(schema)
+    if len(text) > MOST_SCHEMA:
+        raise RequestError(
+            f"a JSON schema has at most {MOST_SCHEMA} characters, this one has {len(text)}",
+            param=param,
+        )
+    return text
+
+
+def asked_form(body: Generating) -> AskedForm | None:
+    """Return the form that a request asks for, in whatever field; RequestError for more than one.
+
+    That of calls of tools is none of these.
+    """
+    found = [*_formats(body), *_guided(body)]
+    if body.regex is not None:
+        found.append(("regex", body.regex))
+    if body.grammar is not None:
+        found.append(("lark", body.grammar))
+    if len(found) > 1:
+        raise RequestError(
+            "an answer has one form: `response_format`, `regex`, `grammar`, `structured_outputs` or"
+            " one of `guided_*`",
+            param="response_format",
+        )
+    return found[0] if found else None
+
+
+def _formats(body: Generating) -> list[AskedForm]:
+    asked = body.response_format
+    if isinstance(asked, JsonObject):
+        text = _OBJECT
+        if asked.schema is not None:
+            text = bounded_schema(asked.schema, "response_format.schema")
+        return [("json_schema", text)]
+    if isinstance(asked, JsonSchema):
+        param = "response_format.json_schema.schema"
+        return [("json_schema", bounded_schema(asked.json_schema.schema, param))]
+    return []
+
+
+def _guided(body: Generating) -> list[AskedForm]:
+    """Return the forms that are asked for in the fields of vLLM."""
+    asked = body.structured_outputs or StructuredOutputs()
+    found: list[AskedForm | None] = [
+        _schema(body.guided_json, "guided_json"),
+        _schema(asked.json, "structured_outputs.json"),
+        ("json_schema", _OBJECT) if asked.json_object else None,
+    ]
+    for regex in (body.guided_regex, asked.regex):
+        found.append(None if regex is None else ("regex", regex))
+    for choice in (body.guided_choice, asked.choice):
+        found.append(None if choice is None else ("lark", _choices(choice)))
+    for grammar in (body.guided_grammar, asked.grammar):
+        found.append(None if grammar is None else ("lark", grammar))
+    return [each for each in found if each is not None]
+
+
+def _schema(given: dict[str, Any] | str | None, param: str) -> AskedForm | None:
+    """Return a schema that is given as an object or as its text."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            read: object = msgspec.json.decode(given.encode())
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"`{param}` is a text that is no JSON", param=param) from error
+        if not isinstance(read, dict):
+            raise RequestError(f"`{param}` must be an object", param=param)
+        given = cast("dict[str, Any]", read)
+    return "json_schema", bounded_schema(given, param)
+
+
+def _choices(texts: list[str]) -> str:
+    return f"start: {' | '.join(json.dumps(text, ensure_ascii=False) for text in texts)}"
+
+
+def as_rule(form: AskedForm) -> str:
+    """Return what a form is on the right side of a rule of Lark; RequestError for a grammar."""
+    kind, text = form
+    if kind == "json_schema":
+        return f"%json {text}"
+    if kind == "regex":
+        return "/" + text.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
+    rules = text.removeprefix("start: ")
+    if rules == text or "\n" in rules:
+        raise RequestError("a `grammar` cannot be the form of an answer with `tools`",
+                           param="grammar")  # fmt: skip
+    return rules
+
+
+async def form_of(
+    body: Generating, model: LoadedModel, served: Served, calls: str | None = None
+) -> Grammar | None:
+    """Return the form that a request asks for, if it does; errors as of `asked_form`.
+
+    `calls` is the grammar of an answer that may call tools, which has the other form within it.
+    """
+    asked = asked_form(body) if calls is None else ("lark", calls)
+    return None if asked is None else await served.forms.run(lambda: Grammar(model, *asked))

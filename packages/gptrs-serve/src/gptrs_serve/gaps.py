@@ -1,0 +1,70 @@
+"""Filling a gap in a text, by models with tokens for that: `suffix` of completions, `/infill`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.problems import RequestError
+from gptrs_serve.served import Served
+
+
+@dataclass(frozen=True)
+class GapMarks:
+    """The tokens before the text ahead of a gap, before the text behind it, and before the answer.
+
+    Where the `suffix_first`, what stands behind the gap comes first.
+    """
+
+    before: str
+    after: str
+    middle: str
+    suffix_first: bool = False
+
+
+MARKS: Final = (
+    GapMarks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma
+    GapMarks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite Code
+    GapMarks("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    # DeepSeek Coder, whose bars are full-width.
+    GapMarks(
+        "<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"
+    ),
+    GapMarks("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+    GapMarks("<PRE>", "<SUF>", "<MID>"),
+    GapMarks("[PREFIX]", "[SUFFIX]", "", suffix_first=True),  # Codestral
+)
+"""A row a family; the first whose tokens the vocabulary has counts."""
+
+
+def gap_marks(model: LoadedModel) -> tuple[GapMarks, list[int]]:
+    """Return how a model marks gaps, and its tokens; RequestError for one that fills none."""
+    for marks in MARKS if model.has_tokenizer else ():
+        names = [name for name in (marks.before, marks.after, marks.middle) if name]
+        tokens = [token for name in names if (token := model.tokenizer.number(name)) is not None]
+        if len(tokens) == len(names):
+            return marks, tokens
+    raise RequestError(
+        f"`{model.name}` has no tokens that mark a gap, so it cannot write what stands between a"
+        " prefix and a suffix",
+        param="suffix",
+        code="model_not_supported",
+    )
+
+
+async def gap_tokens(served: Served, model: LoadedModel, before: str, after: str) -> list[int]:
+    """Return the tokens of a prompt whose answer stands between two texts; errors as above."""
+    marks, tokens = gap_marks(model)
+    encode, most = model.tokenizer.encode, model.causal_lm().context_length
+
+    def read() -> list[int]:
+        for text in (before, after):
+            model.tokenizer.require_fitting(text, most)
+        begin = [token for token in encode("") if token not in model.eos_tokens]
+        ahead = [tokens[0], *encode(before, special=False)]
+        behind = [tokens[1], *encode(after, special=False)]
+        parts = [*behind, *ahead] if marks.suffix_first else [*ahead, *behind]
+        return [*begin, *parts, *tokens[2:]]
+
+    return await served.reading.run(read)

@@ -1,0 +1,135 @@
+"""Embeddings as clients ask for them: tokens, fewer dimensions, base64, images; and scores."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs_runtime.load import load_model
+from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_clip import save_tiny_clip
+from runtime.tiny_heads import save_tiny_head
+from serve.conftest import serving
+from serve.test_server import post
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embeddings")
+    return {
+        "bert": load_model(save_tiny_bert(folder / "bert"), backend="ref"),
+        "rank": load_model(
+            save_tiny_head(folder / "rank", "ForSequenceClassification", ("x",)), backend="ref"
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def address(models):
+    with serving(models) as (address, _):
+        yield address
+
+
+def vectors(address, **body):
+    answer = post(address, "/v1/embeddings", body)
+    assert answer.status_code == 200, answer.text
+    return [row["embedding"] for row in answer.json()["data"]]
+
+
+def test_tokens_are_embedded_as_their_text(address, models):
+    texts = ["the cat", "a dog sat"]
+    tokens = [models["bert"].tokenizer.encode(text) for text in texts]
+    expected = gptrs.embed(models["bert"], texts)
+    np.testing.assert_allclose(vectors(address, input=tokens), expected, rtol=1e-6)
+    np.testing.assert_allclose(vectors(address, input=tokens[0]), expected[:1], rtol=1e-6)
+    mixed = vectors(address, input=[tokens[0], texts[1], {"text": texts[0]}])
+    np.testing.assert_allclose(mixed, expected[[0, 1, 0]], rtol=1e-6)
+    usage = post(address, "/v1/embeddings", {"input": tokens}).json()["usage"]
+    assert usage["prompt_tokens"] == sum(map(len, tokens))
+
+
+@pytest.mark.parametrize("size", [1, 5, 16])
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_fewer_dimensions_are_the_first_ones(address, models, size, form):
+    (found,) = vectors(address, input="the cat", dimensions=size, encoding_format=form)
+    if form == "base64":
+        found = np.frombuffer(base64.b64decode(found), "<f4")
+    np.testing.assert_allclose(
+        found, gptrs.embed(models["bert"], ["the cat"], dimensions=size)[0], rtol=1e-6
+    )
+    whole = gptrs.embed(models["bert"], ["the cat"])[0]
+    cosine = np.dot(found, whole[:size]) / np.linalg.norm(found) / np.linalg.norm(whole[:size])
+    assert cosine == pytest.approx(1, abs=1e-6)
+    if np.isclose(np.linalg.norm(whole), 1):
+        assert np.linalg.norm(found) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"input": "a", "dimensions": 17}, "have 16 dimensions, asked for 17"),
+        ({"input": "a", "dimensions": 0}, "`dimensions`: Expected `int` >= 1"),
+        ({"input": [[5000]]}, "token 5000 is not in the vocabulary"),
+        ({"input": [3, "a"]}, "mixes tokens and texts"),
+        ({"input": [{"text": "a", "x": "b"}]}, "`input[0]`: `x` is not a parameter"),
+        ({"input": [{"image": "data:image/png;base64,AA"}]}, "`bert` embeds no images"),
+        ({"input": [4] * 41}, "truncate"),
+        ({"input": []}, "length >= 1"),
+    ],
+)
+def test_refusals(address, body, message):
+    answer = post(address, "/v1/embeddings", {"model": "bert", **body})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+def test_tokens_that_are_too_many_are_cut_where_that_is_asked_for(address):
+    asked = {"input": [[4, 5, *[6] * 60]]}
+    assert post(address, "/v1/embeddings", asked).status_code == 400
+    cut = vectors(address, **asked, truncate=True)
+    assert cut == vectors(address, input=[[4, 5, *[6] * 38]])
+
+
+def test_images_and_texts_in_one_list(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+    clip = load_model(save_tiny_clip(tmp_path / "clip"), backend="ref")
+    levels = np.random.default_rng(1).integers(0, 255, (30, 40, 3), np.uint8)
+    file = io.BytesIO()
+    image.fromarray(levels).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    with serving({"clip": clip}) as (address, _):
+        found = vectors(address, input=["the cat", {"image": url}, {"text": "dog"}])
+        few = vectors(address, input=[{"image": url}], dimensions=3)
+        refused = post(address, "/v1/embeddings", {"input": [{"image": "/etc/passwd"}]})
+    texts = gptrs.embed(clip, ["the cat", "dog"])
+    images = gptrs.embed_images(clip, [levels])
+    np.testing.assert_allclose(found, [texts[0], images[0], texts[1]], rtol=1e-5)
+    np.testing.assert_allclose(few, images[:, :3], rtol=1e-5)
+    assert refused.status_code == 400
+    assert "data:image/" in refused.json()["error"]["message"]
+
+
+def test_scores_of_pairs_are_those_of_rankings_and_cosines(address, models):
+    texts = ["the cat", "a dog sat"]
+
+    def scores(**body):
+        answer = post(address, "/v1/score", body).json()
+        assert [row["index"] for row in answer["data"]] == list(range(len(answer["data"])))
+        return [row["score"] for row in answer["data"]]
+
+    ranked = {one.index: one.score for one in gptrs.rank(models["rank"], "cat", texts)}
+    assert scores(text_1="cat", text_2=texts) == pytest.approx([ranked[0], ranked[1]])
+    paired = [gptrs.rank(models["rank"], a, [b])[0].score for a, b in zip(texts, texts[::-1],
+              strict=True)]  # fmt: skip
+    assert scores(model="rank", text_1=texts, text_2=texts[::-1]) == pytest.approx(paired)
+    made = gptrs.embed(models["bert"], ["cat", *texts])
+    cosines = gptrs.cosine_similarities(made)[0, 1:]
+    assert scores(model="bert", text_1="cat", text_2=texts) == pytest.approx(cosines.tolist())
+    refused = post(address, "/score", {"text_1": texts, "text_2": [*texts, "a"]})
+    assert refused.status_code == 400
+    v2 = post(address, "/v2/rerank", {"query": "cat", "documents": texts, "top_n": 1}).json()
+    assert v2["results"][0]["index"] == max(ranked, key=lambda index: ranked[index])
