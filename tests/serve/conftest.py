@@ -18,6 +18,7 @@ from gptrs_serve.connections import http_protocol
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat
+from serve.talkers import talkers
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,14 @@ def serving(
     finally:
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A server of models that say what is known beforehand, and these."""
+    models = talkers(tmp_path_factory.mktemp("talkers"))
+    with serving(models, most_output=None) as (address, _):
+        yield address, models
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs_runtime.embedding.embed import cosine_similarities
 from gptrs_runtime.load import load_model
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_clip import save_tiny_clip
@@ -127,7 +128,7 @@ def test_scores_of_pairs_are_those_of_rankings_and_cosines(address, models):
               strict=True)]  # fmt: skip
     assert scores(model="rank", text_1=texts, text_2=texts[::-1]) == pytest.approx(paired)
     made = gptrs.embed(models["bert"], ["cat", *texts])
-    cosines = gptrs.cosine_similarities(made)[0, 1:]
+    cosines = cosine_similarities(made)[0, 1:]
     assert scores(model="bert", text_1="cat", text_2=texts) == pytest.approx(cosines.tolist())
     refused = post(address, "/score", {"text_1": texts, "text_2": [*texts, "a"]})
     assert refused.status_code == 400

@@ -126,6 +126,12 @@ async def asked_chat(body: ChatBody, served: Served, metrics: Metrics, client: C
     return Chat(name, model, stream, answers, opened, served.texts_of(name), metrics, shows)
 
 
+async def count_tokens(body: ChatBody, served: Served) -> int:
+    """Return how many tokens the prompt of a conversation has."""
+    _, model = served.named(body.model, "causal_lm")
+    return len(await served.tokens(model, asked_conversation(body, told_tools(body))))
+
+
 def _has_thoughts(body: ChatBody, answers: AnswerForm) -> bool:
     """Return whether an answer may end thoughts: one of another form has none."""
     form = asked_form(body)

@@ -19,6 +19,8 @@ from gptrs_serve.problems import problem_of
 from gptrs_serve.requests import Envelope
 
 _DONE = b"data: [DONE]\n\n"
+Ending = Callable[[Exception | None], bytes]
+"""The bytes at the end of a stream, which an error may have cut."""
 _encode = msgspec.json.Encoder().encode
 CLOSED_BY_CLIENT = 499
 ENDING: Final = "the server ends before the answer does"
@@ -64,31 +66,45 @@ class QuickEvents:
         return True
 
 
-def event_of(data: object) -> bytes:
-    """Return an object as an event."""
-    return b"data: " + _encode(data) + b"\n\n"
+def event_of(data: object, name: str = "") -> bytes:
+    """Return an object as an event, which may have a name."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + _encode(data) + b"\n\n"
+
+
+def line_of(data: object) -> bytes:
+    """Return an object as a line of JSON."""
+    return _encode(data) + b"\n"
+
+
+def done(error: Exception | None) -> bytes:
+    """Return how OpenAI's streams end: an error is an event, too."""
+    return (b"" if error is None else event_of(problem_of(error).body())) + _DONE
 
 
 class EventStream(Response):
-    """Sends events as they come, several at once or one, and `[DONE]`; an error is an event, too.
+    """Sends events as they come, several at once or one, and what `ending` gives.
 
     `events` is closed when the client goes away, which it is to take as a cancellation. While it
     waits for pieces, `quick` may write them.
     """
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
         events: AsyncGenerator[bytes],
         ended: Callable[[], None],
         quick: QuickEvents | None = None,
+        *,
+        ending: Ending = done,
+        media_type: str = "text/event-stream",
     ) -> None:
+        self.media_type = media_type
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._ended = ended
         self._quick = quick
+        self._ending = ending
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +127,7 @@ class EventStream(Response):
             self._ended()
         if cut and self._begun:
             with contextlib.suppress(TimeoutError, OSError):
-                await asyncio.wait_for(_end(send, EngineClosedError(ENDING)), _LAST_S)
+                await asyncio.wait_for(self._end(send, EngineClosedError(ENDING)), _LAST_S)
 
     async def _send(self, send: Send) -> None:
         headers = self.raw_headers
@@ -123,14 +139,13 @@ class EventStream(Response):
         except Exception as error:
             if isinstance(error, OSError):  # the client has gone
                 raise
-            await _end(send, error)
+            await self._end(send, error)
         else:
-            await _end(send, None)
+            await self._end(send, None)
 
-
-async def _end(send: Send, error: Exception | None) -> None:
-    told = b"" if error is None else event_of(problem_of(error).body())
-    await send({"type": "http.response.body", "body": told + _DONE, "more_body": False})
+    async def _end(self, send: Send, error: Exception | None) -> None:
+        body = self._ending(error)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def _disconnected(receive: Receive) -> None:

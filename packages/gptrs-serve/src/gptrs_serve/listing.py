@@ -42,25 +42,33 @@ Result = TypeVar("Result")
 
 async def answered(request: Request, body: TaskFields, served: Served, verb: Verb) -> Response:
     """Return what a task finds, in the form of its protocol."""
-    kinds = {"rank": RANKING, "embed": EMBEDDING}.get(verb.name, (verb.needs,))
-    needs = served.capability(body.model, kinds)
-    name, model = served.named(body.model, needs)
-    function = all_classes if verb.name == "classify" else None  # in the order of the classes
-    asked = body.asked(verb.request())
     if isinstance(body, EmbeddingBody):
-        work = _embedded(body, model, asked, served, verb)
+        name, found, read = await embedded(request, body, served)
     else:
-        work = served.found(verb, model, asked, function)
-    found, read = await _for_client(request, work)
+        kinds = RANKING if verb.name == "rank" else (verb.needs,)
+        name, model = served.named(body.model, served.capability(body.model, kinds))
+        function = all_classes if verb.name == "classify" else None  # in the order of the classes
+        work = served.found(verb, model, body.asked(verb.request()), function)
+        found, read = await _for_client(request, work)
     usage = {"prompt_tokens": read, "total_tokens": read}
     return JSONResponse(_FORMS[verb.name](body, name, found, usage))
 
 
+async def embedded(
+    request: Request, body: EmbeddingBody, served: Served
+) -> tuple[str, Sequence[Any], int]:
+    """Return the model, the vectors of texts and images, and the tokens read; errors as usual."""
+    name, model = served.named(body.model, served.capability(body.model, EMBEDDING))
+    found, read = await _for_client(request, _embedded(body, model, served))
+    return name, found, read
+
+
 async def _embedded(
-    body: EmbeddingBody, model: LoadedModel, asked: dict[str, Any], served: Served, verb: Verb
+    body: EmbeddingBody, model: LoadedModel, served: Served
 ) -> tuple[Sequence[Any], int]:
     """Return the vectors of texts and images in the order of the request, and the tokens read."""
-    inputs = body.inputs()
+    verb = VERBS["embed"]
+    inputs, asked = body.inputs(), body.asked(verb.request())
     images = [each.image for each in inputs if isinstance(each, ImageInput)]
     texts = [each for each in inputs if not isinstance(each, ImageInput)]
     found: Sequence[Any] = []

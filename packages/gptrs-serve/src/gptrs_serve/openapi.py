@@ -18,10 +18,20 @@ from gptrs_serve.bodies import (
     ScoreBody,
     TokenizeBody,
 )
+from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
+from gptrs_serve.dialects.infill import InfillBody
+from gptrs_serve.dialects.ollama_body import (
+    EmbedBody,
+    GenerateBody,
+    OllamaChatBody,
+    OneEmbeddingBody,
+    ShowBody,
+)
+from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
 
 
 @dataclass(frozen=True)
-class _Route:
+class Route:
     """A route in the description: its body, if it has one, and the type of what it answers."""
 
     method: str
@@ -34,27 +44,43 @@ def _summary(task: str) -> str:
     return "Give each text a vector." if task == "embed" else VERBS[task].summary
 
 
-ROUTES: Final[Mapping[str, _Route]] = {
-    "/v1/chat/completions": _Route("post", "Answer a conversation.", ChatBody),
-    "/v1/completions": _Route("post", "Continue prompts.", CompletionBody),
+ROUTES: Final[Mapping[str, Route]] = {
+    "/v1/chat/completions": Route("post", "Answer a conversation.", ChatBody),
+    "/v1/completions": Route("post", "Continue prompts.", CompletionBody),
+    "/v1/responses": Route("post", "Answer an input, as OpenAI's Responses.", ResponsesBody),
+    "/v1/responses/input_tokens": Route("post", "Count its tokens.", InputTokensBody),
+    "/v1/responses/{name}": Route("get", "Return a response that is kept."),
+    "/v1/messages": Route("post", "Answer a conversation, as Anthropic's API.", MessagesBody),
+    "/v1/messages/count_tokens": Route("post", "Count its tokens.", CountBody),
     **{
-        path: _Route("post", "The same." if number else _summary(name), body)
+        path: Route("post", "The same." if number else _summary(name), body)
         for name, body in TASKS.items()
         for number, path in enumerate(VERBS[name].routes)
     },
-    "/v1/score": _Route("post", "Tell how well texts go together.", ScoreBody),
-    "/score": _Route("post", "The same.", ScoreBody),
-    "/tokenize": _Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
-    "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
-    "/v1/models": _Route("get", "List the models that are served."),
-    "/v1/models/{name}": _Route("get", "Describe a model."),
-    "/health": _Route("get", "Tell whether the server can answer."),
-    "/ready": _Route("get", "Tell whether the models are loaded and requests are taken."),
-    "/metrics": _Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
-    "/openapi.json": _Route("get", "Return this page."),
+    "/v1/score": Route("post", "Tell how well texts go together.", ScoreBody),
+    "/score": Route("post", "The same.", ScoreBody),
+    "/infill": Route("post", "Write what stands between two texts.", InfillBody),
+    "/tokenize": Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
+    "/detokenize": Route("post", "Return the text of tokens.", DetokenizeBody),
+    "/api/chat": Route("post", "Answer a conversation, as Ollama.", OllamaChatBody),
+    "/api/generate": Route("post", "Answer or continue a text, as Ollama.", GenerateBody),
+    "/api/embed": Route("post", "Give each text a vector, as Ollama.", EmbedBody),
+    "/api/embeddings": Route("post", "Give a text a vector, as Ollama.", OneEmbeddingBody),
+    "/api/show": Route("post", "Describe a model, as Ollama.", ShowBody),
+    "/api/tags": Route("get", "List the models, as Ollama."),
+    "/api/ps": Route("get", "List the models that are loaded, as Ollama."),
+    "/api/version": Route("get", "Tell the version of Ollama whose API this is."),
+    "/v1/models": Route("get", "List the models that are served."),
+    "/v1/models/{name}": Route("get", "Describe a model."),
+    "/health": Route("get", "Tell whether the server can answer."),
+    "/ready": Route("get", "Tell whether the models are loaded and requests are taken."),
+    "/metrics": Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
+    "/openapi.json": Route("get", "Return this page."),
 }
 """All routes but those of the page to chat on."""
-_STREAMED: Final = (ChatBody, CompletionBody)
+_EVENTS: Final = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, InfillBody)
+_LINES: Final = (OllamaChatBody, GenerateBody)
+"""Bodies whose answers may be streams: of events, and of lines."""
 _REFUSALS: Final = {
     "400": "The request is not as it must be, or asks for what is not supported.",
     "401": "The API key is missing or wrong.",
@@ -126,12 +152,14 @@ def _takes_null(schema: dict[str, Any]) -> bool:
     return schema.get("type") == "null" or any(map(_takes_null, schema.get("anyOf", ())))
 
 
-def _operation(path: str, route: _Route, known: Mapping[type, dict[str, Any]]) -> dict[str, Any]:
+def _operation(path: str, route: Route, known: Mapping[type, dict[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {route.answer: {"schema": {}}}
     if route.answer == "application/json":
         content = {route.answer: {"schema": {"type": "object"}}}
-    if route.body in _STREAMED:
+    if route.body in _EVENTS:
         content["text/event-stream"] = {"schema": {}}  # of each event, as clients read it
+    if route.body in _LINES:
+        content["application/x-ndjson"] = {"schema": {}}
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     told: dict[str, Any] = {
         "summary": route.summary,

@@ -28,6 +28,23 @@ from gptrs_serve.request_log import note_facts, request_id
 _logger = logging.getLogger("gptrs")
 
 RETRY_AFTER_S: Final = 1
+ANTHROPIC: Final = "/v1/messages"
+OLLAMA: Final = "/api/"
+"""How the paths begin whose clients read errors of another form than OpenAI's."""
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's words for errors, by their status."""
 
 
 class RequestError(Exception):
@@ -44,21 +61,31 @@ class RequestError(Exception):
         self.retry_after = RETRY_AFTER_S
         """In how many seconds to try again, where that may help."""
 
-    def body(self) -> dict[str, object]:
-        """Return the object that OpenAI's clients read."""
+    def body(self, path: str = "") -> dict[str, object]:
+        """Return the object that the clients of a path read: those of OpenAI's API by default."""
+        if path.startswith(OLLAMA):
+            return {"error": self.message}
+        if path.startswith(ANTHROPIC):
+            error: dict[str, object] = {
+                "type": _KINDS.get(self.status, _KINDS[500]),
+                "message": self.message,
+            }
+            if self.code is not None:  # by which clients decide what to do instead
+                error["details"] = {"error_code": self.code, "unsupported": [self.param]}
+            return {"type": "error", "error": error}
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
 
-    def response(self) -> JSONResponse:
+    def response(self, path: str = "") -> JSONResponse:
         """Return the answer to the request."""
         headers: dict[str, str] = {}
         if self.status in (429, 503):
             headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(self.body(path), self.status, headers)
 
 
 def problem_of(error: Exception) -> RequestError:
@@ -136,7 +163,7 @@ class Guard:
             )
             key = None
         if problem is not None:
-            await problem.response()(scope, receive, send)
+            await problem.response(route_path(scope))(scope, receive, send)
             return
         if key is None:
             await self._app(scope, receive, send)
@@ -154,7 +181,10 @@ class Guard:
 
     def _key(self, headers: Headers) -> Key | None:
         """Return the key that a client sends, None for none that there is."""
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        stated = headers.get("authorization", "")
+        if not stated and "x-api-key" in headers:  # as Anthropic's clients send it
+            stated = f"Bearer {headers['x-api-key']}"
+        kind, _, given = stated.partition(" ")
         key = self._keys.find(given.strip())
         return key if kind.lower() == "bearer" else None
 
@@ -187,10 +217,12 @@ def _without_port(host: str) -> str:
 async def read_body(request: Request, most_bytes: int) -> bytes:
     """Return the body of a request; RequestError if it is too long, or not called JSON.
 
-    A browser asks before it sends JSON to another site, and not before it sends other types.
+    A browser asks before it sends JSON to another site, and not before it sends other types; it
+    tells where from it sends. Clients of Ollama, as its page has them, name no type.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    is_free = request.url.path.startswith(OLLAMA) and "origin" not in request.headers
+    if kind != "application/json" and not is_free:
         raise RequestError("send `Content-Type: application/json`", status=415, code="content_type")
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":

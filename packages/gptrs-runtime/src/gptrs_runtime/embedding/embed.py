@@ -202,10 +202,8 @@ def embed(
     if isinstance(texts, str):
         raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
     if not texts or batch_size < 1:
-        raise UsageError(
-            f"`embed` needs at least 1 text and a batch of at least 1, got {len(texts)} and"
-            f" {batch_size}"
-        )
+        given = f"got {len(texts)} and {batch_size}"
+        raise UsageError(f"`embed` needs at least 1 text and a batch of at least 1, {given}")
     long = LongTexts(truncate, lengths)
     if "image_text" in model.capabilities:
         named = _only_texts(model, texts)

@@ -1,0 +1,117 @@
+"""`/infill` of llama.cpp's server: what stands between two texts, by models that fill gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import override
+
+from gptrs_runtime.chat.answer_reader import AnswerEvent, AnswerForm, TextDelta
+from gptrs_serve.bodies import CompletionBody, Model
+from gptrs_serve.chat import Chat
+from gptrs_serve.completions import asked_prompt
+from gptrs_serve.events import event_of, for_client
+from gptrs_serve.fields import NOTHING, RequestFields, converted
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.problems import problem_of
+from gptrs_serve.requests import client_of
+from gptrs_serve.served import Served
+from gptrs_serve.writing import AnswerWriter
+
+_SAME: Final = ("model", "stream", "stop", "temperature", "top_k", "top_p", "min_p", "seed")
+_Ignored = Annotated[Any, Meta(description="It would change times alone.", extra=NOTHING)]
+
+
+class InfillBody(RequestFields, kw_only=True):
+    """`/infill`."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "input_extra": "put other files before the prefix",
+        "samplers": "their order is that of transformers",
+        "grammar": "`/v1/completions` with `suffix` has forms",
+    }
+    input_prefix: Annotated[str, Meta(description="The text before the gap.")]
+    input_suffix: Annotated[str, Meta(min_length=1, description="The text behind it.")]
+    prompt: Annotated[str, Meta(description="More text before the gap.")] = ""
+    model: Model | None = None
+    n_predict: Annotated[int, Meta(ge=-1, description="Most tokens; -1: the context.")] | None = (
+        None
+    )
+    stream: Annotated[bool, Meta(description="Send the answer as it grows.")] = False
+    stop: Annotated[list[str], Meta(description="Texts before which the answer ends.")] | None = (
+        None
+    )
+    temperature: (
+        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+    ) = None
+    top_k: Annotated[int, Meta(ge=-1, description="Sample among the K likeliest.")] | None = None
+    top_p: (
+        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        | None
+    ) = None
+    min_p: (
+        Annotated[float, Meta(ge=0, le=1, description="Cut tokens below P times the likeliest.")]
+        | None
+    ) = None
+    seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
+    cache_prompt: _Ignored = None
+    id_slot: _Ignored = None
+    t_max_predict_ms: _Ignored = None
+    t_max_prompt_ms: _Ignored = None
+
+
+async def infill(request: Request, body: InfillBody, served: Served, metrics: Metrics) -> Response:
+    """Write what stands in a gap; RequestError for a model that fills none."""
+    name, model = served.named(body.model, "causal_lm")
+    most = body.n_predict if body.n_predict is not None and body.n_predict > 0 else None
+    given: dict[str, object] = {field: getattr(body, field) for field in _SAME}
+    given |= {"prompt": body.input_prefix + body.prompt, "suffix": body.input_suffix}
+    asked = converted(
+        {**given, "max_tokens": most or model.causal_lm().context_length}, CompletionBody
+    )
+    assert isinstance(asked.prompt, str)
+    work = asked_prompt(asked, name, model, asked.prompt, served, client_of(request))
+    prompt = await for_client(request, work)
+    assert prompt.stream is not None  # some token is asked for
+    chat = Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
+    return await GapWriter(chat).answer(request, stream=body.stream)
+
+
+class GapWriter(AnswerWriter):
+    """Writes pieces of `content`, and a last object that says why it stops."""
+
+    _text = ""
+
+    @override
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        assert isinstance(event, TextDelta)  # it is read as text alone
+        self._text += event.text
+        yield event_of({"content": event.text, "stop": False})
+
+    @override
+    def end(self) -> bytes:
+        return event_of({**self.whole(), "content": ""})
+
+    @override
+    def failed(self, error: Exception) -> bytes:
+        return event_of(problem_of(error).body())
+
+    @override
+    def whole(self) -> dict[str, object]:
+        stream = self.chat.stream
+        kinds = {"eos": "eos", "stop": "word", "length": "limit"}
+        return {
+            "content": self._text,
+            "model": self.chat.name,
+            "stop": True,
+            "stop_type": kinds.get(self.reason or "", "none"),
+            "stopping_word": stream.texts[0].stop_string or "",
+            "tokens_predicted": len(stream.texts[0].tokens),
+            "tokens_evaluated": stream.prompt_tokens,
+            "tokens_cached": stream.cached_tokens,
+            "truncated": False,
+        }

@@ -1,0 +1,351 @@
+"""Ollama's API: chats, texts and embeddings as lines of JSON, and what it says of models."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from typing_extensions import override
+
+from gptrs import __version__
+from gptrs.errors import ModelError
+from gptrs_runtime.chat.answer_reader import (
+    AnswerEvent,
+    AnswerForm,
+    CallArguments,
+    CallStart,
+    ThoughtsDelta,
+)
+from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_serve.chat import Chat, asked_chat
+from gptrs_serve.completions import asked_prompt
+from gptrs_serve.dialects.anthropic import arguments_of
+from gptrs_serve.dialects.ollama_body import (
+    EmbedBody,
+    GenerateBody,
+    OllamaChatBody,
+    OneEmbeddingBody,
+    ShowBody,
+)
+from gptrs_serve.events import for_client, line_of
+from gptrs_serve.listing import context_length, embedded
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.problems import OLLAMA, RequestError, problem_of
+from gptrs_serve.requests import client_of
+from gptrs_serve.served import Served
+from gptrs_serve.writing import AnswerWriter
+
+_LATEST: Final = ":latest"
+VERSION: Final = "0.12.0"
+"""The version of Ollama whose API this is: clients ask what it can do."""
+HOW: Final = {
+    "pull": "models are served that `gptrs serve NAME=MODEL` names: a path, or ORG/NAME of the"
+    " Hugging Face hub, which `gptrs serve` downloads",
+    "push": "models are files of this machine: `gptrs convert` writes them",
+    "create": "`gptrs serve NAME=MODEL` names models, `--adapter` adapts them",
+    "copy": "`gptrs serve NAME=MODEL OTHER=MODEL` gives a model two names",
+    "delete": "the command line says which models are served",
+}
+"""What to do in place of what changes the models of a server."""
+_CAPABILITIES: Final = {"text_embedder": "embedding", "image_lm": "vision"}
+
+
+def known_name(name: str, served: Served) -> str:
+    """Return the name of a model without the tag that Ollama's clients add."""
+    bare = name.removesuffix(_LATEST)
+    return bare if name not in served.models and bare in served.models else name
+
+
+async def ollama_chat(
+    request: Request, body: OllamaChatBody, served: Served, metrics: Metrics
+) -> Response:
+    """Answer a conversation; without one a client loads the model, which is loaded."""
+    name = known_name(body.model, served)
+    served.named(name, "causal_lm")
+    if not body.messages:
+        message = {"role": "assistant", "content": ""}
+        return JSONResponse({**_stamp(body.model), "message": message, **_LOADED})
+    asked = asked_chat(body.asked(name), served, metrics, client_of(request))
+    chat = await for_client(request, asked)
+    return await LineWriter(chat, body.model, in_message=True).answer(request, stream=body.stream)
+
+
+async def generated(
+    request: Request, body: GenerateBody, served: Served, metrics: Metrics
+) -> Response:
+    """Answer a text, as a message of the template, or continue it where there is none."""
+    name = known_name(body.model, served)
+    _, model = served.named(name, "causal_lm")
+    if not body.prompt and not body.suffix:
+        return JSONResponse({**_stamp(body.model), "response": "", **_LOADED})
+    if body.raw or body.suffix or not _has_template(model):
+        if body.images or body.system:
+            raise RequestError(
+                "images and a system message need a chat template; leave them out, and `raw` or"
+                " `suffix`"
+            )
+        asked = _continued(body, name, model, served, metrics, client_of(request))
+    else:
+        asked = asked_chat(body.asked(name), served, metrics, client_of(request))
+    chat = await for_client(request, asked)
+    return await LineWriter(chat, body.model, in_message=False).answer(request, stream=body.stream)
+
+
+async def _continued(
+    body: GenerateBody,
+    name: str,
+    model: LoadedModel,
+    served: Served,
+    metrics: Metrics,
+    client: Client,
+) -> Chat:
+    """Ask for a text that goes on, without template."""
+    asked = body.completion(name)
+    if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
+        asked.max_tokens = model.causal_lm().context_length  # as Ollama has it
+    prompt = await asked_prompt(asked, name, model, body.prompt, served, client)
+    assert prompt.stream is not None  # some token is asked for
+    return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
+
+
+def _has_template(model: LoadedModel) -> bool:
+    try:
+        model.chat_template()
+    except ModelError:
+        return False
+    return True
+
+
+class LineWriter(AnswerWriter):
+    """Writes lines of JSON: pieces of a message or a response, and a last one with the counts."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, chat: Chat, called: str, *, in_message: bool) -> None:
+        super().__init__(chat)
+        self._called = called
+        self._in_message = in_message
+        self._text = ""
+        self._thinking = ""
+        self._calls: list[dict[str, Any]] = []
+        self._name: str | None = None
+        """The tool of the call that comes, and its arguments so far."""
+        self._arguments = ""
+
+    @override
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        if isinstance(event, CallArguments):
+            self._arguments += event.text
+            return
+        yield from self._end_call()
+        if isinstance(event, CallStart):
+            self._name = event.name
+        elif isinstance(event, ThoughtsDelta):
+            self._thinking += event.text
+            yield self._line(thinking=event.text)
+        else:
+            self._text += event.text
+            yield self._line(event.text)
+
+    def _end_call(self) -> Iterator[bytes]:
+        """Write the call that has come; one that was cut has the arguments that are whole."""
+        if self._name is None:
+            return
+        function = {"name": self._name, "arguments": arguments_of(self._arguments)}
+        call: dict[str, Any] = {"function": function}
+        self._calls.append(call)
+        self._name, self._arguments = None, ""
+        yield self._line(calls=[call])
+
+    def _said(self, text: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, object]:
+        said: dict[str, object] = {"thinking": thinking} if thinking else {}
+        if not self._in_message:
+            return {"response": text, **said}
+        message: dict[str, object] = {"role": "assistant", "content": text, **said}
+        if calls:
+            message["tool_calls"] = calls
+        return {"message": message}
+
+    def _line(
+        self, text: str = "", thinking: str = "", calls: list[dict[str, Any]] | None = None
+    ) -> bytes:
+        said = self._said(text, thinking, calls or [])
+        return line_of({**_stamp(self._called), **said, "done": False})
+
+    @override
+    def end(self) -> bytes:
+        last = b"".join(self._end_call())
+        return last + line_of({**_stamp(self._called), **self._said("", "", []), **self._counts()})
+
+    @override
+    def failed(self, error: Exception) -> bytes:
+        return line_of(problem_of(error).body(OLLAMA))
+
+    @override
+    def whole(self) -> dict[str, object]:
+        said = self._said(self._text, self._thinking, self._calls)
+        return {**_stamp(self._called), **said, **self._counts()}
+
+    def _counts(self) -> dict[str, object]:
+        """Return why it ended, how many tokens there were, and nanoseconds."""
+        stream = self.chat.stream
+        total = time.perf_counter() - stream.submitted
+        count = len(stream.texts[0].tokens)
+        timings = stream.generations[0].timings
+        first = total if timings.first_token_s is None else timings.first_token_s
+        speed = timings.decode_tokens_per_s
+        decode = (count - 1) / speed if speed else 0.0
+        return {
+            "done": True,
+            "done_reason": "length" if self.reason == "length" else "stop",
+            "total_duration": _nanoseconds(total),
+            "load_duration": 0,
+            "prompt_eval_count": stream.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(first),
+            "eval_count": count,
+            "eval_duration": _nanoseconds(max(decode, 1e-9)),
+        }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return math.ceil(seconds * 1e9)
+
+
+_LOADED: Final[Mapping[str, object]] = {"done": True, "done_reason": "load"}
+
+
+def _stamp(name: str) -> dict[str, object]:
+    return {"model": name, "created_at": _time(time.time())}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+# Embeddings, and what there is.
+
+
+async def embeddings(request: Request, body: EmbedBody, served: Served) -> Response:
+    """Return a vector for each text."""
+    begun = time.perf_counter()
+    _, vectors, read = await embedded(request, body.asked(known_name(body.model, served)), served)
+    return JSONResponse(
+        {
+            "model": body.model,
+            "embeddings": [vector.tolist() for vector in vectors],
+            "total_duration": _nanoseconds(time.perf_counter() - begun),
+            "load_duration": 0,
+            "prompt_eval_count": read,
+        }
+    )
+
+
+async def one_embedding(request: Request, body: OneEmbeddingBody, served: Served) -> Response:
+    """Return the vector of a text."""
+    _, vectors, _ = await embedded(request, body.asked(known_name(body.model, served)), served)
+    return JSONResponse({"embedding": vectors[0].tolist()})
+
+
+async def version(_: Request) -> Response:
+    """Return the version of Ollama whose API this is, and that of gptrs."""
+    return JSONResponse({"version": VERSION, "gptrs": __version__})
+
+
+def tags(served: Served) -> Response:
+    """Return the models that there are."""
+    return JSONResponse({"models": [_listed(name, served) for name in served.models]})
+
+
+def running(served: Served) -> Response:
+    """Return the models that are loaded: all."""
+    never = _time(served.created + 100 * 365 * 86_400)
+    found = [
+        {**_listed(name, served), "expires_at": never, "size_vram": 0,
+         "context_length": context_length(model)}
+        for name, model in served.models.items()
+    ]  # fmt: skip
+    return JSONResponse({"models": found})
+
+
+async def shown(body: ShowBody, served: Served) -> Response:
+    """Describe a model; RequestError if there is none of the name."""
+    name = known_name(body.model or body.name or "", served)
+    model = served.models.get(name)
+    if model is None:
+        raise RequestError(f"model {name[:80]!r} not found", status=404, param="model")
+    try:
+        template = model.chat_template().source
+    except ModelError:
+        template = ""
+    length = context_length(model)
+    info: dict[str, object] = {
+        "general.architecture": model.kind,
+        "general.parameter_count": _parameters(model),
+    }
+    if length is not None:
+        info[f"{model.kind}.context_length"] = length
+    return JSONResponse(
+        {
+            "modelfile": f"FROM {name}\n",
+            "parameters": "",
+            "template": template,
+            "details": _details(model),
+            "model_info": info,
+            "capabilities": _capabilities(model, template),
+            "modified_at": _time(served.created),
+        }
+    )
+
+
+def refused(what: str) -> RequestError:
+    """Return how to do what changes the models of a server."""
+    return RequestError(f"this server does not {what} models: {HOW[what]}", status=501)
+
+
+def _listed(name: str, served: Served) -> dict[str, object]:
+    model = served.models[name]
+    called = name if ":" in name else name + _LATEST
+    size = sum(
+        math.prod(tensor.shape) * tensor.dtype.numpy.itemsize
+        for tensor in model.parameters().values()
+    )
+    return {
+        "name": called,
+        "model": called,
+        "modified_at": _time(served.created),
+        "size": size,
+        "digest": "",
+        "details": _details(model),
+    }
+
+
+def _details(model: LoadedModel) -> dict[str, object]:
+    return {
+        "parent_model": "",
+        "format": "gptrs",
+        "family": model.kind,
+        "families": [model.kind],
+        "parameter_size": f"{_parameters(model) / 1e9:.3g}B",
+        "quantization_level": str(model.weight_type or "none"),
+    }
+
+
+def _parameters(model: LoadedModel) -> int:
+    return sum(math.prod(tensor.shape) for tensor in model.parameters().values())
+
+
+def _capabilities(model: LoadedModel, template: str) -> list[str]:
+    """Return Ollama's words for what a model can do."""
+    found = ["completion"] if "causal_lm" in model.capabilities else []
+    found += [word for name, word in _CAPABILITIES.items() if name in model.capabilities]
+    if "tools" in template:
+        found.append("tools")
+    if "think" in template:
+        found.append("thinking")
+    return found

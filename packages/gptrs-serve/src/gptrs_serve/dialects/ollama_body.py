@@ -1,0 +1,343 @@
+"""The bodies of Ollama's API, and the chats, completions and embeddings that they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gptrs_serve.bodies import ChatBody, CompletionBody, EmbeddingBody, Tool, ToolName
+from gptrs_serve.dialects.turns import Turns, chat_of
+from gptrs_serve.fields import NOTHING, RequestFields, converted
+
+_Name = Annotated[str, Meta(min_length=1, description="The model; `:latest` may follow.")]
+_Kept = Annotated[
+    Any, Meta(description="Models are loaded as long as the server runs.", extra=NOTHING)
+]
+_Loading = Annotated[
+    Any, Meta(description="The command line says how models are loaded.", extra=NOTHING)
+]
+Format = Annotated[
+    Literal["", "json"] | dict[str, Any], Meta(description="`json`, or a JSON schema.")
+]
+Think = Annotated[
+    bool | Literal["low", "medium", "high"],
+    Meta(
+        description="Sets `enable_thinking` and `thinking` of the template, or `reasoning_effort`."
+    ),
+]
+
+
+class RuntimeOptions(RequestFields, kw_only=True):
+    """`options`: how tokens are chosen."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "tfs_z": "`typical_p` and `min_p` cut the distribution",
+        "mirostat_tau": "`top_p` and `min_p` cut the distribution",
+        "mirostat_eta": "`top_p` and `min_p` cut the distribution",
+    }
+    temperature: (
+        Annotated[float, Meta(ge=0, le=2, description="Below 1 surer, 0: greedy.")] | None
+    ) = None
+    top_k: (
+        Annotated[int, Meta(ge=-1, description="Sample among the K likeliest; 0: all.")] | None
+    ) = None
+    top_p: (
+        Annotated[float, Meta(ge=0, le=1, description="Sample among the likeliest, P together.")]
+        | None
+    ) = None
+    min_p: (
+        Annotated[float, Meta(ge=0, le=1, description="Cut tokens below P times the likeliest.")]
+        | None
+    ) = None
+    typical_p: (
+        Annotated[float, Meta(gt=0, le=1, description="Sample among those of usual surprise.")]
+        | None
+    ) = None
+    seed: Annotated[int, Meta(description="Make sampling repeatable; -1: any.")] | None = None
+    num_predict: (
+        Annotated[int, Meta(ge=-2, description="Most tokens; -1 and -2: the context.")] | None
+    ) = None
+    stop: (
+        Annotated[
+            str | Annotated[list[str], Meta(max_length=16)],
+            Meta(description="Texts before which the answer ends."),
+        ]
+        | None
+    ) = None
+    repeat_penalty: (
+        Annotated[
+            float,
+            Meta(gt=0, description="Above 1, tokens that occurred become less likely."),
+        ]
+        | None
+    ) = None
+    presence_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="As in OpenAI's API.")] | None
+    ) = None
+    frequency_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="As in OpenAI's API.")] | None
+    ) = None
+    repeat_last_n: (
+        Annotated[int, Meta(description="`repeat_penalty` is for all tokens.", extra=NOTHING)]
+        | None
+    ) = None
+    mirostat: Annotated[Literal[0], Meta(description="It is off.", extra=NOTHING)] | None = None
+    penalize_newline: (
+        Annotated[Literal[True], Meta(description="Like other tokens.", extra=NOTHING)] | None
+    ) = None
+    num_ctx: _Loading = None
+    num_keep: _Loading = None
+    num_batch: _Loading = None
+    num_gpu: _Loading = None
+    main_gpu: _Loading = None
+    num_thread: _Loading = None
+    low_vram: _Loading = None
+    use_mmap: _Loading = None
+    use_mlock: _Loading = None
+    numa: _Loading = None
+    logits_all: _Loading = None
+    vocab_only: _Loading = None
+    embedding_only: _Loading = None
+
+    def given(self) -> dict[str, object]:
+        """Return the options by their names in OpenAI's API."""
+        same = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop",
+                "presence_penalty", "frequency_penalty")  # fmt: skip
+        found = {name: getattr(self, name) for name in same}
+        most = self.num_predict
+        return {
+            **found,
+            "repetition_penalty": self.repeat_penalty,
+            "max_tokens": most if most is not None and most > 0 else None,
+        }
+
+
+class CalledFunction(Struct, forbid_unknown_fields=True):
+    """A call: the name of the tool, and its arguments."""
+
+    name: ToolName
+    arguments: dict[str, Any] = {}
+    index: Any = None
+    description: Any = None
+
+
+class Called(Struct, forbid_unknown_fields=True):
+    """A call of a tool in a message."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class OllamaMessage(Struct, forbid_unknown_fields=True):
+    """A message, with images in base64."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[Called] | None = None
+    tool_name: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class Answering(RequestFields, kw_only=True):
+    """The fields that `/api/chat` and `/api/generate` share."""
+
+    model: _Name
+    stream: Annotated[bool, Meta(description="False: the answer in one object.")] = True
+    format: Format | None = None
+    think: Think | None = None
+    options: Annotated[RuntimeOptions, Meta(description="See below.")] | None = None
+    keep_alive: _Kept = None
+    logprobs: (
+        Annotated[Literal[False], Meta(description="`/v1` has them.", extra=NOTHING)] | None
+    ) = None
+    top_logprobs: (
+        Annotated[Literal[0], Meta(description="`/v1` has them.", extra=NOTHING)] | None
+    ) = None
+
+    def fields(self, name: str) -> dict[str, object]:
+        """Return the options of the answer for the model of a name."""
+        fields: dict[str, object] = {
+            "model": name,
+            "stream": self.stream,
+            **(self.options or RuntimeOptions()).given(),
+        }
+        if self.format == "json":
+            fields["response_format"] = {"type": "json_object"}
+        elif isinstance(self.format, dict):
+            named = {"name": "format", "schema": self.format}
+            fields["response_format"] = {"type": "json_schema", "json_schema": named}
+        return fields
+
+    def thinking(self) -> dict[str, object]:
+        """Return what a conversation says of thoughts."""
+        if self.think is None:
+            return {}
+        thinks = self.think is not False
+        variables: dict[str, object] = {"enable_thinking": thinks, "thinking": thinks}
+        if isinstance(self.think, str):
+            variables["reasoning_effort"] = self.think
+        return {"chat_template_kwargs": variables}
+
+
+class OllamaChatBody(Answering, kw_only=True):
+    """`/api/chat`."""
+
+    messages: Annotated[
+        list[OllamaMessage], Meta(description="The conversation; none: nothing is written.")
+    ] = msgspec.field(default_factory=list[OllamaMessage])
+    tools: (
+        Annotated[
+            Annotated[list[Tool], Meta(max_length=128)],
+            Meta(description="Functions that the model may call."),
+        ]
+        | None
+    ) = None
+
+    def asked(self, name: str) -> ChatBody:
+        """Return the chat that is asked for."""
+        turns = Turns()
+        numbers = _Numbers()
+        for message in self.messages:
+            _add(turns, message, numbers)
+        return chat_of(
+            {
+                **self.fields(name),
+                **self.thinking(),
+                "messages": turns.messages(),
+                "tools": self.tools or None,
+            }
+        )
+
+
+class GenerateBody(Answering, kw_only=True):
+    """`/api/generate`."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "width": "the server makes no images",
+        "height": "the server makes no images",
+        "steps": "the server makes no images",
+    }
+    prompt: Annotated[str, Meta(description="What to answer; none: nothing is written.")] = ""
+    suffix: (
+        Annotated[str, Meta(description="What follows the answer, for models that fill gaps.")]
+        | None
+    ) = None
+    system: Annotated[str, Meta(description="An instruction before it.")] | None = None
+    images: Annotated[list[str], Meta(description="Images in base64.")] | None = None
+    raw: Annotated[bool, Meta(description="Continue the text itself, without template.")] = False
+    template: (
+        Annotated[
+            Literal[""], Meta(description="The template is that of the model.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+    context: (
+        Annotated[
+            Annotated[list[int], Meta(max_length=0)],
+            Meta(description="`/api/chat` has conversations.", extra=NOTHING),
+        ]
+        | None
+    ) = None
+
+    def asked(self, name: str) -> ChatBody:
+        """Return the chat of an instruction and a message."""
+        turns = Turns()
+        if self.system:
+            turns.say("system", [{"type": "text", "text": self.system}])
+        turns.say("user", [{"type": "text", "text": self.prompt}, *_images(self.images)])
+        return chat_of({**self.fields(name), **self.thinking(), "messages": turns.messages()})
+
+    def completion(self, name: str) -> CompletionBody:
+        """Return the completion of the text itself."""
+        fields = {**self.fields(name), "prompt": self.prompt, "suffix": self.suffix or None}
+        return converted(fields, CompletionBody)
+
+
+class EmbedBody(RequestFields, kw_only=True):
+    """`/api/embed`."""
+
+    model: _Name
+    input: Annotated[str | list[str], Meta(description="A text, or several.")]
+    truncate: Annotated[bool, Meta(description="False: longer texts are refused.")] = True
+    dimensions: (
+        Annotated[int, Meta(ge=1, description="The first N elements of each vector.")] | None
+    ) = None
+    options: Annotated[Any, Meta(description="No token is chosen.", extra=NOTHING)] | None = None
+    keep_alive: _Kept = None
+
+    def asked(self, name: str) -> EmbeddingBody:
+        """Return the embeddings that are asked for."""
+        fields = {"input": self.input, "truncate": self.truncate, "dimensions": self.dimensions}
+        return converted({"model": name, **fields}, EmbeddingBody)
+
+
+class OneEmbeddingBody(RequestFields, kw_only=True):
+    """`/api/embeddings`, the older one."""
+
+    model: _Name
+    prompt: Annotated[str, Meta(description="A text.")]
+    options: Annotated[Any, Meta(description="No token is chosen.", extra=NOTHING)] | None = None
+    keep_alive: _Kept = None
+
+    def asked(self, name: str) -> EmbeddingBody:
+        """Return the embedding that is asked for."""
+        fields = {"model": name, "input": self.prompt, "truncate": True}
+        return converted(fields, EmbeddingBody)
+
+
+class ShowBody(RequestFields, kw_only=True):
+    """`/api/show`."""
+
+    model: Annotated[str, Meta(description="The model; `:latest` may follow.")] | None = None
+    name: Annotated[str, Meta(description="The same, in older clients.")] | None = None
+    verbose: Annotated[bool, Meta(description="Nothing is left out.", extra=NOTHING)] | None = None
+
+
+class _Numbers:
+    """Ids of calls, which Ollama's messages do not have: the results come in their order."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: list[str] = []
+
+    def called(self) -> str:
+        """Return the id of the next call; nine characters, as some templates demand."""
+        self._made += 1
+        self._open.append(f"{self._made:09d}")
+        return self._open[-1]
+
+    def answered(self) -> str:
+        """Return the id of the oldest call without a result."""
+        return self._open.pop(0) if self._open else self.called()
+
+
+def _add(turns: Turns, message: OllamaMessage, numbers: _Numbers) -> None:
+    parts: list[dict[str, object]] = []
+    if message.content:
+        parts.append({"type": "text", "text": message.content})
+    parts += _images(message.images)
+    if message.role == "tool":
+        number = message.tool_call_id or numbers.answered()
+        turns.result(number, parts, message.tool_name or message.name)
+        return
+    if message.thinking:
+        turns.think(message.thinking)
+    if parts or not message.tool_calls:
+        turns.say(message.role, parts)
+    for call in message.tool_calls or ():
+        number = call.id or numbers.called()
+        turns.call(number, call.function.name, json.dumps(call.function.arguments))
+
+
+def _images(images: Sequence[str] | None) -> list[dict[str, object]]:
+    """Return images in base64 as parts: what they are their first bytes say."""
+    urls = [f"data:image/any;base64,{data}" for data in images or ()]
+    return [{"type": "image_url", "image_url": {"url": url}} for url in urls]

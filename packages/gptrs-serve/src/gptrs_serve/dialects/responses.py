@@ -1,0 +1,340 @@
+"""OpenAI's Responses API: `/v1/responses`, whole or as events; kept ones can be gone on with."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from typing_extensions import override
+
+from gptrs.quick_dataclass import dataclass
+from gptrs_runtime.chat.answer_reader import AnswerEvent, CallArguments, TextDelta, ThoughtsDelta
+from gptrs_runtime.generation.scheduled_text import Client
+from gptrs_serve.chat import Chat, asked_chat, count_tokens
+from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody, ResponsesFields
+from gptrs_serve.dialects.turns import Turns
+from gptrs_serve.events import event_of, for_client
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.problems import RequestError, problem_of
+from gptrs_serve.requests import client_of
+from gptrs_serve.served import Served
+from gptrs_serve.tools.parser import new_call_id
+from gptrs_serve.writing import AnswerWriter
+
+MOST_KEPT_BYTES: Final = 64_000_000
+"""Bytes of all responses that are kept, with the messages before them; the oldest go first."""
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A response, whose it is, and the messages up to its end."""
+
+    client: Client
+    response: Mapping[str, object]
+    messages: Messages
+    size: int
+
+
+class Responses:
+    """Answers requests for responses, and keeps those that may be gone on with, in memory alone.
+
+    Each can be read by its own client only: the one of the same key, else address.
+    """
+
+    def __init__(self, served: Served, metrics: Metrics) -> None:
+        self._served = served
+        self._metrics = metrics
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._bytes = 0
+
+    async def create(self, request: Request, body: ResponsesBody) -> Response:
+        """Answer; raise RequestError, and the errors of the engine."""
+        client = client_of(request)
+        messages = [*self._before(body, client), *body.said()]
+        asked = asked_chat(body.asked(messages), self._served, self._metrics, client)
+        chat = await for_client(request, asked)
+        writer = ResponseWriter(chat, body)
+        if body.store is not False:
+            writer.keep = lambda: self._keep(client, writer.whole(), [*messages, *writer.said()])
+        return await writer.answer(request, stream=body.stream)
+
+    async def count(self, request: Request, body: InputTokensBody) -> Response:
+        """Return how many tokens an input has."""
+        messages = [*self._before(body, client_of(request)), *body.said()]
+        count = await for_client(request, count_tokens(body.chat(messages), self._served))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+    async def retrieve(self, request: Request) -> Response:
+        """Return a response that is kept."""
+        return JSONResponse(self._found(request).response)
+
+    async def delete(self, request: Request) -> Response:
+        """Forget a response."""
+        kept = self._found(request)
+        name = str(kept.response["id"])
+        self._bytes -= self._kept.pop(name).size
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    def _found(self, request: Request) -> _Kept:
+        name = str(request.path_params["name"])
+        kept = self._kept.get(name)
+        if kept is None or kept.client != client_of(request):
+            raise _unknown(name, 404, "response_id")
+        return kept
+
+    def _before(self, body: ResponsesFields, client: Client) -> Messages:
+        name = body.previous_response_id
+        if name is None:
+            return ()
+        kept = self._kept.get(name)
+        if kept is None or kept.client != client:
+            raise _unknown(name, 400, "previous_response_id")
+        self._kept.move_to_end(name)
+        return kept.messages
+
+    def _keep(self, client: Client, response: Mapping[str, object], messages: Messages) -> None:
+        size = len(json.dumps([response, messages]))
+        self._kept[str(response["id"])] = _Kept(client, response, messages, size)
+        self._bytes += size
+        while self._bytes > MOST_KEPT_BYTES:
+            self._bytes -= self._kept.popitem(last=False)[1].size
+
+
+def _unknown(name: str, status: int, param: str) -> RequestError:
+    return RequestError(
+        f"there is no response {name[:80]!r}: those with `store: false` are not kept, and others"
+        " as long as there is room for them and the server runs",
+        status=status,
+        param=param,
+        code="previous_response_not_found",
+    )
+
+
+class ResponseWriter(AnswerWriter):
+    """Writes the items of a response: thoughts, messages, calls; in the order of the events.
+
+    What a stream says of an item is its beginning, that of its part, the pieces, and the ends of
+    both; `response.completed` has the whole response.
+    """
+
+    def __init__(self, chat: Chat, body: ResponsesBody) -> None:
+        super().__init__(chat)
+        self._body = body
+        self._id = f"resp_{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._number = 0
+        self._items: list[dict[str, Any]] = []
+        self._is_open = False
+        self._customs = body.custom_tools()
+        self._arguments = ""
+        """Those of a call of a tool whose input is a text."""
+        self._status = "in_progress"
+        self._error: dict[str, str] | None = None
+
+    @override
+    def begin(self) -> bytes:
+        return b"".join(
+            self._event(f"response.{name}", response=self.whole())
+            for name in ("created", "in_progress")
+        )
+
+    @override
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        if isinstance(event, ThoughtsDelta):
+            yield from self._in("reasoning", "rs", {"summary": [], "encrypted_content": None})
+            yield from self._add("reasoning_text", event.text)
+        elif isinstance(event, TextDelta):
+            yield from self._in("message", "msg", {"role": "assistant"})
+            yield from self._add("output_text", event.text)
+        elif isinstance(event, CallArguments):
+            yield from self._add_arguments(event.text)
+        else:
+            yield from self._close("completed")
+            called = {"call_id": new_call_id(self.chat.form), "name": event.name}
+            if event.name in self._customs:
+                yield from self._begin("custom_tool_call", "ctc", {**called, "input": ""})
+            else:
+                yield from self._begin("function_call", "fc", {**called, "arguments": ""})
+
+    def _in(self, kind: str, prefix: str, fields: dict[str, Any]) -> Iterator[bytes]:
+        """Go on in an item of a kind, or begin one, and its only part."""
+        if self._is_open and self._items[-1]["type"] == kind:
+            return
+        yield from self._close("completed")
+        yield from self._begin(kind, prefix, {**fields, "content": []})
+        part = _part(kind)
+        self._items[-1]["content"].append(part)
+        yield self._event("response.content_part.added", **self._place, part=part)
+
+    def _begin(self, kind: str, prefix: str, fields: dict[str, Any]) -> Iterator[bytes]:
+        item = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress"}
+        self._items.append({**item, **fields})
+        self._is_open = True
+        yield self._event(
+            "response.output_item.added", output_index=self._index, item=self._items[-1]
+        )
+
+    def _add(self, kind: str, text: str) -> Iterator[bytes]:
+        self._items[-1]["content"][0]["text"] += text
+        more: dict[str, object] = {"logprobs": []} if kind == "output_text" else {}
+        yield self._event(f"response.{kind}.delta", **self._place, delta=text, **more)
+
+    def _add_arguments(self, text: str) -> Iterator[bytes]:
+        item = self._items[-1]
+        if item["type"] == "custom_tool_call":  # its text is known when its JSON is whole
+            self._arguments += text
+            return
+        item["arguments"] += text
+        yield self._event("response.function_call_arguments.delta", **self._of_item, delta=text)
+
+    def _close(self, status: str) -> Iterator[bytes]:
+        """End the item that is written, and its part."""
+        if not self._is_open:
+            return
+        item = self._items[-1]
+        item["status"] = status
+        kind = item["type"]
+        if kind == "function_call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event("response.function_call_arguments.done", **self._of_item, **done)
+        elif kind == "custom_tool_call":
+            item["input"], self._arguments = _input(self._arguments), ""
+            name = "response.custom_tool_call_input"
+            yield self._event(f"{name}.delta", **self._of_item, delta=item["input"])
+            yield self._event(f"{name}.done", **self._of_item, input=item["input"])
+        else:
+            (part,) = item["content"]
+            more: dict[str, object] = {"logprobs": []} if kind == "message" else {}
+            name = f"response.{part['type']}.done"
+            yield self._event(name, **self._place, text=part["text"], **more)
+            yield self._event("response.content_part.done", **self._place, part=part)
+        self._is_open = False
+        yield self._event("response.output_item.done", output_index=self._index, item=item)
+
+    @property
+    def _index(self) -> int:
+        return len(self._items) - 1
+
+    @property
+    def _of_item(self) -> dict[str, object]:
+        return {"item_id": self._items[-1]["id"], "output_index": self._index}
+
+    @property
+    def _place(self) -> dict[str, object]:
+        return {**self._of_item, "content_index": 0}
+
+    def _event(self, name: str, /, **fields: object) -> bytes:
+        event = {"type": name, "sequence_number": self._number, **fields}
+        self._number += 1
+        return event_of(event, name)
+
+    @override
+    def end(self) -> bytes:
+        is_cut = self.reason == "length"
+        events = b"" if self._items else b"".join(self._in("message", "msg", _ASSISTANT))
+        events += b"".join(self._close("incomplete" if is_cut else "completed"))
+        self._status = "incomplete" if is_cut else "completed"
+        return events + self._event(f"response.{self._status}", response=self.whole())
+
+    @override
+    def failed(self, error: Exception) -> bytes:
+        problem = problem_of(error)
+        code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
+        code = "invalid_prompt" if problem.status == 400 else code
+        self._status = "failed"
+        self._error = {"code": code, "message": problem.message}
+        return self._event("response.failed", response=self.whole())
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what the response adds to the conversation, as messages."""
+        turns = Turns()
+        for item in self._items:
+            if item["type"] == "reasoning":
+                turns.think(item["content"][0]["text"])
+            elif item["type"] == "message":
+                text = item["content"][0]["text"]
+                turns.say("assistant", [{"type": "text", "text": text}] if text else [])
+            elif item["type"] == "function_call":
+                turns.call(item["call_id"], item["name"], item["arguments"] or "{}")
+            else:
+                turns.call(item["call_id"], item["name"], json.dumps({"input": item["input"]}))
+        return turns.messages()
+
+    @override
+    def whole(self) -> dict[str, object]:
+        body, is_cut = self._body, self._status == "incomplete"
+        has_ended = self._status in ("completed", "incomplete")
+        reasoning = body.reasoning
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if self._status == "completed" else None,
+            "status": self._status,
+            "background": False,
+            "error": self._error,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self.chat.name,
+            "output": list(self._items),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
+            "service_tier": "default",
+            "store": body.store is not False,
+            "temperature": body.temperature,
+            "text": {"format": _format(body)},
+            "tool_choice": msgspec.to_builtins(body.tool_choice or "auto"),
+            "tools": body.tools or [],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if has_ended else None,
+            "user": body.user,
+        }
+
+    def _usage(self) -> dict[str, object]:
+        stream = self.chat.stream
+        read, written = stream.prompt_tokens, len(stream.texts[0].tokens)
+        cached = {"cached_tokens": stream.cached_tokens, "cache_write_tokens": 0}
+        return {
+            "input_tokens": read,
+            "input_tokens_details": cached,
+            "output_tokens": written,
+            "output_tokens_details": {
+                "reasoning_tokens": self.chat.thought_tokens([self.reader]) or 0
+            },
+            "total_tokens": read + written,
+        }
+
+
+_ASSISTANT: Final[dict[str, Any]] = {"role": "assistant"}
+
+
+def _part(kind: str) -> dict[str, Any]:
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": ""}
+    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def _format(body: ResponsesBody) -> object:
+    form = body.text.format if body.text is not None else None
+    return {"type": "text"} if form is None else msgspec.to_builtins(form)
+
+
+def _input(arguments: str) -> str:
+    """Return the text that is the input of a tool; what is there of one that was cut."""
+    try:
+        found = cast("dict[str, object]", json.loads(arguments))
+    except ValueError:
+        return arguments
+    return str(found.get("input", ""))

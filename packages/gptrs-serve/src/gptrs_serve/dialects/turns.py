@@ -1,0 +1,74 @@
+"""The messages of a chat, out of the items of other protocols: those of one turn become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from gptrs_serve.bodies import ChatBody
+from gptrs_serve.fields import converted
+
+Part = Mapping[str, object]
+
+
+class Turns:
+    """Gathers what was said, thought and called, in this order, into messages."""
+
+    def __init__(self) -> None:
+        self._messages: list[dict[str, Any]] = []
+
+    def say(self, role: str, parts: Sequence[Part]) -> None:
+        """Add parts of what somebody says; to the last message, if it is theirs.
+
+        An instruction is added to one before it: most templates take a single one.
+        """
+        last = self._messages[-1] if self._messages else {}
+        same = last.get("role") == role and "tool_calls" not in last
+        if not same:
+            last = self._new(role)
+        if role == "system" and last["content"]:
+            parts = [{"type": "text", "text": "\n\n"}, *parts]
+        last["content"] = [*(last.get("content") or ()), *parts]
+
+    def _new(self, role: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": role, "content": []}
+        self._messages.append(message)
+        return message
+
+    def think(self, text: str) -> None:
+        """Add thoughts, which begin a message of the model."""
+        last = self._messages[-1] if self._messages else {}
+        if last.get("role") == "assistant" and not last.get("content") and "tool_calls" not in last:
+            last["reasoning_content"] = last.get("reasoning_content", "") + text
+            return
+        self._messages.append({"role": "assistant", "content": [], "reasoning_content": text})
+
+    def call(self, number: str, name: str, arguments: str) -> None:
+        """Add a call of the model, with its arguments as JSON."""
+        last = self._messages[-1] if self._messages else {}
+        if last.get("role") != "assistant":
+            last = self._new("assistant")
+        function = {"name": name, "arguments": arguments}
+        call = {"id": number, "type": "function", "function": function}
+        last["tool_calls"] = [*last.get("tool_calls", ()), call]
+
+    def result(self, number: str, parts: Sequence[Part], name: str | None = None) -> None:
+        """Add what a call gave; `name` is that of the tool."""
+        message = {"role": "tool", "tool_call_id": number, "content": list(parts), "name": name}
+        self._messages.append({key: value for key, value in message.items() if value is not None})
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the messages so far; a list of nothing but texts is one."""
+        return [{**each, "content": _joined(each["content"])} for each in self._messages]
+
+
+def _joined(parts: Sequence[Part]) -> object:
+    texts = [cast("str", part["text"]) for part in parts if part["type"] == "text"]
+    if len(texts) < len(parts):
+        return list(parts)
+    return "".join(texts) if texts else None
+
+
+def chat_of(fields: Mapping[str, object]) -> ChatBody:
+    """Return a chat out of its fields; RequestError for what is not as it must be."""
+    return converted(fields, ChatBody)

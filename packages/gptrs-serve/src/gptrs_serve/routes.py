@@ -1,0 +1,216 @@
+"""The routes: what answers each body, and each path that is read; errors become answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from gptrs.api import EngineClosedError
+from gptrs_runtime.verbs import VERBS
+from gptrs_serve.bodies import (
+    TASKS,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ScoreBody,
+    TokenizeBody,
+)
+from gptrs_serve.chat import chat
+from gptrs_serve.completions import completions
+from gptrs_serve.dialects.anthropic import counted, messages
+from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
+from gptrs_serve.dialects.infill import InfillBody, infill
+from gptrs_serve.dialects.ollama import (
+    HOW,
+    embeddings,
+    generated,
+    ollama_chat,
+    one_embedding,
+    refused,
+    running,
+    shown,
+    tags,
+    version,
+)
+from gptrs_serve.dialects.ollama_body import (
+    EmbedBody,
+    GenerateBody,
+    OllamaChatBody,
+    OneEmbeddingBody,
+    ShowBody,
+)
+from gptrs_serve.dialects.responses import Responses
+from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
+from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
+from gptrs_serve.fields import decoded
+from gptrs_serve.listing import (
+    answered,
+    detokenize,
+    listed_models,
+    one_model,
+    scored,
+    tokenize,
+)
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.openapi import ROUTES, openapi_page
+from gptrs_serve.problems import OLLAMA, RequestError, problem_of, read_body, route_path
+from gptrs_serve.served import Served
+
+_PAGE: Final = Path(__file__).with_name("page")
+_POLICY: Final = (
+    "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+Handler = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[Request, Any], Awaitable[Response]]
+
+
+def routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
+    """Return all routes: those of the table, and the page."""
+
+    def post(path: str, body: type) -> Route:
+        answer = answers[body]
+
+        async def handler(request: Request) -> Response:
+            return await answer(request, decoded(await read_body(request, most_bytes), body))
+
+        return route(path, handler, "POST")
+
+    def route(path: str, handler: Handler, method: str = "GET") -> Route:
+        named = path.replace("/v1/models/{name}", "/v1/models/{name:path}")
+        return Route(named, _answering(handler), methods=[method])
+
+    responses = Responses(served, metrics)
+    answers = _answers(served, metrics, responses)
+    found = _read(served, metrics, responses)
+    return [
+        *(post(path, row.body) for path, row in ROUTES.items() if row.body is not None),
+        *(route(path, handler) for path, handler in found.items()),
+        route("/v1/responses/{name}", responses.delete, "DELETE"),
+        *(route(f"{OLLAMA}{name}", _refusing(name), "POST") for name in HOW if name != "delete"),
+        route(f"{OLLAMA}delete", _refusing("delete"), "DELETE"),
+    ]
+
+
+def _answers(served: Served, metrics: Metrics, responses: Responses) -> Mapping[type, Answer]:
+    """Return what answers each body."""
+    tasks = {
+        body: partial(answered, served=served, verb=VERBS[name]) for name, body in TASKS.items()
+    }
+    return {
+        ChatBody: lambda r, b: chat(r, b, served, metrics),
+        CompletionBody: lambda r, b: completions(r, b, served, metrics),
+        ResponsesBody: responses.create,
+        InputTokensBody: responses.count,
+        MessagesBody: lambda r, b: messages(r, b, served, metrics),
+        CountBody: lambda r, b: counted(r, b, served),
+        OllamaChatBody: lambda r, b: ollama_chat(r, b, served, metrics),
+        GenerateBody: lambda r, b: generated(r, b, served, metrics),
+        EmbedBody: lambda r, b: embeddings(r, b, served),
+        OneEmbeddingBody: lambda r, b: one_embedding(r, b, served),
+        ShowBody: lambda _, b: shown(b, served),
+        InfillBody: lambda r, b: infill(r, b, served, metrics),
+        ScoreBody: lambda r, b: scored(r, b, served),
+        TokenizeBody: lambda _, b: tokenize(b, served),
+        DetokenizeBody: lambda _, b: detokenize(b, served),
+        **tasks,
+    }
+
+
+def _read(served: Served, metrics: Metrics, responses: Responses) -> dict[str, Handler]:
+    """Return what answers paths that are read."""
+
+    async def text(_: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def described(_: Request) -> Response:
+        return JSONResponse(openapi_page())
+
+    async def models(_: Request) -> Response:
+        return listed_models(served)
+
+    async def model(request: Request) -> Response:
+        return one_model(str(request.path_params["name"]), served)
+
+    async def tagged(_: Request) -> Response:
+        return tags(served)
+
+    async def loaded(_: Request) -> Response:
+        return running(served)
+
+    return {
+        "/v1/models": models,
+        "/v1/models/{name}": model,
+        "/v1/responses/{name}": responses.retrieve,
+        "/api/tags": tagged,
+        "/api/ps": loaded,
+        "/api/version": version,
+        "/openapi.json": described,
+        "/health": _health(served),
+        "/ready": _ready(served),
+        "/metrics": text,
+        "/": _file("page.html"),
+        "/page.js": _file("page.js"),
+        "/page.css": _file("page.css"),
+    }
+
+
+def _refusing(what: str) -> Handler:
+    async def handler(_: Request) -> Response:
+        raise refused(what)
+
+    return handler
+
+
+def _health(served: Served) -> Handler:
+    async def handler(_: Request) -> Response:
+        lost = served.lost()
+        if lost is not None:
+            raise RequestError(lost, status=503, code="lost")
+        return JSONResponse({"status": "ok"})
+
+    return handler
+
+
+def _ready(served: Served) -> Handler:
+    async def handler(_: Request) -> Response:
+        lost = served.lost()
+        if lost is None and served.engine is not None and not served.engine.accepts:
+            lost = "the engine takes no more requests"
+        if lost is not None:
+            raise RequestError(lost, status=503, code="not_ready")
+        return JSONResponse({"status": "ready"})
+
+    return handler
+
+
+def _file(name: str) -> Handler:
+    async def handler(_: Request) -> Response:
+        return FileResponse(
+            _PAGE / name,
+            headers={"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"},
+        )
+
+    return handler
+
+
+def _answering(handler: Handler) -> Handler:
+    """Return a handler that turns errors into answers."""
+
+    async def answering(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=CLOSED_BY_CLIENT)
+        except asyncio.CancelledError:  # the time of the last answers is over
+            return problem_of(EngineClosedError(ENDING)).response(route_path(request.scope))
+        except Exception as error:
+            return problem_of(error).response(route_path(request.scope))
+
+    return answering

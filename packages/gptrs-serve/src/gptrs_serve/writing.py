@@ -1,0 +1,101 @@
+"""One answer in the words of a protocol: written as it grows, or whole, by the same code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gptrs_runtime.chat.answer_reader import AnswerEvent, ThoughtsDelta
+from gptrs_runtime.generation.outcome import FinishReason
+from gptrs_runtime.serving.answers import Piece
+from gptrs_serve.chat import Chat
+from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, QuickEvents
+from gptrs_serve.requests import require_written
+
+
+class AnswerWriter(ABC):
+    """Writes the one answer of a chat; `told` takes in what comes, and gives the bytes for it.
+
+    A whole answer is what the same events have made when they have ended.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self.reader = chat.new_reader()
+        self.reason: FinishReason | None = None
+        """Why the answer has ended."""
+        self.keep: Callable[[], None] | None = None
+        """Called once the answer is whole."""
+
+    @abstractmethod
+    def told(self, event: AnswerEvent) -> Iterator[bytes]:
+        """Take in an event, and yield what a stream says of it."""
+
+    def begin(self) -> bytes:
+        """Return how a stream begins."""
+        return b""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """Take in that the answer is whole, and return what a stream says of that."""
+
+    @abstractmethod
+    def failed(self, error: Exception) -> bytes:
+        """Return what a stream says of an error that ends it."""
+
+    @abstractmethod
+    def whole(self) -> dict[str, object]:
+        """Return the answer, after `end`."""
+
+    def of(self, pieces: Sequence[Piece]) -> bytes:
+        """Return what a stream says of pieces, empty if they have no text."""
+        parts: list[bytes] = []
+        for piece in pieces:
+            found = self.reader.push(piece.text)
+            if piece.finish_reason is not None:
+                found += self.reader.finish()
+                self.reason = piece.finish_reason
+            for event in found:
+                if self.chat.shows_thoughts or not isinstance(event, ThoughtsDelta):
+                    parts.extend(self.told(event))
+        return b"".join(parts)
+
+    def _ended(self) -> bytes:
+        ended = self.end()
+        if self.keep is not None:
+            self.keep()
+        return ended
+
+    async def _events(self, quick: QuickEvents) -> AsyncGenerator[bytes]:
+        """Yield the events of a stream that `quick` does not write."""
+        if begun := self.begin():
+            yield begun
+        async for pieces in self.chat.metrics.measured(self.chat.stream, quick):
+            if events := self.of(pieces):
+                yield events
+            require_written(pieces)
+        yield self._ended()
+
+    async def answer(self, request: Request, *, stream: bool) -> Response:
+        """Return the answer, whole or as a stream."""
+        chat = self.chat
+        if stream:
+            quick = QuickEvents(self.of)
+            return EventStream(
+                self._events(quick),
+                chat.stream.cancel,
+                quick,
+                ending=lambda error: b"" if error is None else self.failed(error),
+                media_type=self.media_type,
+            )
+        if not await chat.is_whole(request):
+            return Response(status_code=CLOSED_BY_CLIENT)
+        (made,) = chat.stream.generations
+        self.of([Piece(0, made.text, made.token_ids, (), made.finish_reason)])
+        self._ended()
+        return JSONResponse(self.whole())

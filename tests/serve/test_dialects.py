@@ -1,0 +1,98 @@
+"""Every body of every protocol: nulls, bounds, what is refused and why, and its description."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gptrs_serve.fields import decoded, field_rows, known_type
+from gptrs_serve.openapi import ROUTES, openapi_page
+from gptrs_serve.problems import RequestError
+
+USER = [{"role": "user", "content": "hi"}]
+REQUIRED: dict[str, dict[str, Any]] = {
+    "ResponsesBody": {"input": "hi"},
+    "InputTokensBody": {"input": "hi"},
+    "MessagesBody": {"messages": USER, "max_tokens": 3},
+    "CountBody": {"messages": USER},
+    "OllamaChatBody": {"model": "m"},
+    "GenerateBody": {"model": "m"},
+    "EmbedBody": {"model": "m", "input": "a"},
+    "OneEmbeddingBody": {"model": "m", "prompt": "a"},
+    "ShowBody": {},
+    "InfillBody": {"input_prefix": "a", "input_suffix": "b"},
+    "ChatBody": {"messages": USER},
+    "CompletionBody": {"prompt": "a"},
+    "EmbeddingBody": {"input": "a"},
+    "RerankBody": {"query": "a", "documents": ["b"]},
+    "ScoreBody": {"text_1": "a", "text_2": "b"},
+    "ClassifyBody": {"input": "a"},
+    "TagBody": {"input": "a"},
+    "TokenizeBody": {},
+    "DetokenizeBody": {"tokens": [1]},
+}
+BODIES = {row.body.__name__: row.body for row in ROUTES.values() if row.body is not None}
+
+
+def read(name: str, /, **fields: object) -> Any:
+    return decoded(json.dumps({**REQUIRED[name], **fields}).encode(), BODIES[name])
+
+
+def test_every_body_is_tried():
+    assert BODIES.keys() == REQUIRED.keys()
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_each_null_is_a_field_that_is_left_out(name):
+    optional = [field for field in BODIES[name].__struct_fields__ if field not in REQUIRED[name]]
+    for field in optional:
+        assert read(name, **{field: None}) == read(name)
+    assert read(name, **dict.fromkeys([*optional, "unknown"])) == read(name)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_each_field_says_what_becomes_of_it(name):
+    for row in field_rows(BODIES[name]):
+        assert row.about, row.name
+        if row.state == "refused":
+            with pytest.raises(RequestError) as caught:
+                read(name, **{row.name: 1})
+            assert caught.value.message.endswith(row.about)
+            assert caught.value.param == row.name
+    with pytest.raises(RequestError, match="`unknown` is not a parameter"):
+        read(name, unknown=1)
+
+
+def literals(kind: Any) -> list[object]:
+    """The values that a type lists."""
+    within = [*getattr(kind, "types", ()), *([kind.type] if hasattr(kind, "type") else ())]
+    return [*getattr(kind, "values", ()), *(value for each in within for value in literals(each))]
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_what_asks_for_nothing_is_taken_and_what_would_ask_is_not(name):
+    rows = {row.name: row for row in field_rows(BODIES[name])}
+    fields: Any = known_type(BODIES[name])
+    for field in fields.fields:
+        if rows[field.encode_name].state != "asks for nothing":
+            continue
+        values = literals(field.type)
+        for value in values:
+            read(name, **{field.encode_name: value})
+        if values and all(isinstance(value, str) for value in values):
+            with pytest.raises(RequestError) as caught:
+                read(name, **{field.encode_name: "something else"})
+            assert rows[field.encode_name].about in caught.value.message
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_the_description_takes_what_the_server_takes(name):
+    page = openapi_page()
+    schema = {"$ref": f"#/components/schemas/{name}", "components": page["components"]}
+    optional = [field for field in BODIES[name].__struct_fields__ if field not in REQUIRED[name]]
+    jsonschema.validate({**REQUIRED[name], **dict.fromkeys(optional)}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**REQUIRED[name], "unknown": 1}, schema)
