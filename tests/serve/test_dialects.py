@@ -23,6 +23,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "EmbedBody": {"model": "m", "input": "a"},
     "OneEmbeddingBody": {"model": "m", "prompt": "a"},
     "ShowBody": {},
+    "TranscriptionBody": {"file": "a"},
+    "TranslationBody": {"file": "a"},
     "InfillBody": {"input_prefix": "a", "input_suffix": "b"},
     "ChatBody": {"messages": USER},
     "CompletionBody": {"prompt": "a"},

@@ -308,13 +308,13 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
     sound: Annotated[
         Path,
         Meta(description="A WAV file, of any length."),
-        _Unserved(kind=PATH, flag="FILE.wav"),
+        Option(kind=PATH, flag="FILE.wav", request="file"),
     ]
     language: (
         Annotated[
             str,
             Meta(description="Spoken, such as `en`; else the model tells."),
-            _Unserved(metavar="CODE"),
+            Option(metavar="CODE", request="language"),
         ]
         | None
     ) = None
@@ -322,27 +322,33 @@ class TranscribeRequest(Options, frozen=True, kw_only=True):
         Annotated[
             str,
             Meta(description="Write English, whatever is spoken."),
-            _Unserved(flag="--translate", parsed=bool, stands="translate"),
+            Option(
+                flag="--translate",
+                parsed=bool,
+                stands="translate",
+                request=Missing("`/v1/audio/translations` is a route of its own"),
+            ),
         ]
         | None
     ) = None
     format: Annotated[
         SubtitleFormat,
         Meta(description="Text, or subtitles as SubRip or WebVTT."),
-        _Unserved(kind=TEXT),
+        Option(kind=TEXT, request="response_format"),
     ] = SubtitleFormat.TEXT
     timestamps: Annotated[
         bool,
         Meta(description="Write each window without times in it."),
-        _Unserved(flag="--no-timestamps"),
+        Option(flag="--no-timestamps", request=Missing("formats without times have none")),
     ] = True
     fallback: (
         Annotated[
             Fallback,
             Meta(description="What becomes of doubtful windows."),
-            _Unserved(
+            Option(
                 kind=_FALLBACK,
                 flag=Missing("its fields are options of their own"),
+                request=Missing("`temperature` is the one that is tried"),
             ),
         ]
         | None

@@ -285,6 +285,7 @@ _ROWS: Final[tuple[Verb, ...]] = (
         function=lambda: transcribe.transcribe,
         result=lambda: results.Transcribe,
         needs="hearer",
+        routes=("/v1/audio/transcriptions", "/v1/audio/translations"),
     ),
     Verb(
         "tokenize",

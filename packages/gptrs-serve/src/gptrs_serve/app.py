@@ -44,7 +44,7 @@ def new_app(served: Served, access: Access) -> Starlette:
         yield
         served.close()
 
-    found = routes(served, metrics, access.most_body_bytes)
+    found = routes(served, metrics, access.most_body_bytes, access.origins)
     middleware = [Middleware(Guard, keys=KeyRing.of(access.keys), hosts=access.hosts)]
     if access.origins:
         cors = Middleware(

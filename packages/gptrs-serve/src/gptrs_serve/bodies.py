@@ -437,7 +437,8 @@ class Reading(TaskFields, kw_only=True):
     @property
     def may_cut(self) -> bool:
         """Whether texts may be cut."""
-        return bool(getattr(self, "truncate", None)) or self.truncate_prompt_tokens is not None
+        told: bool | None = getattr(self, "truncate", None)
+        return self.truncate_prompt_tokens is not None if told is None else told
 
 
 class TextInput(Struct, forbid_unknown_fields=True):

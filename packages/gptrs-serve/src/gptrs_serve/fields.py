@@ -79,14 +79,16 @@ def decoded(data: bytes, kind: type[Read]) -> Read:
         raise RequestError("the body is nested too deeply", code="invalid_json") from error
 
 
-def converted(fields: Mapping[str, object], kind: type[Read], place: str = "") -> Read:
+def converted(
+    fields: Mapping[str, object], kind: type[Read], place: str = "", *, strict: bool = True
+) -> Read:
     """Return an object that stands at a `place` of a body; RequestError as of `decoded`.
 
-    None is left out.
+    None is left out. Without `strict` numbers and truth values may be texts, as in forms.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(given, kind, strict=strict)
     except msgspec.ValidationError as error:
         problem = _problem(str(error), kind)
         if place:

@@ -19,6 +19,7 @@ from gptrs_serve.bodies import (
     TokenizeBody,
 )
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
+from gptrs_serve.dialects.audio import BODIES
 from gptrs_serve.dialects.infill import InfillBody
 from gptrs_serve.dialects.ollama_body import (
     EmbedBody,
@@ -38,6 +39,8 @@ class Route:
     summary: str
     body: type | None = None
     answer: str = "application/json"
+    form: bool = False
+    """Whether the body is a form."""
 
 
 def _summary(task: str) -> str:
@@ -60,6 +63,12 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/v1/score": Route("post", "Tell how well texts go together.", ScoreBody),
     "/score": Route("post", "The same.", ScoreBody),
     "/infill": Route("post", "Write what stands between two texts.", InfillBody),
+    **{
+        path: Route(
+            "post", f"Write down what is said{', in English' if more else ''}.", body, form=True
+        )
+        for more, (path, body) in enumerate(BODIES.items())
+    },
     "/tokenize": Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
     "/detokenize": Route("post", "Return the text of tokens.", DetokenizeBody),
     "/api/chat": Route("post", "Answer a conversation, as Ollama.", OllamaChatBody),
@@ -169,7 +178,8 @@ def _operation(path: str, route: Route, known: Mapping[type, dict[str, Any]]) ->
         },
     }
     if route.body is not None:
-        body = {"application/json": {"schema": known[route.body]}}
+        kind = "multipart/form-data" if route.form else "application/json"
+        body = {kind: {"schema": known[route.body]}}
         told["requestBody"] = {"required": True, "content": body}
     if "{name}" in path:
         name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}

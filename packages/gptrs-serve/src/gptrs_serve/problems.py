@@ -231,6 +231,11 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
             status=415,
             code="content_encoding",
         )
+    return await read_bytes(request, most_bytes)
+
+
+async def read_bytes(request: Request, most_bytes: int) -> bytes:
+    """Return the body of a request; RequestError if it is too long."""
     too_long = RequestError(
         f"the body has more than {most_bytes} bytes, which is the most this server reads",
         status=413,

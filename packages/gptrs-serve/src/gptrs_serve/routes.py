@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.dialects.anthropic import counted, messages
 from gptrs_serve.dialects.anthropic_body import CountBody, MessagesBody
+from gptrs_serve.dialects.audio import BODIES, heard
 from gptrs_serve.dialects.infill import InfillBody, infill
 from gptrs_serve.dialects.ollama import (
     HOW,
@@ -71,8 +72,13 @@ Handler = Callable[[Request], Awaitable[Response]]
 Answer = Callable[[Request, Any], Awaitable[Response]]
 
 
-def routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
-    """Return all routes: those of the table, and the page."""
+def routes(
+    served: Served, metrics: Metrics, most_bytes: int, origins: Sequence[str] = ()
+) -> list[Route]:
+    """Return all routes: those of the table, and the page; forms are of pages of `origins`."""
+
+    async def hearing(request: Request) -> Response:
+        return await heard(request, served, origins)
 
     def post(path: str, body: type) -> Route:
         answer = answers[body]
@@ -90,8 +96,9 @@ def routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
     answers = _answers(served, metrics, responses)
     found = _read(served, metrics, responses)
     return [
-        *(post(path, row.body) for path, row in ROUTES.items() if row.body is not None),
+        *(post(path, row.body) for path, row in ROUTES.items() if row.body and not row.form),
         *(route(path, handler) for path, handler in found.items()),
+        *(route(path, hearing, "POST") for path in BODIES),
         route("/v1/responses/{name}", responses.delete, "DELETE"),
         *(route(f"{OLLAMA}{name}", _refusing(name), "POST") for name in HOW if name != "delete"),
         route(f"{OLLAMA}delete", _refusing("delete"), "DELETE"),

@@ -57,6 +57,8 @@ class Served:
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
         self.calls = TextCalls(most_requests)
+        self.hearings = TextCalls(most_requests)
+        """Sounds, which take long: in a thread of their own, one after another."""
         self.reading = Pool("reading", most_requests)
         """Texts, conversations and images become tokens here."""
         self.forms = Pool("forms", most_requests)
@@ -138,7 +140,7 @@ class Served:
 
     def close(self) -> None:
         """End all threads, and the engine."""
-        for threads in (self.calls, self.reading, self.forms):
+        for threads in (self.calls, self.hearings, self.reading, self.forms):
             threads.close()
         if self.engine is not None:
             self.engine.close()

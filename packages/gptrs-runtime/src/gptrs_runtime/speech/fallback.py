@@ -17,7 +17,9 @@ from gptrs_runtime.option_fields import NUMBERS, Missing, Option, Options, optio
 
 _CONDITIONED_BELOW: Final = 0.5
 """Text drawn above this temperature does not become the prompt of the next window."""
-_Doubt = partial(Option, panel="Doubtful windows", request=Missing("the server has no such route"))
+_Doubt = partial(
+    Option, panel="Doubtful windows", request=Missing("the protocol has `temperature` alone")
+)
 
 
 class Quality(NamedTuple):

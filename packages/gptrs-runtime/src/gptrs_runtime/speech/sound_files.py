@@ -7,7 +7,7 @@ import os
 import wave
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
 
@@ -32,6 +32,10 @@ from gptrs_runtime.speech.timestamps import SoundForm, normalized, require_frame
 _OTHERS: Final = (".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".webm", ".mp4")
 _CONVERT: Final = "convert it, such as with `ffmpeg -i FILE -ar 16000 -ac 1 FILE.wav`"
 _MOST_SECONDS: Final = 24 * 3600
+MOST_SENT_SECONDS: Final = 1800
+"""The longest sound that is given as the bytes of a file, which a client may have sent."""
+_RATES: Final = (1_000, 768_000)
+"""Samples a second of the sounds that are read."""
 _LOBES: Final = 10
 _BETA: Final = 5.0
 
@@ -46,22 +50,36 @@ def read_sound(path: str | Path, rate: int) -> np.ndarray:
     if Path(path).suffix.lower() in _OTHERS:
         raise UsageError(f"{shown} is no WAV file, and no other is read", hint=_CONVERT)
     try:
-        with (
-            os.fdopen(open_regular(resolved(path)), "rb") as opened,
-            wave.open(opened, "rb") as file,
-        ):
+        with os.fdopen(open_regular(resolved(path)), "rb") as opened:
+            return decoded_sound(opened, shown, rate)
+    except OSError as problem:
+        told = f"{shown} cannot be read as a WAV file: {problem}"
+        raise UsageError(told, hint=_CONVERT) from None
+
+
+def decoded_sound(
+    opened: IO[bytes], shown: str, rate: int, most_seconds: int = _MOST_SECONDS
+) -> np.ndarray:
+    """Return the sound in the bytes of a WAV file, which errors call `shown`; as `read_sound`.
+
+    UsageError, too, for one of more than `most_seconds`.
+    """
+    try:
+        with wave.open(opened, "rb") as file:
             channels, width, own_rate = (
                 file.getnchannels(),
                 file.getsampwidth(),
                 file.getframerate(),
             )
-            if file.getnframes() > _MOST_SECONDS * own_rate:
-                raise UsageError(f"{shown} is longer than a day", hint="cut it into parts")
+            if file.getnframes() > most_seconds * own_rate:
+                told = f"{shown} is longer than {most_seconds / 3600:g} hours"
+                raise UsageError(told, hint="cut it into parts")
             data = file.readframes(file.getnframes())
     except (OSError, EOFError, wave.Error) as problem:
         reason = str(problem) or "it ends early"
         raise UsageError(f"{shown} cannot be read as a WAV file: {reason}", hint=_CONVERT) from None
-    if own_rate < 1 or width not in (1, 2, 3, 4):
+    # Of odd rates the filter is as long as they are high, and slow ones become much longer.
+    if not _RATES[0] <= own_rate <= _RATES[1] or width not in (1, 2, 3, 4):
         raise UsageError(f"{shown} has samples of {width} bytes at {own_rate} Hz", hint=_CONVERT)
     samples = _integers(data[: len(data) // (width * channels) * width * channels], width)
     mono = samples.reshape(-1, channels).mean(axis=1)

@@ -1,0 +1,232 @@
+"""`/v1/audio/transcriptions` and `/v1/audio/translations` of OpenAI: forms with a sound."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from email.parser import BytesParser
+from email.policy import HTTP
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
+
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from gptrs.errors import UsageError
+from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.results import Segment, Transcription, Window
+from gptrs_runtime.speech.fallback import Fallback
+from gptrs_runtime.speech.timestamps import srt, vtt
+from gptrs_runtime.verbs import VERBS
+from gptrs_serve.bodies import Model
+from gptrs_serve.events import EventStream, event_of, for_client
+from gptrs_serve.fields import NOTHING, RequestFields, converted
+from gptrs_serve.problems import RequestError, problem_of, read_bytes
+from gptrs_serve.served import HEARING, Served
+
+MOST_BYTES: Final = 25_000_000
+"""Bytes of a form with a sound, as in OpenAI's API: 13 minutes at 16 kHz."""
+
+_FORM: Final = "multipart/form-data"
+
+
+class _GoneError(Exception):
+    """Nobody waits for a transcription any more."""
+
+
+class TranslationBody(RequestFields, kw_only=True):
+    """`/v1/audio/translations`: English text of any speech."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "prompt": "a sound is transcribed by itself",
+    }
+    file: Annotated[Any, Meta(description="A WAV file.")]
+    model: Model | None = None
+    response_format: Annotated[
+        Literal["json", "text", "srt", "verbose_json", "vtt"],
+        Meta(description="`json`, `text`, `srt`, `vtt`, or `verbose_json` with segments."),
+    ] = "json"
+    temperature: (
+        Annotated[float, Meta(ge=0, le=1, description="0: the likeliest; above, tokens are drawn.")]
+        | None
+    ) = None
+
+
+class TranscriptionBody(TranslationBody, kw_only=True):
+    """`/v1/audio/transcriptions`."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        **TranslationBody.refused,
+        "known_speaker_names": "speakers are not told from each other",
+        "known_speaker_references": "speakers are not told from each other",
+        "languages": "`language` has one",
+        "keywords": "a sound is transcribed by itself",
+    }
+    language: (
+        Annotated[str, Meta(description="Spoken, such as `en`; else the model tells.")] | None
+    ) = None
+    stream: Annotated[bool, Meta(description="Send the text as events, once it is known.")] = False
+    timestamp_granularities: (
+        Annotated[list[Literal["segment"]], Meta(description="`segment` with `verbose_json`.")]
+        | None
+    ) = None
+    chunking_strategy: (
+        Annotated[
+            Literal["auto"], Meta(description="Windows are those of the model.", extra=NOTHING)
+        ]
+        | None
+    ) = None
+    include: (
+        Annotated[
+            Annotated[list[str], Meta(max_length=0)],
+            Meta(description="`verbose_json` has figures.", extra=NOTHING),
+        ]
+        | None
+    ) = None
+
+
+BODIES: Final[Mapping[str, type[TranslationBody]]] = {
+    "/v1/audio/transcriptions": TranscriptionBody,
+    "/v1/audio/translations": TranslationBody,
+}
+
+
+def form_fields(data: bytes, content_type: str) -> dict[str, object]:
+    """Return the fields of a form: texts, lists of those named `NAME[]`, and files as bytes.
+
+    RequestError if there are none.
+    """
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    message = BytesParser(policy=HTTP).parsebytes(head + data)
+    fields: dict[str, object] = {}
+    for part in message.iter_parts() if message.is_multipart() else ():
+        name = part.get_param("name", header="content-disposition")
+        value = cast("bytes | None", part.get_payload(decode=True))
+        if not isinstance(name, str) or value is None:
+            continue
+        given: object = value
+        if part.get_filename() is None:
+            given = value.decode("utf-8", "replace")
+        if name.endswith("[]"):
+            known = cast("list[object]", fields.setdefault(name[:-2], []))
+            known.append(given)
+        else:
+            fields[name] = given
+    if not fields:
+        raise RequestError(f"the body is no form of the type {_FORM}", code="invalid_form")
+    return fields
+
+
+def require_own_page(request: Request, origins: object) -> None:
+    """RequestError for a form that a page of another site sends: browsers do not ask before."""
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    known = cast("tuple[str, ...]", origins)
+    if origin is None or origin.partition("://")[2] == host or {origin.lower(), "*"} & {*known}:
+        return
+    raise RequestError("this server takes no forms of that page", status=403, code="origin")
+
+
+async def heard(request: Request, served: Served, origins: object) -> Response:
+    """Transcribe the sound of a form, or translate it; errors as of `transcribe`."""
+    require_own_page(request, origins)
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != _FORM:
+        raise RequestError(f"send `Content-Type: {_FORM}`", status=415, code="content_type")
+    data = await read_bytes(request, MOST_BYTES)
+    fields = await served.reading.run(lambda: form_fields(data, kind))
+    body = converted(fields, BODIES[request.url.path], strict=False)
+    if not isinstance(body.file, bytes):
+        raise RequestError("`file` must be a file", param="file")
+    name, model = served.named(body.model, served.capability(body.model, HEARING))
+    found = await _transcribed(request, body, model, served)
+    if isinstance(body, TranscriptionBody) and body.stream:
+        return EventStream(_events(found), lambda: None, ending=_ending)
+    return _answer(body, name, found)
+
+
+async def _transcribed(
+    request: Request, body: TranslationBody, model: LoadedModel, served: Served
+) -> Transcription:
+    """Return the text of a sound; the work ends with the window in which its client goes away."""
+    gone = threading.Event()
+
+    def progress(*_: float) -> None:
+        if gone.is_set():
+            raise _GoneError
+
+    asked: dict[str, Any] = {"sound": body.file, "progress": progress}
+    if isinstance(body, TranscriptionBody):
+        asked["language"] = body.language
+    else:
+        asked["task"] = "translate"
+    if body.temperature:
+        asked["fallback"] = Fallback(temperature=body.temperature)
+    try:
+        work = partial(VERBS["transcribe"].run, model, asked)
+        return await for_client(request, served.hearings.alone(work))
+    except UsageError as error:
+        more = f"; {error.hint}" if error.hint else ""
+        raise RequestError(f"{error.message}{more}", param="file", code=error.code) from error
+    finally:
+        gone.set()
+
+
+def _answer(body: TranslationBody, name: str, found: Transcription) -> Response:
+    """Return a transcription in the format that is asked for."""
+    text = found.text.strip()
+    if body.response_format == "text":
+        return PlainTextResponse(text + "\n")
+    if body.response_format in ("srt", "vtt"):
+        write = srt if body.response_format == "srt" else vtt
+        return PlainTextResponse(write(found.segments))
+    usage = {"type": "duration", "seconds": found.seconds}
+    if body.response_format == "json":
+        return JSONResponse({"text": text, "usage": usage})
+    is_english = not isinstance(body, TranscriptionBody)
+    return JSONResponse(
+        {
+            "task": "translate" if is_english else "transcribe",
+            "language": found.language or "",
+            "duration": found.seconds,
+            "text": text,
+            "segments": [_segment(number, each, found.windows)
+                         for number, each in enumerate(found.segments)],
+            "usage": usage,
+            "model": name,
+        }
+    )  # fmt: skip
+
+
+def _segment(number: int, segment: Segment, windows: tuple[Window, ...]) -> dict[str, object]:
+    """Return a segment with the figures of the window that it is in, 0 for models without any."""
+    within = [each for each in windows if each.start <= segment.start < max(each.end, each.start)]
+    window = within[-1] if within else None
+    return {
+        "id": number,
+        "seek": round(100 * (window.start if window else 0)),
+        "start": segment.start,
+        "end": segment.end,
+        "text": segment.text,
+        "tokens": list(segment.token_ids),
+        "temperature": window.temperature if window else 0.0,
+        "avg_logprob": window.avg_logprob if window else 0.0,
+        "compression_ratio": window.compression_ratio if window else 0.0,
+        "no_speech_prob": (window.no_speech_prob if window else None) or 0.0,
+    }
+
+
+async def _events(found: Transcription) -> AsyncGenerator[bytes]:
+    """Yield the text of each segment, and the whole."""
+    for segment in found.segments:
+        yield _event("transcript.text.delta", delta=segment.text)
+    yield _event("transcript.text.done", text=found.text.strip())
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    return event_of({"type": kind, **fields}, kind)
+
+
+def _ending(error: Exception | None) -> bytes:
+    return b"" if error is None else event_of(problem_of(error).body(), "error")
