@@ -52,7 +52,8 @@ def test_the_table_says_what_is_claimed(gptrs, monkeypatch: pytest.MonkeyPatch) 
     found = gptrs(*words)
     lines = found.out.splitlines()
     assert found.code == 1  # smoke: what is refused is not passed
-    assert lines.pop().startswith("not a pass, since some of it is refused; `--claimed` judges only")
+    told = "not a pass, since some of it is refused; `--claimed` judges only"
+    assert lines.pop().startswith(told)
     assert gptrs(*words, "--claimed").code == 0
     assert lines[0].split() == ["OP", "PASS", "FAIL", "REFUSED"]
     assert "integers" in lines[1]

@@ -65,8 +65,7 @@ def test_what_a_notebook_shows():
     assert "<b>" not in made._repr_html_().replace("<small>", "")
     assert made._repr_html_().endswith("<small>3 tokens, length</small>")
     assert repr(profile).startswith("<Profile of ")
-    assert "&lt;h1" in profile._repr_html_()
-    assert "</iframe>" in profile._repr_html_()
+    assert "asked for by" in profile._repr_html_()
 
 
 def test_tab_completes_a_model():

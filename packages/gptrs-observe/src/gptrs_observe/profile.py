@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import field
 from datetime import UTC, datetime
 from math import prod
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -31,17 +30,11 @@ from gptrs.capture.events import (
 from gptrs.fork_safe_lock import ForkSafeLock
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol
-from gptrs.lazy_module import lazy_module
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, counted
 from gptrs.spans import Span, spans_told
 from gptrs_observe.dump_records import choice_fields
 from gptrs_observe.timeline import Interval, Kind, Timeline
-
-if TYPE_CHECKING:
-    from gptrs_observe.profile_report import page as report
-else:  # the report reads profiles
-    report = lazy_module("gptrs_observe.profile_report.page")
 
 # The bytes that a program takes from its caller, by role, at the sizes of its runs.
 
@@ -224,12 +217,8 @@ class Profile(ExecutionTraceSink):
         )
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook, in a frame of its own."""
-        page = report.report_page(self, None)
-        return (
-            f'<iframe srcdoc="{html.escape(page)}" style="width: 100%; height: 36em; border: 0"'
-            ' sandbox="allow-scripts" title="profile"></iframe>'
-        )
+        """Return the table for a notebook."""
+        return f"<pre>{html.escape(self.table())}</pre>"
 
     @property
     def programs(self) -> Mapping[int, ProgramProfile]:

@@ -174,7 +174,7 @@ class Served:
         client: Client,
         max_time: float | None = None,
     ) -> AnswerStream:
-        """Ask the engine; errors are those of `Engine.submit`."""
+        """Ask the engine; raise as `Engine.submit` does."""
         assert self.engine is not None  # some model writes texts
         return self.engine.submit(
             tokens,
