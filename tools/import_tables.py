@@ -40,12 +40,12 @@ TORCH_REFUSED: Mapping[str, str] = {
 """Operators of core ATen that are refused by name, and why; this may only shrink."""
 TORCH_HEAD = """# Operators of torch
 
-torch takes its operators apart into few,
+torch decomposes its operators into few,
 [core ATen](https://docs.pytorch.org/docs/stable/torch.compiler_ir.html). This table says what
-[gptrs-torch](torch.md) does with each of these. *Converted*: by itself. *Taken apart*: by torch,
-into what is converted. *A size*: a number of the program. Refused, and why: `torch.compile` leaves
-it to torch, and `gptrs_torch.load` raises an error that names it. Whatever is converted may still
-refuse some arguments, by name.
+[gptrs-torch](torch.md) does with each of these. *Converted*: by itself. *Decomposed*: by torch,
+into converted operators. *A size*: a number of the program. Refused, with the reason:
+`torch.compile` leaves it to torch, and `gptrs_torch.load` raises an error that names it. Converters
+may still refuse some arguments, by name.
 
 This page is written by tools/import_tables.py.
 """
@@ -53,7 +53,7 @@ ONNX_HEAD = """# Operators of ONNX
 
 This table says what [gptrs-onnx](import.md) does with each operator of the standard. *Converted*:
 by itself. *By its function*: ONNX defines it by others, which are converted. Refused: an error
-names it before anything runs. Whatever is converted may still refuse some attributes and types,
+names it before anything runs. Converters may still refuse some attributes and types,
 by name.
 
 This page is written by tools/import_tables.py.
@@ -84,7 +84,7 @@ def torch_states() -> dict[str, str]:
             found[name] = "converted"
         else:
             assert any(op in table() for op in overloads), f"{name} is refused without a reason"
-            found[name] = "taken apart"
+            found[name] = "decomposed"
     return found
 
 

@@ -11,7 +11,7 @@ from gptrs.api.backends import DeviceInfo, Mesh
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance.kit import checks_of, run_check
 
-NAMES = ("devices are told apart", "copies on the device are equal", "split tensors are whole")
+NAMES = ("devices are distinct", "copies on the device are equal", "split tensors are whole")
 CHECKS = {check.name: check for check in checks_of("core") if check.name in NAMES}
 
 

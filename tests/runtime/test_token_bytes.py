@@ -293,4 +293,4 @@ def test_places_in_a_text_that_is_given_are_those_in_one_that_is_made(trims, tex
         ])  # fmt: skip
         _made[family] = TextTokenizer(made.to_str().encode(), family)
     tokenizer = _made[family]
-    assert tokenizer.places(text) == places(tokenizer, tokenizer.encode(text))[0]
+    assert tokenizer.offsets(text) == places(tokenizer, tokenizer.encode(text))[0]

@@ -92,7 +92,7 @@ def test_the_longest_text_that_is_read_whole_is_not_cut(models, name, extra):
 
 
 def test_whole_texts_have_their_length(models):
-    assert models["nli"].tokenizer.encode_with_places(SHORT).length == TextLength(4, 4)
+    assert models["nli"].tokenizer.encode_with_offsets(SHORT).length == TextLength(4, 4)
     assert models["nli"].tokenizer.encode_within("cat cat", 0) == ([2, 3], TextLength(4, 2))
 
 

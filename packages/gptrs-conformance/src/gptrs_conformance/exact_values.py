@@ -47,7 +47,7 @@ def wide(values: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def collected(shape: Index, source: Callable[[Index], object]) -> np.ndarray:
-    """Return an array of objects with `source(place)` at each place."""
+    """Return an array of objects with `source(index)` at each index."""
     result = np.zeros(shape, object)
     for position in np.ndindex(*shape):
         result[position] = source(position)

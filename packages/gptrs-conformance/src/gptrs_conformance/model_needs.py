@@ -79,7 +79,7 @@ class Need:
     def case(self) -> OpCase:
         """Return it on sample operands, with what the reference backend gives for them.
 
-        UsageError where that backend is not installed.
+        UsageError if that backend is not installed.
         """
         # Integers may be divisors, and may be indices; an op that always fails must fail.
         tried = (self._tried(*within) for within in ((1, 4), (0, 2), (0, 1)))

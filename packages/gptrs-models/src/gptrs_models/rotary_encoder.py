@@ -200,9 +200,6 @@ def load(settings: Mapping[str, object], params: Params) -> RotaryEncoder:
         return make_norm(llama.norm, scope, width, llama.rms_norm_eps)
 
     model = with_head(CLASSES, config, config.sizes, settings, params, norm)
-    for scope in (
-        "contact_head",
-        "esm.contact_head",
-    ):  # of attention maps
+    for scope in ("contact_head", "esm.contact_head"):  # of attention maps
         (params / scope).leave_out()
     return model

@@ -244,7 +244,7 @@ _lock = ForkSafeLock()
 def on_deep_stack(function: Callable[[], T], stack_bytes: int) -> T:
     """Return the result of `function`, called on a stack of at least that many bytes.
 
-    Only the part that is used takes memory. Errors of the function pass; MemoryError where there
+    Only the part that is used takes memory. Errors of the function pass; MemoryError if there
     is no room for such a stack.
     """
     done: list[T] = []

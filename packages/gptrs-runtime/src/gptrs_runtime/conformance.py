@@ -29,7 +29,7 @@ def run_conformance(
     """Run the kit on `backend`; failures are in the report, never raised.
 
     See `gptrs_conformance.kit.run_conformance`. UsageError for an op that PTIR does not have,
-    MissingLibraryError where the kit is not installed.
+    MissingLibraryError if the kit is not installed.
     """
     run = cast("Callable[..., Report]", _from_kit("kit", "run_conformance"))
     return run(backend, level, ops=ops, progress=progress)
@@ -56,7 +56,7 @@ def run_isolated(
 def conformance_plan(**choices: object) -> Plan:
     """Return what of the kit is to be run; see `gptrs_conformance.kit.Plan`.
 
-    UsageError for what makes no sense, MissingLibraryError where the kit is not installed.
+    UsageError for what makes no sense, MissingLibraryError if the kit is not installed.
     """
     return cast("Callable[..., Plan]", _from_kit("kit", "Plan"))(**choices)
 
@@ -69,7 +69,7 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
 def op_support(backend: Backend) -> dict[str, dict[str, str]]:
     """Return which ops a backend claims: "all", "some" or "none", by op and element type.
 
-    Nothing is run. MissingLibraryError where the kit is not installed.
+    Nothing is run. MissingLibraryError if the kit is not installed.
     """
     find = cast("Callable[[Backend], dict[str, dict[str, str]]]", _from_kit("op_support"))
     return find(backend)

@@ -1,4 +1,4 @@
-"""Checks of what a model is given: images of the right form, tokens that its vocabulary has."""
+"""Checks of a model's inputs: the form of images, tokens within the vocabulary."""
 
 from __future__ import annotations
 

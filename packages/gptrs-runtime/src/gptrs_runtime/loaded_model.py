@@ -224,7 +224,7 @@ class LoadedModel(CapableModel):
         return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
 
     def computation(self) -> Computation:
-        """Return what the model computes, for other formats; ModelError where it does not say."""
+        """Return what the model computes, for other formats; ModelError if it does not say."""
         made = cast("object", getattr(self.module, "computation", None))
         if not callable(made):
             raise ModelError(f"`{self.kind}` models do not say what they compute as one function")

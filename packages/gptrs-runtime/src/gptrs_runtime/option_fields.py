@@ -122,7 +122,7 @@ class OptionField(Struct, frozen=True):
         return None if off is not None and _is_number(value) and value == off else value
 
     def require(self, value: object) -> None:
-        """UsageError unless a value, or None where that is the default, is what it must be."""
+        """UsageError unless a value, or None if that is the default, is what it must be."""
         if value is None and self.default is None and not self.required:
             return
         what, is_one = self.kind

@@ -1,4 +1,4 @@
-"""Models and programs on their way into files of other formats, for the plugins that write them."""
+"""Models and programs for exporters: plugins that write files of other formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: its perplexity, measured in windows that overlap."""
+"""The perplexity of a model on a text, measured in overlapping windows."""
 
 from __future__ import annotations
 

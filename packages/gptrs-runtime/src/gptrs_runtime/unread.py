@@ -1,4 +1,4 @@
-"""Weights and settings in the files of a model that its code does not read, but harmless ones."""
+"""Weights and settings that the code of a model does not read, except harmless ones."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ Truncate = Annotated[
 
 
 class EmbedRequest(Options, frozen=True, kw_only=True):
-    """Texts, or images in their place, to become vectors; and what is shown of these."""
+    """Texts or images to embed, and the form of the output."""
 
     texts: Texts = ()
     out: (
@@ -135,7 +135,7 @@ class EmbedRequest(Options, frozen=True, kw_only=True):
     batch_size: BatchSize = 32
     images: Annotated[
         Sequence[Path],
-        Meta(description="An image in place of texts; can be repeated."),
+        Meta(description="An image instead of texts; can be repeated."),
         Option(
             kind=PATHS,
             flag="--image",
@@ -296,7 +296,7 @@ class FillRequest(Options, frozen=True, kw_only=True):
     texts: Texts
     top_k: Annotated[
         int,
-        Meta(ge=1, description="Words for each place."),
+        Meta(ge=1, description="Words for each mask."),
         _Unserved(flag="--top", metavar="N"),
     ] = 5
     batch_size: BatchSize = 32

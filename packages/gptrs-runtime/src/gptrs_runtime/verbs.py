@@ -63,7 +63,7 @@ class Verb:
 
     `function` takes a model, and fields of its `request` by keyword; where it has them, `lengths`
     and `progress`, too. `needs` is the method of a model that refuses those that lack what it
-    takes; none where no model runs. `result` is what `--json` prints: what was found is its
+    takes; none if no model runs. `result` is what `--json` prints: what was found is its
     `column`, or each attribute of it a key. Where each text is treated by itself, `each` is true,
     and `column` is what a row of data gains. `table` has the titles and the rows of what a terminal
     shows of a request and what was found, `told` the same in a few words. `routes` are those of the
@@ -148,8 +148,8 @@ def _of_vectors(asked: EmbedRequest, found: Embedded) -> Rows:
 def _of_classes(asked: ClassifyRequest, found: Sequence[Sequence[LabelScore]]) -> Rows:
     yield "#", "class", "score", "text"
     for number, row in enumerate(found):
-        for place, each in enumerate(row[:_SHOWN_CLASSES]):
-            yield number, each.label, each.score, asked.texts[number] if not place else ""
+        for rank, each in enumerate(row[:_SHOWN_CLASSES]):
+            yield number, each.label, each.score, asked.texts[number] if not rank else ""
 
 
 def _of_ranking(_: RankRequest, found: Sequence[Ranked]) -> Rows:
@@ -174,13 +174,13 @@ def _of_entities(_: TagRequest, found: Sequence[Sequence[Entity]]) -> Rows:
 
 
 def _of_fillings(_: FillRequest, found: Sequence[Sequence[Sequence[Filling]]]) -> Rows:
-    yield "#", "place", "probability", "token", "text"
+    yield "#", "mask", "probability", "token", "text"
     for number, row in enumerate(found):
-        for place, best in enumerate(row):
+        for position, best in enumerate(row):
             for each in best:
                 yield (
                     number,
-                    place,
+                    position,
                     each.score,
                     each.token,
                     json.dumps(each.text, ensure_ascii=False),
@@ -274,7 +274,7 @@ _ROWS: Final[tuple[Verb, ...]] = (
         needs="masked_lm",
         column="fillings",
         table=_of_fillings,
-        told=lambda _, found: f"words for {counted(sum(map(len, found)), 'masked place')}",
+        told=lambda _, found: f"words for {counted(sum(map(len, found)), 'mask')}",
         each=True,
     ),
     Verb(

@@ -55,7 +55,7 @@ class TokenTexts:
         if text is None:
             offsets = self._offsets(special=True)
             return [offsets.push(token) for token in tokens]
-        places = self._tokenizer.places(text)
+        places = self._tokenizer.offsets(text)
         return places if len(places) == len(tokens) else [0] * len(tokens)  # of an empty text
 
     def new_answer(self, prompt: str) -> AnswerText:

@@ -186,9 +186,9 @@ class LeadingBackend(Backend):
             indices = grid.indices(type_.shape, sharding)
             for way in state.ways:
                 wanted = indices[way.number]
-                indices = [[[each.start, each.stop] for each in index] for index in wanted]
+                bounds = [[[each.start, each.stop] for each in index] for index in wanted]
                 parts = [np.ascontiguousarray(source.read(index)).tobytes() for index in wanted]
-                way.send({**head, "indices": indices}, parts)
+                way.send({**head, "indices": bounds}, parts)
             return LedBuffer(grid.placed(source, sharding), number, state)
 
     def host_view(self, buffer: Buffer) -> np.ndarray | None:

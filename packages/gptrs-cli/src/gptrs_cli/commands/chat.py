@@ -136,7 +136,7 @@ def _one_model(named: Path | None, model: Path | None) -> Path | None:
 _HELP = """\
 /help         show this
 /system TEXT  forget the conversation and begin one with this system message; without TEXT, none
-/reset        forget the conversation, but for the system message
+/reset        forget the conversation, except the system message
 /save FILE    write the conversation to a new JSON file
 /load FILE    go on with the conversation of such a file
 /image FILE   show an image with the next message

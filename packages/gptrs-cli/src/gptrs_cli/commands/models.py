@@ -58,7 +58,7 @@ class CachedRevision:
 
 
 def hub_library() -> ModuleType:
-    """Return the library; MissingLibraryError where it is not installed."""
+    """Return the library; MissingLibraryError if it is not installed."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError as problem:

@@ -135,7 +135,7 @@ def gather(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterat
         )
 
 
-def block_places(shape: Index, sizes: Index, starts: tuple[int, ...]) -> list[tuple[Index, Index]]:
+def block_indices(shape: Index, sizes: Index, starts: tuple[int, ...]) -> list[tuple[Index, Index]]:
     """Each position in a block with its position in the whole, the starts clamped."""
     at = [
         min(max(start, 0), dim - size)
@@ -171,7 +171,7 @@ def dynamic_slice(op_class: type[Op], dtype: DType, rng: np.random.Generator) ->
         x = edge_operand(dtype, shape, rng)
         values = plain(x)
         expected = np.zeros(sizes, object)
-        for position, source in block_places(shape, sizes, starts):
+        for position, source in block_indices(shape, sizes, starts):
             expected[position] = values[source]
         yield OpCase(ops.DynamicSlice(sizes), (x, array), (wide(expected, dtype),), label=label)
 
@@ -185,7 +185,7 @@ def dynamic_update_slice(
     for label, shape, sizes, starts, array in blocks(dtype):
         x, update = edge_operand(dtype, shape, rng), edge_operand(dtype, sizes, rng)
         expected, values = np.array(plain(x)), plain(update)
-        for position, target in block_places(shape, sizes, starts):
+        for position, target in block_indices(shape, sizes, starts):
             expected[target] = values[position]
         inputs = (x, update, array)
         yield OpCase(ops.DynamicUpdateSlice(), inputs, (wide(expected, dtype),), label=label)

@@ -20,7 +20,7 @@ func @main(%x: f32[8, 8], %y: f32[8, 8]) -> f32[8, 8] {
 """
 
 
-def devices_are_told_apart(backend: Backend) -> None:
+def devices_are_distinct(backend: Backend) -> None:
     """Names of devices differ, and the backend runs on at least one of them."""
     devices = backend.devices()
     if not devices:
@@ -60,7 +60,7 @@ def split_tensors_are_whole(backend: Backend) -> None:
 
 
 CHECKS = [
-    Check("devices are told apart", "core", devices_are_told_apart),
+    Check("devices are distinct", "core", devices_are_distinct),
     Check("copies on the device are equal", "core", copies_are_equal),
     Check("split tensors are whole", "core", split_tensors_are_whole),
 ]

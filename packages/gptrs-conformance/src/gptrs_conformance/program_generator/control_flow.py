@@ -53,15 +53,15 @@ def whiles(draft: Draft, op: type[Op], dtype: DType) -> None:
     counter = TensorType(draft.dice.pick(integers), ())
     trips, down = draft.dice.below(4), draft.dice.chance(0.3)
     state = _some_values(draft, draft.dice.below(3), exact=True)
-    place = draft.dice.between(0, len(state))
-    state.insert(place, draft.splat(trips if down else 0, counter))
-    regions = (_condition(draft, state, place, trips, down), _loop_body(draft, state, place, down))
+    slot = draft.dice.between(0, len(state))
+    state.insert(slot, draft.splat(trips if down else 0, counter))
+    regions = (_condition(draft, state, slot, trips, down), _loop_body(draft, state, slot, down))
     draft.emit_many(control_flow_ops.While(), state, [NOTHING_KNOWN] * len(state), regions)
 
 
-def _condition(draft: Draft, state: Sequence[Value], place: int, trips: int, down: bool) -> Region:
+def _condition(draft: Draft, state: Sequence[Value], slot: int, trips: int, down: bool) -> Region:
     inner = _inner(draft, state, exact=True)
-    counter = inner.params[place]
+    counter = inner.params[slot]
     limit = inner.splat(0 if down else trips, counter.type)
     goes_on = inner.emit(Compare("gt" if down else "lt"), counter, limit)
     if draft.dice.chance(0.3):
@@ -69,12 +69,12 @@ def _condition(draft: Draft, state: Sequence[Value], place: int, trips: int, dow
     return inner.region([goes_on])
 
 
-def _loop_body(draft: Draft, state: Sequence[Value], place: int, down: bool) -> Region:
+def _loop_body(draft: Draft, state: Sequence[Value], slot: int, down: bool) -> Region:
     inner = _inner(draft, state, exact=True)
-    counter = inner.params[place]
+    counter = inner.params[slot]
     following = inner.emit(Sub() if down else Add(), counter, inner.splat(1, counter.type))
     results = [inner.like(value.type, exact=True) for value in state]
-    results[place] = following
+    results[slot] = following
     return inner.region(results)
 
 

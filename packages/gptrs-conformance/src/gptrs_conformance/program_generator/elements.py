@@ -149,7 +149,7 @@ class Facts:
 NOTHING_KNOWN = Facts()
 """Any exact elements."""
 SIGN_OF_ZERO_OPEN = 2.0**-1000
-"""The error of an exact value, but for the signs of zeros."""
+"""The error of a value that is exact except for the signs of zeros."""
 
 
 def joined(*facts: Facts) -> Facts:

@@ -132,7 +132,7 @@ class _Symbolic:
         return self._emit(part, [whole], part.result_types([large.type]))[0]
 
     def _candidates(self, op: Op, operands: Sequence[TensorType]) -> Iterator[Op]:
-        """Yield `op` with symbols in the place of all sizes among its attributes, of some, of none.
+        """Yield `op` with symbols for all, some or none of the sizes in its attributes.
 
         Sizes are those of the symbols, one less, and the products of neighbouring dims of operands.
         """

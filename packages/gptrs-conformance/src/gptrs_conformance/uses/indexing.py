@@ -17,7 +17,7 @@ from gptrs_conformance.running import normal
 X = normal(1, 3, 4)
 CUBE = normal(2, 2, 3, 4)
 ROWS = np.array([[2, 0], [1, 1]])
-PLACES = np.array([[0, 2, 1], [3, 3, 0]])
+INDICES = np.array([[0, 2, 1], [3, 3, 0]])
 UPDATES = normal(3, 2, 3)
 
 KEYS = {
@@ -38,10 +38,10 @@ KINDS: dict[ScatterKind, str] = {"add": "sum", "mul": "prod", "max": "amax", "mi
 
 
 def _scattered(x: np.ndarray, updates: np.ndarray, kind: str) -> np.ndarray:
-    """Along axis 1 of x at PLACES."""
+    """Along axis 1 of x at INDICES."""
     ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
     result = x.copy()
-    for (row, column), position in np.ndenumerate(PLACES):
+    for (row, column), position in np.ndenumerate(INDICES):
         new, old = updates[row, column], result[row, position]
         result[row, position] = new if kind == "replace" else ufunc[kind](old, new)
     return result
@@ -53,21 +53,21 @@ USES = (
         "middle axis", torch=lambda torch, x, i: x[:, i]),
     Use("take", (CUBE, np.array(3)), lambda x, i: F.take(x, i, -1), lambda x, i: x[..., 3],
         "rank 0, last axis", torch=lambda torch, x, i: x[..., i]),
-    Use("gather", (X[:2], PLACES), lambda x, i: F.gather(x, i, 1),
+    Use("gather", (X[:2], INDICES), lambda x, i: F.gather(x, i, 1),
         lambda x, i: np.take_along_axis(x, i, 1),
         torch=lambda torch, x, i: torch.gather(x, 1, i)),
     Use("gather", (X, ROWS), lambda x, i: F.gather(x, i, 0),
         lambda x, i: np.take_along_axis(x[:, :2], i, 0), "a part of the other axis",
         torch=lambda torch, x, i: torch.gather(x, 0, i)),
-    Use("scatter", (X, PLACES, UPDATES), lambda x, i, u: F.scatter(x, i, u, 1),
+    Use("scatter", (X, INDICES, UPDATES), lambda x, i, u: F.scatter(x, i, u, 1),
         lambda x, i, u: _scattered(x, u, "replace")),
     *(
-        Use("scatter", (X, PLACES, UPDATES), partial(F.scatter, axis=-1, kind=kind),
+        Use("scatter", (X, INDICES, UPDATES), partial(F.scatter, axis=-1, kind=kind),
             lambda x, i, u, k=kind: _scattered(x, u, k), kind,
             torch=lambda torch, x, i, u, w=word: torch.scatter_reduce(x, 1, i, u, w))
         for kind, word in KINDS.items()
     ),
-    Use("scatter", (X, PLACES), lambda x, i: F.scatter(x, i, 9, 1),
+    Use("scatter", (X, INDICES), lambda x, i: F.scatter(x, i, 9, 1),
         lambda x, i: _scattered(x, np.full((2, 3), 9.0), "replace"), "a number",
         torch=lambda torch, x, i: torch.scatter(x, 1, i, 9.0)),
     *(

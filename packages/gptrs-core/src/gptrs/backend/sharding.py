@@ -33,7 +33,7 @@ class Axis:
 Axes = tuple[Axis | str | None, ...]
 """The name of each axis of a tensor, None for one that is never split."""
 Sharding = tuple[str | None, ...]
-"""For each axis of a tensor the axis of the mesh that splits it, None where it is whole."""
+"""For each axis of a tensor the axis of the mesh that splits it, None if it is whole."""
 
 
 def sharding_of(mesh: Mesh, shape: Sequence[int], axes: Axes | None) -> Sharding:

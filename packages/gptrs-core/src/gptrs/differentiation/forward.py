@@ -47,7 +47,7 @@ def push(
 ) -> Pushed:
     """Capture a region on tensors, and its derivative along the tangents of these.
 
-    UsageError where an op has no derivative.
+    UsageError if an op has no derivative.
     """
     known = dict(zip(region.params, inputs, strict=True))
     given = zip(region.params, tangents, strict=True)

@@ -49,7 +49,7 @@ class Linearized:
     def pull(self, cotangents: Cotangents) -> list[Tensor | None]:
         """Return the cotangents of the inputs for those of the results; None is zero.
 
-        UsageError where an op has no derivative.
+        UsageError if an op has no derivative.
         """
         found: dict[Value, Tensor] = {}
         self._add(found, self._region.results, cotangents)

@@ -166,10 +166,10 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 @pattern_example(x="f32[2, 3]", axis=1)
 @functional(composite=True)
 def safe_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """`softmax`, but 0 for a slice in which all elements are -inf: the probabilities of
-    `attention`.
+    """`softmax`, except that a slice of only -inf gives 0: the probabilities of `attention`.
 
-    A NaN or +inf makes its slice NaN, as in `softmax`; an empty axis gives an empty result.
+    Such a slice is a query that sees no key, as in left padding. A NaN or +inf makes its slice NaN,
+    as in `softmax`; an empty axis gives an empty result.
     """
     require_float("safe_softmax", x=x)
     along = axis_of("safe_softmax", axis, x)

@@ -175,7 +175,7 @@ def capture(
     """Return the canonical program of a call; its parameters are the tensors, under their names.
 
     Composites that `claim` leaves are inlined. Overrides are not active, but assumptions about
-    symbolic sizes are. UsageError where the function does not return one tensor, or reads tensors
+    symbolic sizes are. UsageError if the function does not return one tensor, or reads tensors
     that it does not take.
     """
     tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}

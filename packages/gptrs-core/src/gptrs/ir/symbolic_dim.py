@@ -63,7 +63,7 @@ class Assumptions(Protocol):
     """Whether quotients that are not polynomials become new symbols."""
 
     def bounds(self, dim: int) -> tuple[int | None, int | None]:
-        """Return the least and the greatest value of `dim`, None where it has no such bound."""
+        """Return the least and the greatest value of `dim`, None if it has no such bound."""
         ...
 
     def equal_to(self, quotient: Quotient) -> int | None:

@@ -309,8 +309,16 @@ class _WholeTexts(LayerCache):
             mixed = attention_with_sinks(rows, visible, **scores)
         else:
             scale, softcap = scores.get("scale"), scores.get("softcap")
+            queries, keys, values = rows
             mixed = F.attention(
-                *rows, self._packed, scale=scale, causal=True, window=window, softcap=softcap
+                queries,
+                keys,
+                values,
+                self._packed,
+                scale=scale,
+                causal=True,
+                window=window,
+                softcap=softcap,
             )
         heads_last = F.transpose(mixed, (0, 2, 1, 3))
         return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))

@@ -1,4 +1,4 @@
-"""The cache of a decoder: the texts that it writes, their sources, and its attention to both.
+"""The KV cache of a decoder: its texts, their sources, and the attention to both.
 
 The texts of a batch grow in parallel, so all have the same position: the cache of a layer is an
 array [B, H, C, D] with room for C positions. Keys and values of the sources are computed once.

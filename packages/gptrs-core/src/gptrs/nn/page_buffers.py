@@ -1,4 +1,4 @@
-"""The memory of the paged key/value cache: a pool of keys and one of values for each layer."""
+"""The memory of the paged KV cache: a pool of keys and one of values for each layer."""
 
 from __future__ import annotations
 

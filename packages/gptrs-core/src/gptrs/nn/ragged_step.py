@@ -20,7 +20,7 @@ Array = TypeVar("Array", np.ndarray, Tensor, default=np.ndarray)
 
 
 class RaggedStep(NamedTuple, Generic[Array]):
-    """One step of a language model: N new tokens of B texts, each text's one after another.
+    """One step of a language model: N new tokens of B texts, one text after another.
 
     Text b owns the rows `row_starts[b] .. row_starts[b + 1]`, one at least. Runtimes make steps of
     NumPy arrays; a model sees the same step of tensors. `page_tables` and `slots` have an entry for

@@ -15,7 +15,7 @@ from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.specialize import op_symbols
 
 Evaluator = Callable[[Program], Sequence[np.ndarray]]
-"""Runs a program without parameters. It raises GptrsError where the program fails."""
+"""Runs a program without parameters. It raises GptrsError if the program fails."""
 
 Definitions = dict[Value, Instruction]
 

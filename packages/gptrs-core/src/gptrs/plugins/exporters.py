@@ -160,7 +160,7 @@ def named_arguments(
 def importer_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the importer for the suffix of `path`; None if there is none.
 
-    PluginError where several plugins take it.
+    PluginError if several plugins take it.
     """
     return plugin_for(path, ImporterPlugin, "importers read")
 
@@ -168,7 +168,7 @@ def importer_of(path: str | os.PathLike[str]) -> str | None:
 def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several: str) -> str | None:
     """Return the name of the plugin for the suffix of `path`; None if there is none.
 
-    PluginError where several plugins take it, which says what they do.
+    PluginError if several plugins take it, which says what they do.
     """
     suffix = Path(path).suffix.lower()
     if not suffix:
@@ -244,7 +244,7 @@ class OutgoingModel:
 def exporter_of(path: str | os.PathLike[str]) -> str | None:
     """Return the name of the exporter for the suffix of `path`; None if there is none.
 
-    PluginError where several plugins take it.
+    PluginError if several plugins take it.
     """
     return plugin_for(path, ExporterPlugin, "exporters write")
 

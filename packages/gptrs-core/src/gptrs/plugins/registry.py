@@ -67,7 +67,7 @@ class PluginRegistry:
         Unread plugins count as available, and have no summary. Only entry points for several
         descriptions are imported: ours, and, if a kind is given, those of others.
         """
-        plugins = self._told_apart(_KINDS.get(point) if point else None, own=point is None)
+        plugins = self._split(_KINDS.get(point) if point else None, own=point is None)
         records = [plugin.record for plugin in plugins]
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
@@ -76,7 +76,7 @@ class PluginRegistry:
 
         Third-party plugins have a summary only if their descriptions were read before.
         """
-        plugins = [p for p in self._told_apart(_KINDS[point]) if p.record.kind == _KINDS[point]]
+        plugins = [p for p in self._split(_KINDS[point]) if p.record.kind == _KINDS[point]]
         for plugin in plugins:  # our own descriptions are light
             if plugin.own and not plugin.built_in and plugin.has_name:
                 self._read_one(plugin)
@@ -198,7 +198,7 @@ class PluginRegistry:
         source = canonical(distribution) if own_name == SEVERAL else None
         plugins = [
             plugin
-            for plugin in (*self._told_apart(_KINDS[point], source=source), *self._families)
+            for plugin in (*self._split(_KINDS[point], source=source), *self._families)
             if plugin.record.kind == _KINDS[point]
             and (not distribution or plugin.distribution == canonical(distribution))
         ]
@@ -227,7 +227,7 @@ class PluginRegistry:
                 self._require_flawless()
             return self._plugins
 
-    def _told_apart(
+    def _split(
         self, kind: str | None, *, own: bool = False, source: str | None = None
     ) -> list[Plugin]:
         """Return all plugins; entry points for several, of `kind` or of all kinds, are split.
@@ -267,7 +267,7 @@ class PluginRegistry:
 
     def _read(self, kind: str | None) -> list[Plugin]:
         """Return the plugins of a kind, reading those that have their names."""
-        wanted = [p for p in self._told_apart(kind) if kind is None or p.record.kind == kind]
+        wanted = [p for p in self._split(kind) if kind is None or p.record.kind == kind]
         for plugin in wanted:
             if plugin.has_name:
                 self._read_one(plugin)

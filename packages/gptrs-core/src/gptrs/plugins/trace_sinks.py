@@ -112,4 +112,4 @@ class _Guarded(ExecutionTraceSink):
             broken = self._plugins.broken(TraceSinkPlugin, self._name, error)
             if self._plugins.selection.strict:
                 raise broken from error
-            _LOG.warning("%s; it is told of nothing more", broken.message)
+            _LOG.warning("%s; it gets no more events", broken.message)

@@ -110,8 +110,8 @@ def output_agreements(
 ) -> tuple[Agreement, ...]:
     """Compare outputs by the names in `expected`.
 
-    Integers that differ are infinitely far apart relative to their range. UsageError where nothing
-    is expected, or of an output that there is not; ModelError where shapes or kinds of elements
+    Integers that differ are infinitely far apart relative to their range. UsageError if nothing
+    is expected, or of an output that there is not; ModelError if shapes or kinds of elements
     differ.
     """
     unknown = [name for name in expected if name not in ours]

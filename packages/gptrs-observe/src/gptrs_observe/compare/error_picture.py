@@ -51,8 +51,8 @@ def error_picture(comparison: TraceComparison) -> str:
             f'<line class="grid" x1="{_LEFT}" x2="{width - 20}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">1e{power}</text>'
         )
-    for place, (value, error) in enumerate(zip(values, errors, strict=True)):
-        x, top = _LEFT + place * _STEP + 4, y(error)
+    for index, (value, error) in enumerate(zip(values, errors, strict=True)):
+        x, top = _LEFT + index * _STEP + 4, y(error)
         look = "good" if comparison.holds(value) else "bad"
         name = escape(clipped(value.name, _LONGEST))
         lines.append(

@@ -65,8 +65,8 @@ class ValidationOptions:
 class GreedyAgreement:
     """Of `count` greedy tokens, the first `equal` match the reference.
 
-    `gap`: at the first difference, the logit of the reference's token minus that of ours, relative
-    to the range of the logits; 0 if they agree.
+    `gap`: at the first difference, the logit of the reference's token minus that of our token,
+    relative to the range of the logits; 0 if they agree.
     """
 
     count: int

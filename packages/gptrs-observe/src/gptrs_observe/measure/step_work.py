@@ -104,8 +104,8 @@ def _work(program: Program, roles: Sequence[InputRole]) -> WorkOfStep | None:
     read = {
         operand
         for instruction in region.instructions
-        for place, operand in enumerate(instruction.operands)
-        if not (isinstance(instruction.op, Take) and place == 0)
+        for position, operand in enumerate(instruction.operands)
+        if not (isinstance(instruction.op, Take) and position == 0)
     }
     weights = [
         param.type.nbytes
@@ -163,7 +163,7 @@ def _best(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of ours, or of a peer that did the same work, in alternation with us.
+    """A figure of gptrs, or of a peer that did the same work, measured in alternation.
 
     `ratio` says how many times as fast we are. `share_of_limit` is the share of the machine's limit
     for reading or computing, whichever is closer; None if the work is unknown.

@@ -113,7 +113,7 @@ def step_picture(step: StepRun, colors: Mapping[str, int]) -> str:
     ]
     for kernel in step.kernels[:_MOST]:
         name = kernel_name(kernel.name)
-        x, width = _place(step, kernel.started, kernel.seconds)
+        x, width = _span(step, kernel.started, kernel.seconds)
         told = escape(clipped(f"{name}: {kernel.detail}", 160))
         lines.append(
             f'<rect class="k{colors.get(name, OTHER)}" x="{x:.2f}" y="{_TOP + _ROW + 4}"'
@@ -128,7 +128,7 @@ def _layer_rows(step: StepRun) -> Iterator[str]:
     for number, (layer, group) in enumerate(groupby(step.kernels, key=lambda each: each.layer)):
         kernels = list(group)
         start, last = kernels[0].started, kernels[-1]
-        x, width = _place(step, start, last.started + last.seconds - start)
+        x, width = _span(step, start, last.started + last.seconds - start)
         yield (
             f'<rect class="band{number % 2}" x="{x:.2f}" y="{_TOP}" width="{max(width, 0.5):.2f}"'
             f' height="{_ROW}"><title>{escape(clipped(layer, 100)) or "no layer"}</title></rect>'
@@ -152,7 +152,7 @@ def _axis(step: StepRun) -> Iterator[str]:
         )
 
 
-def _place(step: StepRun, started: float, seconds: float) -> tuple[float, float]:
+def _span(step: StepRun, started: float, seconds: float) -> tuple[float, float]:
     scale = _WIDTH / step.run.seconds
     return (started - step.run.started) * scale, seconds * scale
 

@@ -1,1 +1,1 @@
-"""Conversations as a model was trained to read them: templates, rendered where they do no harm."""
+"""Conversations in the form of a model's training: chat templates, rendered in another process."""

@@ -1,4 +1,4 @@
-"""Beam search: several texts grow side by side, and the likeliest whole one is taken."""
+"""Beam search: several texts grow side by side, and the likeliest complete one wins."""
 
 from __future__ import annotations
 

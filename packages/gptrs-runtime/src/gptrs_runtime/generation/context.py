@@ -1,4 +1,4 @@
-"""The tokens of one text that a model sees: all of them, or those in its context."""
+"""The tokens of a text that a model sees: all of them, or those within its context."""
 
 from __future__ import annotations
 

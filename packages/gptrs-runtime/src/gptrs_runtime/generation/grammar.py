@@ -1,4 +1,4 @@
-"""Answers of a form: tokens that would leave a JSON schema, a regex or a grammar never come."""
+"""Constrained decoding: masks tokens that would violate a JSON schema, a regex or a grammar."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Grammar:
     `source` is a JSON schema, a regex, or a grammar: Lark, or GBNF as llama.cpp reads it.
     UsageError for one that is malformed, has more than `MAX_FORM_BYTES`, uses what llguidance does
     not know, or has no beginning that the model could write; no file and no address that it names
-    is read. What llguidance warns of goes to the logger `gptrs`. MissingLibraryError where
+    is read. What llguidance warns of goes to the logger `gptrs`. MissingLibraryError if
     llguidance is not installed. The first grammar of a model reads its vocabulary, the others share
     that.
     """

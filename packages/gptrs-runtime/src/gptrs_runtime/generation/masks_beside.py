@@ -1,4 +1,4 @@
-"""Masks of forms, computed by threads beside the steps of an engine."""
+"""Masks of constrained decoding, computed by threads while an engine runs its steps."""
 
 from __future__ import annotations
 

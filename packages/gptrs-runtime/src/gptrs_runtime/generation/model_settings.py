@@ -114,7 +114,7 @@ def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) ->
     """Return how many new tokens the model generates by default, None if unspecified.
 
     `max_new_tokens` counts only new tokens, `max_length` also the prompt. ModelError for a
-    malformed setting, UsageError where such a prompt leaves no room.
+    malformed setting, UsageError if such a prompt leaves no room.
     """
     count = _integer(settings, "max_new_tokens")
     if count:

@@ -1,4 +1,4 @@
-"""The key/value cache of a model: the pool that assigns pages, and the buffers that they lie in."""
+"""The KV cache of a model: the pool that assigns pages, and the buffers that hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts of a scheduler: what each has read, and how much of each a step reads."""
+"""The texts of a scheduler: the tokens each has read, and its share of the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are read and continued together: they come and go, each step takes what there is."""
+"""The scheduler of texts that run together: each step mixes prefill and decode of those present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long steps take by their number of rows, as measured while they run."""
+"""Measured times of steps by their number of rows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class TextCache:
     chunked = False
     """Whether a text may be read in several steps."""
     short_context: int | None = None
-    """Tokens after which a text is read anew, in one step; see `CausalLMModule.short_context`."""
+    """Tokens after which a text is read again, in one step; see `CausalLMModule.short_context`."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -93,7 +93,7 @@ def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndar
 
 
 def pillow(module: str) -> ModuleType:
-    """Return a module of Pillow; MissingLibraryError where it is not installed."""
+    """Return a module of Pillow; MissingLibraryError if it is not installed."""
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as problem:

@@ -155,7 +155,7 @@ def image_processor_of(
 
 
 def tiling_processor_of(files: JsonFiles) -> TilingProcessor:
-    """Return the processor that cuts images into pictures; ModelError where files name another."""
+    """Return the processor that cuts images into pictures; ModelError if files name another."""
     settings = _settings_of(files)
     named = None if settings is None else settings.get("image_processor_type")
     if settings is None or not isinstance(named, str) or _class_of(named) not in _TILING:

@@ -273,7 +273,7 @@ class Converted:
 def converted(loaded: LoadedImport, given: Mapping[str, int]) -> Converted:
     """Return the program; where sizes are given, for these and the usual ones of others.
 
-    UsageError for a size that the model does not leave free; UnsupportedError where it cannot be
+    UsageError for a size that the model does not leave free; UnsupportedError if it cannot be
     converted.
     """
     sizes = example_sizes(loaded.model.inputs, given)

@@ -72,7 +72,7 @@ class LoadedImport:
     def program(self, arrays: Mapping[str, np.ndarray]) -> Program:
         """Return the program for inputs like these, before it is optimized.
 
-        UnsupportedError where the importer makes models without one.
+        UnsupportedError if the importer makes models without one.
         """
         make = getattr(self.model, "program", None)
         if make is None:

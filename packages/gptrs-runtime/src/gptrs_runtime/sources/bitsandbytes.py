@@ -1,9 +1,9 @@
-"""The weights of a folder that bitsandbytes rounded: codes of 4 bits in a table, or int8 by rows.
+"""Weights quantized by bitsandbytes: 4-bit codes into a table, or int8 by rows.
 
-4 bits: `W` holds two codes a byte, the first in the upper half, of the elements in order of memory;
-`W.quant_map` the 16 numbers that codes stand for; `W.absmax` what a block of them is multiplied by.
-With a second level `W.absmax` are codes in `W.nested_quant_map`, by blocks of
-`W.nested_absmax`. `W.quant_state.bitsandbytes__nf4` (or fp4) is JSON: sizes, shape and type.
+4 bits: `W` holds two codes per byte, the first in the upper half, in memory order; `W.quant_map`
+has the 16 values; `W.absmax` has the factor of each block. With a second level, `W.absmax` are
+codes into `W.nested_quant_map`, with factors of blocks in `W.nested_absmax`.
+`W.quant_state.bitsandbytes__nf4` (or fp4) is JSON: sizes, shape and type.
 
 8 bits: `NAME.weight` si8, and `NAME.SCB`, f32, the largest value of each row.
 """
@@ -38,12 +38,12 @@ _STORAGE = (dtypes.ui8, dtypes.si8, *_TYPES.values())
 _STATE_BYTES = 1 << 16
 _STEP = np.float32(7.874015718698502e-3)
 """1 / 127, as the library has it."""
-_SAVE = "load the model by transformers and save it again, or take it unquantized"
+_SAVE = "load the model with transformers and save it again, or use the unquantized model"
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """How a weight of 4 bits is stored: its JSON."""
+    """The JSON of a 4-bit weight."""
 
     kind: str
     block: int
@@ -54,7 +54,7 @@ class _State:
 
 
 class RowsWeight(MadeTensor):
-    """A weight of 8 bits: si8 by rows, and the largest value of each; f32."""
+    """An 8-bit weight: si8 rows, and the largest value of each row, f32."""
 
     recipe, hint = "bitsandbytes", _SAVE
 
@@ -95,7 +95,7 @@ class RowsWeight(MadeTensor):
 
 
 class TableWeight(MadeTensor):
-    """A weight of 4 bits, of the type that it was rounded from: f32, f16 or bf16."""
+    """A 4-bit weight, of the type before quantization: f32, f16 or bf16."""
 
     recipe, hint = "bitsandbytes", _SAVE
 
@@ -135,7 +135,7 @@ class TableWeight(MadeTensor):
         return values.reshape(state.shape).astype(state.dtype.numpy, copy=False)
 
     def _block_scales(self, state: _State) -> np.ndarray:
-        """Return what each block is multiplied by, f32."""
+        """Return the factor of each block, f32."""
         stored = self.stored.load(self.name + _ABSMAX)
         if state.nested_block is None:
             return stored
@@ -145,7 +145,7 @@ class TableWeight(MadeTensor):
         return table[stored] * spread + np.float32(state.offset)
 
     def _checked_state(self) -> _State:
-        """Return how a weight is stored; CheckpointError if its tensors do not fit one another."""
+        """Return the JSON of a weight; CheckpointError if its tensors do not fit each other."""
         state = self._read_state()
         codes = self.stored.type_of(self.name)
         count = math.prod(state.shape)

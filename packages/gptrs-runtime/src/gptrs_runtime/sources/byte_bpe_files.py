@@ -1,7 +1,7 @@
-"""A tokenizer in `vocab.json` and `merges.txt`, as the `tokenizer.json` that means the same.
+"""Tokenizers in `vocab.json` and `merges.txt`, converted to an equivalent `tokenizer.json`.
 
-What the two files leave out, how texts are cut and which tokens stand around them, follows from
-the class of transformers that `tokenizer_config.json` names; see `CLASSES`.
+The two files do not say how texts are split and which special tokens surround them: that follows
+from the class of transformers in `tokenizer_config.json`; see `CLASSES`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _END: Final = "<|endoftext|>"
 _ORDER: Final = tuple(
     f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 )
-"""In which transformers adds special tokens that no file gives a number."""
+"""The order in which transformers adds special tokens without a number in the files."""
 
 ReadFile = Callable[[str], bytes | None]
-"""Returns the content of a file of the model by its name, None if there is none."""
+"""Returns the content of a file of the model by name; None if it is missing."""
 
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """The work of a class of transformers besides merging.
+    """The behaviour of a tokenizer class of transformers, besides merging.
 
-    `special` are its tokens unless the files name others; `around` are the names of those before
-    and after a text, between two texts the latter stands twice.
+    `special` has its default special tokens; `around` names those before and after a text (the
+    latter is doubled between two texts).
     """
 
     special: Mapping[str, str]
@@ -113,7 +113,7 @@ CLASSES: Final[Mapping[str, TokenizerClass]] = {
 
 
 def class_of(read: ReadFile) -> TokenizerClass | None:
-    """Return the class of the tokenizer in these files, None if they are not ones of `CLASSES`."""
+    """Return the class of the tokenizer in these files; None if it is not in `CLASSES`."""
     settings = _object(read, TOKENIZER_CONFIG)
     name = settings.get("tokenizer_class")
     return CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
@@ -165,7 +165,7 @@ def _object(read: ReadFile, name: str) -> dict[str, object]:
 
 
 def tokenizer_settings(read: ReadFile) -> dict[str, object]:
-    """Return tokenizer_config.json, in old folders with special_tokens_map.json put over it."""
+    """Return tokenizer_config.json; in old folders, special_tokens_map.json takes precedence."""
     settings = _object(read, TOKENIZER_CONFIG)
     return settings if _DECODER in settings else {**settings, **_object(read, _OLD_MAP)}
 
@@ -199,7 +199,7 @@ def _merges(read: ReadFile) -> list[list[str]]:
 
 
 def _numbered(read: ReadFile, settings: Mapping[str, object]) -> dict[str, int]:
-    """Return the tokens that other files give a number; what is malformed is for their reader."""
+    """Return the tokens with a number in other files; their reader refuses malformed ones."""
     decoder = settings.get(_DECODER)
     if isinstance(decoder, Mapping):
         entries = cast("Mapping[str, object]", decoder).items()
@@ -227,7 +227,7 @@ def _special(kind: TokenizerClass, settings: Mapping[str, object]) -> dict[str, 
 def _added(
     special: Mapping[str, Part], vocabulary: Mapping[str, int], numbered: Mapping[str, int]
 ) -> list[Part]:
-    """Return special tokens with their numbers, but those that other files add themselves."""
+    """Return special tokens with their numbers, except those that other files add."""
     added: dict[str, Part] = {}
     following = len(vocabulary)
     for part in special.values():

@@ -1,4 +1,4 @@
-"""Weights that a folder stores in parts: which tensors these are, and what they stand for.
+"""Decoders of weights that a folder stores in parts: GPTQ, AWQ, MLX, MXFP4, bitsandbytes.
 
 `DECODERS` has a row for each layout of codes.
 """
@@ -35,21 +35,21 @@ else:
 def decoded(
     stored: FileSource, scheme: QuantizationScheme, experts: Mapping[str, str]
 ) -> MadeTensors:
-    """Return the tensors of a folder with weights in place of the parts that it stores.
+    """Return the tensors of a folder, with weights instead of their stored parts.
 
-    Such a weight has the name that the model gives it. `experts` are the model's names of the
-    matrices of an expert by those of MLX, where they differ.
+    Weights have the names of the model. `experts` maps MLX's names of an expert's matrices to the
+    model's, if they differ.
     """
     return MadeTensors(stored, DECODERS[scheme.layout](stored, scheme, experts))
 
 
 Decoder = Callable[[FileSource, QuantizationScheme, Mapping[str, str]], Iterator[MadeTensor]]
-"""Finds the weights of a folder that are stored in a layout; arguments as of `decoded`."""
+"""Finds the weights of a folder in a layout; takes the arguments of `decoded`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """How GPTQ, AWQ and compressed-tensors store a layer: names of its tensors, order of codes.
+    """The storage of a layer in GPTQ, AWQ or compressed-tensors: names of tensors, order of codes.
 
     `unpack` returns ui8 [O, I] of codes and the bits of one. Where codes and scales lie `across`,
     they are [I, O]; `axis` is the one along which codes share an int32. `zeros` returns
@@ -76,7 +76,7 @@ def _unpacked(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""In which slot of an int32 the codes of 8 columns lie, from the lowest bits on."""
+"""The slots of 8 columns' codes in an int32, from the lowest bits on."""
 
 
 def _awq(words: np.ndarray, _: int) -> np.ndarray:
@@ -153,7 +153,7 @@ class PackedWeight(MadeTensor):
 
     @override
     def quantized(self) -> QuantizedTensor | None:
-        """Return how it is quantized; None if its groups are in no order."""
+        """Return the quantization; None if the groups are not in order."""
         found = self.described()
         return found if self._groups(found) is None else None
 
@@ -164,7 +164,7 @@ class PackedWeight(MadeTensor):
         groups = self._groups(described)
         if groups is None:
             return described.values(parts)
-        # Each column has a group of its own.
+        # Columns are assigned to groups individually.
         scale, zero = (parts[part][:, groups] for part in ("scale", "zero_point"))
         difference = parts["codes"].astype(np.int32) - zero
         return difference.astype(np.float32) * scale.astype(np.float32)
@@ -176,7 +176,7 @@ class PackedWeight(MadeTensor):
         return np.ascontiguousarray(packed_bits(array, bits) if packed else array)
 
     def _groups(self, quantized: QuantizedTensor) -> np.ndarray | None:
-        """Return the group of each column where these are not in order (act-order)."""
+        """Return the group of each column if they are not in order (act-order)."""
         index = f"{self.end}.{self.packing.index}"
         if index not in self.parts:
             return None
@@ -203,7 +203,8 @@ class PackedWeight(MadeTensor):
         if zeros.shape[0] < wanted[0] or zeros.shape[1] != wanted[1]:
             raise self.misfit(self.name, f"has zero points of {list(zeros.shape)}")
         moved = zeros[: wanted[0]].astype(np.int32) + np.int32(self.scheme.zero_offset)
-        return moved & np.int32((1 << bits) - 1)  # a zero point of 0 was stored as the greatest
+        # Zero points are stored minus 1: 0 wraps to the greatest code.
+        return moved & np.int32((1 << bits) - 1)
 
 
 def _layers(stored: FileSource, codes: str, scale: str) -> Iterator[str]:
@@ -323,7 +324,7 @@ class Mxfp4Weight(MadeTensor):
     """The matrices of experts in MXFP4, as gpt-oss has them, f32 [G, I, O].
 
     `NAME_blocks` are ui8 [G, O, I / 32, 16], two codes a byte, `NAME_scales` ui8 [G, O, I / 32],
-    exponents. Codes are given as they lie, scales as bf16.
+    exponents. Codes keep their layout, scales become bf16.
     """
 
     recipe = "MXFP4"
@@ -389,4 +390,4 @@ DECODERS: Mapping[Layout, Decoder] = {
     "mxfp4": _mxfp4_weights,
     "bitsandbytes": _bitsandbytes_weights,
 }
-"""What finds the weights that are stored in each layout."""
+"""The finders of weights by layout."""

@@ -1,4 +1,4 @@
-"""Opening the model that a user names: a folder, a `GPTRSCHK` or GGUF file, or one of the hub."""
+"""Opening of models by name: a folder, a `GPTRSCHK` or GGUF file, or a model of the hub."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ else:
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
-    """Open the model at a path or, where nothing is there, of a hub id `ORG/NAME[@REVISION]`.
+    """Open the model at a path or, if that does not exist, of a hub id `ORG/NAME[@REVISION]`.
 
-    Its settings are read. ModelError says why there is no such model, or which file is missing or
-    malformed. No hub is asked for a name in a folder that exists, unless a revision is given.
+    Reads its settings. ModelError says why there is no such model, or which file is missing or
+    malformed. The hub is not asked for a name in an existing folder, unless it has a revision.
     """
     wanted = None if os.path.lexists(name) else hub.HubModel.parse(os.fspath(name))
     if wanted is not None:
@@ -48,17 +48,17 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
 
 
 def _require_no_folder(wanted: hub.HubModel) -> None:
-    """ModelError for `models/NAME` where there is a folder `models`: it is a path, mistyped."""
+    """Raise ModelError for `models/NAME` if there is a folder `models`: it is a mistyped path."""
     parent = wanted.repository.partition("/")[0]
     if wanted.revision is None and os.path.isdir(parent):
         raise ModelError(
             f"{quoted(str(wanted))} does not exist in the folder {quoted(parent)}",
-            hint=f"for the model of this name on the Hugging Face hub write `{wanted}@main`",
+            hint=f"for the model of this name on the Hugging Face hub, write `{wanted}@main`",
         )
 
 
 def _no_model(path: Path) -> ModelError:
-    """Return what to say of a file that is no model, by what it is."""
+    """Return the error for a file that is no model, by its format."""
     shown = quoted(str(path), 200)
     meant = ""
     if os.path.isfile(path.parent / "config.json"):
@@ -79,12 +79,12 @@ def _no_model(path: Path) -> ModelError:
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a regular file that begins as a `GPTRSCHK` or GGUF file does."""
+    """Return whether the path is a regular file that begins like a `GPTRSCHK` or GGUF file."""
     return _magic(path).startswith((gptrschk.GPTRSCHK, gptrschk.GGUF))
 
 
 def _magic(path: str | os.PathLike[str]) -> bytes:
-    """Return how a file begins, nothing where there is no regular file."""
+    """Return the first bytes of a file; empty if it is no regular file."""
     try:
         descriptor = open_regular(resolved(path))
     except ModelError:

@@ -1,4 +1,4 @@
-"""Find kinds of models by their words in other formats, and import what they say of these."""
+"""Kinds of models by their names in other formats, and their descriptions of these."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Described = TypeVar("Described")
 
 
 def usable_kinds() -> Iterator[tuple[ModelPlugin, bool]]:
-    """Yield the description of each usable kind, and whether it is one of gptrs itself."""
+    """Yield the description of each usable kind, and whether it belongs to gptrs itself."""
     for record, plugin in manager().described(ModelPlugin):
         if plugin is not None and record.state.usable:
             yield plugin, is_own(record.distribution)
 
 
 def kind_named(name: object) -> ModelPlugin | None:
-    """Return the description of the usable kind that config.json calls `name`; None without one."""
+    """Return the description of the usable kind `name`; None if there is none."""
     found = manager().plugin(ModelPlugin, name) if isinstance(name, str) else None
     if found is None or not found.record.state.usable:
         return None
@@ -33,7 +33,7 @@ def kind_named(name: object) -> ModelPlugin | None:
 
 
 def described_by(plugin: ModelPlugin, reference: str, wanted: type[Described]) -> Described:
-    """Import what a kind says of a format; PluginError if that fails or is no `wanted`."""
+    """Import a kind's description of a format; PluginError if that fails or is no `wanted`."""
 
     def checked(found: object, reference: str) -> Described:
         if not isinstance(found, wanted):
@@ -47,10 +47,10 @@ def described_by(plugin: ModelPlugin, reference: str, wanted: type[Described]) -
 def gguf_kind(
     architecture: str | None, tensors: Container[str], where: str
 ) -> tuple[str, GgufArchitecture]:
-    """Return the kind of a GGUF file of an architecture with these tensors, and how it is read.
+    """Return the kind of a GGUF file of an architecture with these tensors, and its description.
 
-    A kind whose marker is among the tensors comes before those without one, then those of gptrs
-    before others. ModelError where no kind reads the file, or several of strangers do.
+    Kinds with a marker among the tensors take precedence over those without, then those of gptrs
+    over others. ModelError if no kind reads the file, or several third-party ones do.
     """
     found: list[tuple[bool, bool, str, GgufArchitecture]] = []
     for plugin, own in usable_kinds():
@@ -76,8 +76,8 @@ def gguf_kind(
 def timm_kind(architecture: str, said: str, hint: str) -> tuple[str, TimmFamily, re.Match[str]]:
     """Return the kind of an architecture of timm, its description, and the match of the name.
 
-    Kinds of gptrs come before others. ModelError that says of what it is `said` and has a `hint`
-    where no kind has it, and where several of strangers do.
+    Kinds of gptrs take precedence. ModelError, beginning with `said` and with `hint`, if no kind
+    has the architecture, or several third-party ones do.
     """
     found: list[tuple[bool, str, TimmFamily, re.Match[str]]] = []
     for plugin, own in usable_kinds():
@@ -98,7 +98,7 @@ def timm_kind(architecture: str, said: str, hint: str) -> tuple[str, TimmFamily,
 
 
 def _require_one(kinds: Sequence[str], said: str) -> None:
-    """ModelError for a model that several kinds read, unless they are one and the same."""
+    """Raise ModelError if several different kinds read a model."""
     if len(set(kinds)) > 1:
         raise ModelError(
             f"{said} {joined([f'`{kind}`' for kind in kinds], 'and')} read",
@@ -107,7 +107,7 @@ def _require_one(kinds: Sequence[str], said: str) -> None:
 
 
 def gguf_architecture_of(kind: str) -> tuple[str, GgufArchitecture]:
-    """Return the architecture that models of `kind` are written as; ModelError if there is none."""
+    """Return the architecture for writing models of `kind`; ModelError if there is none."""
     plugin = kind_named(kind)
     for architecture, own in _written(plugin) if plugin is not None else ():
         return architecture, own

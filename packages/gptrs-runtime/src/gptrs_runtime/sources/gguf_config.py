@@ -1,6 +1,6 @@
-"""From the metadata of a GGUF file to the config and the names that the kinds of models know.
+"""Conversion of a GGUF file's metadata to the config and the tensor names of a kind.
 
-Kinds describe the architectures of llama.cpp that they are; see `GgufArchitecture`.
+Kinds describe their architectures in llama.cpp; see `GgufArchitecture`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LLAMA3_POSITIONS = 8192
 
 
 class GgufSettings:
-    """The config of the model in a GGUF file, and how it maps each of its tensors.
+    """The config of the model in a GGUF file, and the mapping of its tensors.
 
     `rope_factors` reads the tensor `rope_freqs.weight`, if there is one. ModelError for an
     architecture or a setting that no kind of model supports.
@@ -53,7 +53,7 @@ class GgufSettings:
         self.config = {"model_type": kind, **self._settings()}
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
-        """Return what the model calls a tensor; its own name where the model has none for it."""
+        """Return the model's name of a tensor; its own name if the model has none."""
         layer = _LAYER.fullmatch(tensor.name)
         stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
         own = self._own
@@ -69,7 +69,7 @@ class GgufSettings:
         return TensorMapping(name, self._order(stem, tensor), turned, offset)
 
     def _order(self, stem: str, tensor: GgufTensor) -> RowOrder | None:
-        """Return in which order llama.cpp has put the rows of heads, None for that of the model."""
+        """Return llama.cpp's order of the rows of heads; None if it equals the model's."""
         order = self._own.order_of(stem)
         if order is None or not tensor.shape:
             return None
@@ -94,9 +94,9 @@ class GgufSettings:
         return table.shape[0]
 
     def _settings(self) -> dict[str, object]:
-        """Return the config of the model: what all kinds have under its own names, then the rest.
+        """Return the config of the model: common settings under the kind's names, then the rest.
 
-        A setting that the kind does not have is not read.
+        Settings that the kind lacks are not read.
         """
         fields, own = self._fields, self._own
         width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
@@ -146,7 +146,7 @@ class GgufSettings:
         }
 
     def _window(self, head_dim: int, whole: int) -> dict[str, object]:
-        """Return the window, and by what scores are scaled: the files do not say."""
+        """Return the window and the scale of scores, which files omit."""
         fields, own = self._fields, self._own
         if own.window is None:
             if not own.unused_window:
@@ -161,7 +161,7 @@ class GgufSettings:
         return found
 
     def _rotary(self, head_dim: int) -> dict[str, object]:
-        """Return the rotary embedding, of kinds that have one."""
+        """Return the rotary embedding of kinds that have one."""
         own = self._own
         if not own.rotary:
             return {}
@@ -174,7 +174,7 @@ class GgufSettings:
         return found
 
     def _share(self, head_dim: int) -> dict[str, object]:
-        """Return the share of a head that rotates, of kinds in which it may be less than all."""
+        """Return the rotated share of a head, for kinds that may rotate less than all."""
         if self._own.share is None:
             self._fields.require("rope.dimension_count", head_dim)
             return {}
@@ -200,9 +200,9 @@ class GgufSettings:
         return rope
 
     def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
-        """Return the scaling that the divisors of the frequencies come from.
+        """Return the scaling that produced the divisors of the frequencies.
 
-        Files have these divisors only. ModelError if they are not those of the scaling `llama3`.
+        Files only have the divisors. ModelError if they do not come from the scaling `llama3`.
         """
         found = np.asarray(self._rope_factors(), np.float64).reshape(-1)
         factor = float(found.max(initial=1.0))

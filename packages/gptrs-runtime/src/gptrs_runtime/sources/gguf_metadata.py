@@ -1,4 +1,4 @@
-"""From the config of a model to the metadata of a GGUF file: what `gguf_config` reads."""
+"""Conversion of a model's config to the metadata of a GGUF file, the reverse of `gguf_config`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Metadata = dict[str, MetadataValue]
 class Rotary:
     """A rotary embedding: its base, the share of a head that rotates, metadata of its scaling.
 
-    `factors` are the divisors of its frequencies, where the scaling is told by these.
+    `factors` are the divisors of its frequencies, for scalings stored in this form.
     """
 
     theta: float
@@ -44,7 +44,7 @@ the last is the share of these that rotates by default."""
 class GgufSettingsOf:
     """An architecture of llama.cpp, its metadata, and the divisors of rotary frequencies, if any.
 
-    `heads` are those of queries and of keys, `own` the words of the architecture.
+    `heads`: numbers of query and key heads; `own`: the prefix of the architecture.
     """
 
     architecture: str
@@ -55,7 +55,7 @@ class GgufSettingsOf:
 
 
 def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
-    """Return the metadata of a model of `kind`; ModelError for what llama.cpp has no word for."""
+    """Return the metadata of a model of `kind`; ModelError for settings that llama.cpp lacks."""
     architecture, general = gguf_architecture_of(kind)
     given = ConfigFields(config, kind)
     fields = ConfigFields(_prepared(given, general), kind)
@@ -88,7 +88,7 @@ def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary
 
 
 def _prepared(given: ConfigFields, own: GgufArchitecture) -> Mapping[str, object]:
-    """Return the settings of a model under the usual names, with what it leaves out."""
+    """Return the settings of a model under the usual names, with defaults filled in."""
     settings = dict(given.settings)
     for name, theirs in own.sizes:
         if not theirs:
@@ -107,7 +107,7 @@ def _prepared(given: ConfigFields, own: GgufArchitecture) -> Mapping[str, object
 def _sizes(
     fields: Fields, own: GgufArchitecture, of_heads: tuple[int, int, int, int], positions: int
 ) -> Metadata:
-    """Return the sizes that kinds have, but those that this one does not have."""
+    """Return the usual sizes, except those that this kind lacks."""
     width, heads, kv_heads, head_dim = of_heads
     key, epsilon = own.epsilon
     widened = 4 * width if own.wide else None
@@ -129,7 +129,7 @@ def _sizes(
 
 
 def _require_known(fields: Fields, own: GgufArchitecture) -> None:
-    """ModelError for a setting that llama.cpp takes for granted, and is otherwise here."""
+    """Raise ModelError for a setting that differs from llama.cpp's assumption."""
     for name in _ACTIVATIONS:
         fields.require(name, *own.activations)
     for name, value, default in own.fixed:
@@ -157,7 +157,7 @@ def _window(fields: Fields, own: GgufArchitecture, whole: int, head_dim: int) ->
 
 
 def _seen(fields: Fields, own: GgufArchitecture, positions: int) -> int:
-    """Return the positions up to which a window changes nothing: the file has no word for it."""
+    """Return the positions up to which the window has no effect, since the file cannot store it."""
     if own.window is not None or fields.get("sliding_window") is None:
         return positions
     return min(positions, fields.integer("sliding_window"))
@@ -166,7 +166,7 @@ def _seen(fields: Fields, own: GgufArchitecture, positions: int) -> int:
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function")
 
 
-# The tokenizer of ByT5, which has no file of its own, as the `tokenizer.json` that means it.
+# The tokenizer of ByT5, which has no file, as an equivalent `tokenizer.json`.
 #
 # A token is a byte of UTF-8: its number is 3 more than the byte. Before these are three special
 # tokens, after them the marks of gaps (`<extra_id_0>`), and `</s>` ends each text.
@@ -186,7 +186,7 @@ WHOLE_CHARACTERS: Final[list[Part]] = [
 
 
 def has_byte_tokens(read: ReadFile) -> bool:
-    """Return whether these files say that the tokens are those of ByT5."""
+    """Return whether these files declare the tokens of ByT5."""
     named = CLASS.encode() in (read(TOKENIZER_CONFIG) or b"")
     return named and tokenizer_settings(read).get("tokenizer_class") == CLASS
 
@@ -228,7 +228,7 @@ def tokenizer_json(read: ReadFile) -> bytes:
 
 
 def _gaps(settings: Mapping[str, object]) -> int:
-    """Return how many tokens stand for gaps where no list names them."""
+    """Return the number of gap tokens if no list names them."""
     if any(name in settings for name in _LISTED):
         return 0
     count = settings.get("extra_ids", _GAPS)

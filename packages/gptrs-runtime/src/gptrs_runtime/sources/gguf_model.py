@@ -1,4 +1,4 @@
-"""A model in one GGUF file of llama.cpp, or several that it was split into."""
+"""Models in a GGUF file of llama.cpp, or in the files it was split into."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GgufSource(FileSource):
         super().__init__(shard_of, self._by_name.__getitem__, origin)
 
     def quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized, None if it is not."""
+        """Return the quantization of a tensor; None if it is not quantized."""
         return self._gguf(name).quantized(name)
 
     def load_part(self, name: str, part: Part) -> np.ndarray:
@@ -80,10 +80,10 @@ class GgufModel(ModelSource):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufModel:
-        """Read and check the headers of all files; CheckpointError says what is wrong with them.
+        """Read and check the headers of all files; CheckpointError describes any fault.
 
-        `path` is that of the first file where a model was split. ModelError for a model of a kind,
-        or with settings, that are not supported.
+        For a split model, `path` is the first file. Raises ModelError for unsupported kinds and
+        settings.
         """
         first = Path(path)
         with open_header(first) as (_, header):
@@ -129,7 +129,7 @@ class GgufModel(ModelSource):
 
     @cached_property
     def _files(self) -> Mapping[str, Callable[[], bytes]]:
-        """The files of a folder that the metadata stand for, made when they are read."""
+        """The files of a folder, generated from the metadata when they are read."""
         files = {GENERATION_CONFIG: lambda: _json(dict(self.generation_config))}
         if self._tokenizer.is_there:
             files[TOKENIZER] = self._tokenizer.tokenizer_json
@@ -158,7 +158,7 @@ class GgufModel(ModelSource):
 
 
 def _other_shards(first: Path, header: GgufHeader) -> Sequence[Path]:
-    """Return the files that a model was split into besides the first one."""
+    """Return the other files of a split model."""
     count, number = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0)
     if count in (0, 1):
         return ()
@@ -172,8 +172,7 @@ def _other_shards(first: Path, header: GgufHeader) -> Sequence[Path]:
         one = f"{named[1]}-00001-of-{named[3]}.gguf"
         raise CheckpointError(f"{shown} is not the first part", hint=f"name {quoted(one)}")
     return [
-        first.with_name(f"{named[1]}-{place:05}-of-{count:05}.gguf")
-        for place in range(2, count + 1)
+        first.with_name(f"{named[1]}-{part:05}-of-{count:05}.gguf") for part in range(2, count + 1)
     ]
 
 

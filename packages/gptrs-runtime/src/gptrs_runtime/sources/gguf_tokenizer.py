@@ -1,4 +1,4 @@
-"""The tokenizer in the metadata of a GGUF file, as the `tokenizer.json` that means the same.
+"""The tokenizer in the metadata of a GGUF file, converted to an equivalent `tokenizer.json`.
 
 Two kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, and the
 BPE of SentencePiece (`llama`), which merges by the scores of tokens.
@@ -79,10 +79,10 @@ _BLOOM = _split(r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+")
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The `steps` in which a text is cut before its parts are merged; `nfc` normalizes it first.
+    """The `steps` that split a text before parts are merged; `nfc`: it is normalized first.
 
-    Those that begin a text do so with a token unless the file says otherwise; they also take a part
-    that is a token as it is, without merging.
+    Ones that add a token at the start do so unless the file says otherwise; they also accept a part
+    that is a token without merging.
     """
 
     steps: list[Part]
@@ -103,11 +103,11 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "olmo": PreTokenizer(_GPT2, nfc=True), "mpt": PreTokenizer(_GPT2, nfc=True),
     "falcon": PreTokenizer(_FALCON), "bloom": PreTokenizer(_BLOOM),
 }  # fmt: skip
-"""How a text is cut, by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
+"""Pre-tokenizers by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
 
 
 class GgufTokenizer:
-    """The tokenizer that `metadata` describes; ModelError where it is of a kind that is not read.
+    """The tokenizer in `metadata`; ModelError if its kind is not supported.
 
     `where` names the file in errors.
     """
@@ -130,7 +130,7 @@ class GgufTokenizer:
     def tokenizer_json(self) -> bytes:
         """Return the content of a `tokenizer.json` for the library `tokenizers`.
 
-        A file that has it as it is, beside what llama.cpp reads, says so of itself.
+        A file may also contain the original, beside the fields of llama.cpp.
         """
         whole = self._fields.text(WHOLE)
         if whole is not None:
@@ -246,7 +246,7 @@ class GgufTokenizer:
         return found
 
     def _added_tokens(self) -> list[Part]:
-        """Return the tokens that are found in a text before it is cut."""
+        """Return the tokens that are matched before a text is split."""
         tokens = self._strings("tokenizer.ggml.tokens")
         if "tokenizer.ggml.token_type" not in self._metadata:
             return []
@@ -254,12 +254,12 @@ class GgufTokenizer:
         options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         return [
             {"id": number, "content": tokens[number], "special": special, **options}
-            for number in _places_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
+            for number in _indices_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
             for special in (bool(types[number] != _USER_DEFINED),)
         ]
 
     def _post_processor(self, kind: str) -> Part | None:
-        """Return what puts special tokens around a text."""
+        """Return the post-processor that adds special tokens."""
         cut = PRE_TOKENIZERS.get(self._fields.text("tokenizer.ggml.pre", "") or "")
         begins = kind == SENTENCEPIECE or (cut is not None and cut.begins)
         before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
@@ -289,8 +289,8 @@ class GgufTokenizer:
         }
 
 
-def _places_of(array: np.ndarray, values: Sequence[int]) -> list[int]:
-    return [int(place) for place in np.flatnonzero(np.isin(array, values))]
+def _indices_of(array: np.ndarray, values: Sequence[int]) -> list[int]:
+    return [int(index) for index in np.flatnonzero(np.isin(array, values))]
 
 
 def _halves(merge: str) -> list[str]:
@@ -308,7 +308,7 @@ def _merges_of(vocabulary: Mapping[str, int], scores: np.ndarray) -> list[list[s
     for token, number in vocabulary.items():
         if len(token) > LONGEST_MERGED:
             continue
-        cuts = [(token[:place], token[place:]) for place in range(1, len(token))]
+        cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
         known = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
         known.sort(key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]]))
         merges += [(float(scores[number]), list(cut)) for cut in known]

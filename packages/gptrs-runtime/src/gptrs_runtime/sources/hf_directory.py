@@ -1,7 +1,7 @@
-"""A model folder as Hugging Face libraries save it: settings, tokenizer, and safetensors weights.
+"""Model folders of Hugging Face libraries: settings, tokenizer, and safetensors weights.
 
-What may be opened is decided by `model_folder`: nothing outside the folder, except
-blobs of the hub cache entry that a snapshot folder belongs to. Pickle files are never read.
+`model_folder` decides what may be opened: nothing outside of the folder, except blobs of the hub
+cache entry of a snapshot folder. Pickle files are never read.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _CONVERT = (
 class HfDirectory(ModelSource):
     """The settings of a model folder, read when it is opened, and its weights, read when used.
 
-    A folder with `vocab.json` and `merges.txt` of a known class has a `tokenizer.json`, too, which
-    is made when it is read; one that timm saved has a `preprocessor_config.json`. The folder of a
-    model that is still to be trained, not `weighted`, needs no weights.
+    For `vocab.json` and `merges.txt` of a known class, a `tokenizer.json` is generated when it is
+    read; for timm, a `preprocessor_config.json`. The folder of a model that is still to be trained,
+    not `weighted`, needs no weights.
     """
 
     def __init__(self, folder: ModelFolder, *, weighted: bool = True) -> None:
@@ -83,7 +83,7 @@ class HfDirectory(ModelSource):
         settings = parse_object(config, str(self.path / CONFIG), constants=True)
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
         if self._scheme is not None:
-            for key in (KEY, MLX_KEY):  # the source of the weights deals with it, models do not
+            for key in (KEY, MLX_KEY):  # handled by the source of the weights, not by models
                 settings.pop(key, None)
         self.config = MappingProxyType(settings)
         self.generation_config = self.read_generation_config()
@@ -103,7 +103,7 @@ class HfDirectory(ModelSource):
     def open(cls, path: str | os.PathLike[str], *, weighted: bool = True) -> HfDirectory:
         """Read the settings in the folder `path` and find its weights.
 
-        ModelError says what is wrong with the path, or which file is missing or malformed.
+        ModelError describes the fault of the path, or names the file that is missing or malformed.
         """
         return cls(ModelFolder(path), weighted=weighted)
 
@@ -139,7 +139,7 @@ class HfDirectory(ModelSource):
 
     @cached_property
     def _made_tokenizer(self) -> Callable[[byte_bpe_files.ReadFile], bytes] | None:
-        """The function that makes a tokenizer.json of older files, None without these."""
+        """The function that makes a tokenizer.json from older files; None if there are none."""
         names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
         if any(self._folder.find(name) is None for name in names):
             is_bytes = gguf_metadata.has_byte_tokens(self._tokenizer_file)
@@ -277,7 +277,7 @@ def _without_weights(folder: ModelFolder) -> ModelError:
 
 
 def _other_weights(folder: ModelFolder) -> str | None:
-    """Return what to do about weights of another form, None where there are none."""
+    """Return a hint about weights in another form; None if there are none."""
     names = folder.walk()
 
     def path(end: str) -> str | None:
@@ -295,5 +295,5 @@ def _other_weights(folder: ModelFolder) -> str | None:
     if onnx is not None:
         return f"`gptrs run` {onnx} runs the ONNX model, see docs/import.md"
     if path(".h5") is not None or path(".msgpack") is not None:
-        return "weights of TensorFlow and Flax are not read: save them anew with transformers 4"
+        return "weights of TensorFlow and Flax are not read: save them again with transformers 4"
     return None

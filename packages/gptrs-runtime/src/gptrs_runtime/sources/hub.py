@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub, fetched by the library `huggingface_hub` into its own cache.
 
-Where the cache lies, when a server is asked, and who may read what is that library's:
-`HF_HOME`, `HF_HUB_OFFLINE`, `HF_ENDPOINT`, `HF_TOKEN`.
+The library decides where the cache is, when a server is asked, and who may read what: `HF_HOME`,
+`HF_HUB_OFFLINE`, `HF_ENDPOINT`, `HF_TOKEN`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = (
     TRANSFORMER_CONFIG,
     MODEL_CONFIG,
 )
-"""Files that are fetched beside the weights and the folders of modules."""
+"""Files that are fetched besides the weights and the folders of modules."""
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _ID = re.compile(rf"({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?", re.ASCII)
 _LONGEST_REASON = 300
@@ -53,7 +53,7 @@ _LOG = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub, and a branch, tag or commit of it, None for the newest state."""
+    """A repository of the hub, and a branch, tag or commit; None: the newest state."""
 
     repository: str
     revision: str | None = None
@@ -71,12 +71,12 @@ class HubModel:
 
 
 def download(model: HubModel) -> Path:
-    """Return the folder, in the cache of the library, with the files of a model that gptrs reads.
+    """Fetch the files of a model that gptrs reads; return their folder in the library's cache.
 
     Weights are fetched in safetensors format only: `model.safetensors`, else the shards that its
-    index names. Of the folders that `modules.json` names, settings and weights are. ModelError says
-    why there is no such folder: there is no such model or revision, it may not be read, or there is
-    neither a connection nor a copy. MissingLibraryError where the library is not installed.
+    index names, and settings and weights in the folders of `modules.json`. ModelError gives the
+    reason for a failure: there is no such model or revision, access is denied, or there is neither
+    a connection nor a copy. MissingLibraryError if the library is not installed.
     """
     library = _library(model)
     _say_who_is_asked(library, model)
@@ -89,7 +89,7 @@ def download(model: HubModel) -> Path:
 
         folder = fetched([*SETTINGS, WEIGHTS, INDEX], model.revision)
         named = _named_files(folder)
-        if named:  # of the commit that names them, which a branch may have left meanwhile
+        if named:  # of the same commit: the branch may have moved meanwhile
             folder = fetched([*SETTINGS, WEIGHTS, INDEX, *named], folder.name)
     return folder
 
@@ -120,7 +120,7 @@ def _library(model: HubModel) -> ModuleType:
 
 @contextmanager
 def _problems(library: ModuleType, model: HubModel) -> Generator[None]:
-    """Scope in which whatever the library and its HTTP client raise is a ModelError."""
+    """Scope that turns errors of the library and its HTTP client into ModelError."""
     try:
         yield
     except GptrsError:

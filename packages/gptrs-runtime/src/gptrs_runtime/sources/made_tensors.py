@@ -1,4 +1,4 @@
-"""A source whose tensors are made of what another one stores: decoded, rounded, cut, renamed."""
+"""A source of tensors made from those of another one: decoded, rounded, cut, renamed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from gptrs.quoting import quoted
 
 
 class MadeTensor:
-    """A tensor `name` that is made of `parts`, tensors of `stored`; the first has its codes.
+    """A tensor `name` made from `parts`, tensors of `stored`; the first has the codes.
 
-    `recipe` names the way it is made, for identities. `hint` says in errors what to do about parts
-    that do not fit one another.
+    `recipe` identifies how it is made. `hint` is for errors about parts that do not fit each other.
     """
 
     recipe: str = ""
@@ -34,20 +33,20 @@ class MadeTensor:
 
     @property
     def hidden(self) -> Iterable[str]:
-        """Stored tensors that it stands for."""
+        """The stored tensors that it replaces."""
         return self.parts
 
     @property
     def type(self) -> TensorType:
-        """Its type; CheckpointError if what is stored does not fit it."""
+        """Its type; CheckpointError if the stored parts do not fit."""
         return self.described().type
 
     def described(self) -> QuantizedTensor:
-        """Return how it is stored; CheckpointError for parts that do not fit one another."""
+        """Return its storage; CheckpointError for parts that do not fit each other."""
         raise NotImplementedError
 
     def quantized(self) -> QuantizedTensor | None:
-        """Return how it is quantized, None for one whose parts no program takes."""
+        """Return its quantization; None if programs cannot take its parts."""
         return self.described()
 
     def load(self) -> np.ndarray:
@@ -55,7 +54,7 @@ class MadeTensor:
         raise NotImplementedError
 
     def load_part(self, part: Part) -> np.ndarray:
-        """Return a part as programs take it, read-only; CheckpointError if it cannot be read."""
+        """Return a part in the form of programs, read-only; CheckpointError if it is unreadable."""
         raise NotImplementedError
 
     def view(self) -> np.ndarray:
@@ -67,16 +66,16 @@ class MadeTensor:
         yield self.load().reshape(-1)
 
     def identity(self) -> WeightIdentity | None:
-        """Return what tells it from all others, None if that is not known."""
+        """Return its identity; None if it is unknown."""
         return identity_of_computed(self.recipe, [self.stored.identity_of(e) for e in self.parts])
 
     def identity_of_part(self, part: Part) -> WeightIdentity | None:
-        """Return what tells a part from all other arrays, None if that is not known."""
+        """Return the identity of a part; None if it is unknown."""
         found = self.identity()
         return found if found is None else found.computed(part)
 
     def locate(self) -> tuple[MappedTensors, TensorEntry]:
-        """Return the file of the codes; the entry is that of the whole weight with all parts."""
+        """Return the file of the codes, and an entry for the whole weight with all parts."""
         quantized = self.described()
         located = [self.stored.locate(each) for each in self.parts]
         file, codes = located[0]
@@ -90,9 +89,9 @@ class MadeTensor:
 
 
 class MadeTensors(FileSource):
-    """The tensors of `stored` with `made` in place of those that these stand for.
+    """The tensors of `stored`, with `made` instead of those that they replace.
 
-    With `alone` the rest of what is stored is not shown.
+    With `alone`, the other stored tensors are hidden.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class MadeTensors(FileSource):
         self._stored.require_unchanged()
 
     def _find(self, name: str) -> MadeTensor | None:
-        """Return a tensor that is made, None for one that is stored; CheckpointError for none."""
+        """Return a made tensor; None for a stored one; CheckpointError if there is neither."""
         if name not in self._shown:
             raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
         return self._made.get(name)
@@ -164,7 +163,7 @@ class MadeTensors(FileSource):
         return self._stored.locate(name) if made is None else made.locate()
 
     def quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized, None if it is not; CheckpointError for a misfit."""
+        """Return the quantization of a tensor or None; CheckpointError for a misfit."""
         made = self._find(name)
         return None if made is None else made.quantized()
 

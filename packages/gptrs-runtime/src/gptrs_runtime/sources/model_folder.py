@@ -1,4 +1,4 @@
-"""Opening only files inside a model folder, whatever its links and names say.
+"""Access to the files of a model folder, and to nothing else, whatever links and names say.
 
 Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
 Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
@@ -26,11 +26,11 @@ from gptrs_runtime.sources.model_source import MAX_SETTINGS_BYTES, ModelSource
 
 _ADAPTER = "adapter_config.json"
 _SETTINGS = "config.json"
-"""The file that every model has, and a new one has anew."""
+"""The file that every model has, and that is new in a replaced folder."""
 
 
 class ModelFolder:
-    """An existing folder that a user named; ModelError says what else the path is."""
+    """An existing folder; for anything else, ModelError says what the path is."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -105,7 +105,7 @@ class ModelFolder:
                 )
 
     def walk(self) -> Sequence[str]:
-        """`NAME` or `FOLDER/NAME` of each file, but for names that begin with a dot."""
+        """`NAME` or `FOLDER/NAME` of each file, except names that begin with a dot."""
         found: list[str] = []
         for name in self.names:
             inside = self._real / name
@@ -119,7 +119,7 @@ class ModelFolder:
         return tuple(found)
 
     def require(self, name: str, hint: str | None = None) -> Path:
-        """Like `find`, but ModelError lists what is there if the file is not."""
+        """Like `find`, but a missing file raises ModelError, which lists the files."""
         found = self.find(name)
         if found is None:
             self._refuse_foreign()
@@ -153,7 +153,7 @@ class ModelFolder:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Return what a file that was replaced or written to has anew, None without the file."""
+    """Return the identity of a file, changed by any write or replacement; None if missing."""
     try:
         found = os.stat(path)
     except OSError:
@@ -176,9 +176,9 @@ def _hub_blobs(folder: Path) -> tuple[Path, ...]:
 MODULES: Final = "modules.json"
 """The modules of a model in their order, and the folder of each."""
 TRANSFORMER_CONFIG: Final = "sentence_bert_config.json"
-"""Length and case of texts; its name is the same for transformers of other kinds."""
+"""The limits and case of texts; transformers of other kinds use the same file name."""
 MODEL_CONFIG: Final = "config_sentence_transformers.json"
-"""The prompts, the size of vectors and how they are compared."""
+"""The prompts, the size of vectors, and their similarity function."""
 
 
 # The subfolders of the modules that sentence-transformers lists in `modules.json`.
@@ -186,15 +186,15 @@ MODEL_CONFIG: Final = "config_sentence_transformers.json"
 
 _PACKAGE: Final = "sentence_transformers."
 MOST_MODULES: Final = 16
-"""A list of more modules is refused."""
+"""Most modules of a list."""
 
 
 def module_folders(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the folders directly inside `path` that its `modules.json` names, each once.
 
-    Not that of a transformer, whose files are in the folder itself. Names that could lead elsewhere
-    are left out, and of a malformed list, or one of too many modules, all: a model can be of use
-    without its modules, and who needs them is told by `embedding_recipe` what is wrong.
+    Without the transformer, whose files are in the folder itself. Names that could lead elsewhere
+    are skipped; a malformed or too long list yields nothing: the model may be useful without its
+    modules, and `embedding_recipe` reports the error to those who need them.
     """
     try:
         found = ModelFolder(path).find(MODULES)

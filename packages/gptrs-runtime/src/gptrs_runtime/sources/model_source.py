@@ -137,7 +137,7 @@ class GptrschkModel(ModelSource):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GptrschkModel:
-        """Read and check all that precedes the data; CheckpointError says what is wrong with it."""
+        """Read and check everything before the data; CheckpointError describes any fault."""
         return cls(GptrschkFile.open(path))
 
     @override
@@ -147,18 +147,18 @@ class GptrschkModel(ModelSource):
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        return _place(name, subfolder) in self._file.settings.files
+        return _inner_path(name, subfolder) in self._file.settings.files
 
     @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        text = self._file.settings.files.get(_place(name, subfolder))
+        text = self._file.settings.files.get(_inner_path(name, subfolder))
         if text is None:
             return None
         data = text.encode("utf-8")
         if len(data) > limit:
-            shown = quoted(str(self.path / _place(name, subfolder)), 200)
+            shown = quoted(str(self.path / _inner_path(name, subfolder)), 200)
             raise ModelError(f"{shown} is larger than {limit} bytes")
         return data
 
@@ -173,7 +173,7 @@ class GptrschkModel(ModelSource):
 
     @override
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        prefix = f"{_place(subfolder, '')}/"
+        prefix = f"{_inner_path(subfolder, '')}/"
         names = [name for name in self._file.names() if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._file.read(name) for name in names} or None
 
@@ -186,7 +186,7 @@ def config_of(settings: CheckpointSettings, path: Path) -> dict[str, object]:
             shown = quoted(str(path), 200)
             raise CheckpointError(
                 f"{shown}: both its settings and its `config` have `runtime`",
-                hint="write the file anew with one of them",
+                hint="write the file again with one of them",
             )
         config["runtime"] = dict(settings.runtime)
     return config
@@ -206,7 +206,7 @@ def settings_of(config: Mapping[str, object], files: Mapping[str, str]) -> Check
     return CheckpointSettings(kind, own, cast("dict[str, object]", runtime), files)
 
 
-def _place(name: str, subfolder: str) -> str:
+def _inner_path(name: str, subfolder: str) -> str:
     """Return the key of a file in `files`; ModelError for names that lead out of a folder."""
     for part in (name, subfolder) if subfolder else (name,):
         if not is_plain(part):

@@ -50,7 +50,7 @@ class QuantizationScheme:
 
 
 def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | None:
-    """Return the scheme in a config.json, None where its weights are not quantized.
+    """Return the scheme in a config.json, None if its weights are not quantized.
 
     ModelError names what is not supported; `file` is the path of the config in errors.
     """

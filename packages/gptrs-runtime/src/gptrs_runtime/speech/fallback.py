@@ -71,7 +71,7 @@ class Fallback(Options, frozen=True):
     no_speech_threshold: (
         Annotated[
             float,
-            Meta(description="Poor text is none where silence is likelier than this."),
+            Meta(description="Drop poor text if silence is likelier than this."),
             _Doubt(called="`no_speech_threshold`", setting="no_speech_threshold"),
         ]
         | None

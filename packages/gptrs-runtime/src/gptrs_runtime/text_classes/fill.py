@@ -81,7 +81,7 @@ def tag(
 def whole_texts(model: LoadedModel, texts: Sequence[str]) -> list[EncodedText]:
     """Return the tokens of texts that must not be cut; UsageError for one that is too long."""
     limit = longest_text(model)
-    rows = [model.tokenizer.encode_with_places(text) for text in texts]
+    rows = [model.tokenizer.encode_with_offsets(text) for text in texts]
     for number, row in enumerate(rows):
         if not 1 <= len(row.tokens) <= limit:
             raise UsageError(

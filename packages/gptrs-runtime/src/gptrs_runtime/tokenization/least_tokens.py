@@ -1,4 +1,4 @@
-"""A lower bound of the number of tokens of a text, which needs no tokenizing.
+"""A lower bound of a text's number of tokens, without tokenizing it.
 
 A tokenizer takes about 50 bytes of memory and half a microsecond for each byte of a text: a text
 that cannot fit its context is to be refused before. Where every byte of a text becomes part of a
@@ -80,7 +80,7 @@ def _keeps_all(step: Mapping[str, Any]) -> bool:
 
 
 def _unknown(tokenizer: Tokenizer) -> bytes | None:
-    """Return the bytes without a token; None where a token may be any number of bytes."""
+    """Return the bytes without a token; None if a token may be any number of bytes."""
     if not isinstance(tokenizer.model, models.BPE):
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)

@@ -190,18 +190,18 @@ class TextTokenizer:
         whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
         return _facts(whole, left_out=sum(lengths) - sum(kept))
 
-    def encode_with_places(self, text: str) -> EncodedText:
-        """Return the tokens of a whole text with their positions; UsageError as in `encode`."""
+    def encode_with_offsets(self, text: str) -> EncodedText:
+        """Return the tokens of a whole text with their offsets; UsageError as in `encode`."""
         return _facts(self._encoded(text, special=True))
 
-    def places(self, text: str) -> list[int]:
-        """Return where each token of `encode` begins in the text; UsageError as in `encode`.
+    def offsets(self, text: str) -> list[int]:
+        """Return the offset in the text of each token of `encode`; UsageError as in `encode`.
 
-        Tokens of one character all have its position, and added special tokens that of the next
-        token.
+        Tokens that share a character all have its offset; added special tokens have that of the
+        next token.
         """
-        encoded = self.encode_with_places(text)
-        places: list[int] = []
+        encoded = self.encode_with_offsets(text)
+        begins: list[int] = []
         end = 0
         for token, (start, stop), special in zip(
             encoded.tokens, encoded.offsets, encoded.special, strict=True
@@ -209,12 +209,12 @@ class TextTokenizer:
             own = self.token_bytes(token) or b""
             spaces = len(own) - len(own.lstrip(b" "))  # which some tokenizers leave out of offsets
             at = end if special else min(start, max(end, start - spaces))
-            places.append(at)
+            begins.append(at)
             if not special:
                 # A token of only spaces at the beginning of a text has the offsets (0, 0).
                 shown = text[at : at + spaces]
                 end = max(at + len(shown) - len(shown.lstrip(" ")), stop)
-        return places
+        return begins
 
     def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
         """Return whether a token at `text[start:end]` continues the word of the previous one.

@@ -255,7 +255,7 @@ class CapturedFunction:
     ) -> Capture:
         """Call the function with placeholders for `inputs`; with the types of `symbolic` if given.
 
-        UsageError where the function needs a size to be a number that is a symbol.
+        UsageError if the function needs a size to be a number that is a symbol.
         """
         types = [source.type for source in inputs] if symbolic is None else symbolic.key.types
         arguments = [
@@ -365,7 +365,7 @@ class NotPlainError(ValueError):
 
 
 def plain_structure(structure: Structure) -> object:
-    """Return a structure as nested tuples; raise NotPlainError where it has no such form.
+    """Return a structure as nested tuples; raise NotPlainError if it has no such form.
 
     It has none with enum members, element types, values of other classes, and containers of
     classes that do not belong to gptrs.

@@ -367,7 +367,7 @@ def jit(
     element more. An argument that holds several tensors takes one tuple for all of them, or tuples
     with the same nesting. Axes of one name have one size in a call, or UsageError. The program is
     captured and compiled for all sizes; where Python compares sizes, the result in the first call
-    becomes a guard, and a call with another result is compiled again. UsageError where the function
+    becomes a guard, and a call with another result is compiled again. UsageError if the function
     needs a number, as in `range(x.shape[0])`. A call with a size of 0 is compiled for its sizes.
 
     When there are more than `signatures`

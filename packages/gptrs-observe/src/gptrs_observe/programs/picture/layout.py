@@ -375,11 +375,11 @@ def _pull(
         wish = wish if pulls[vertex] else centers[vertex]
         block = (wish - gap[position], weight, 1)
         while blocks and blocks[-1][0] >= block[0]:
-            place_, weight_, count = blocks.pop()
+            center_, weight_, count = blocks.pop()
             total = weight_ + block[1]
-            mean = (place_ * weight_ + block[0] * block[1]) / total
+            mean = (center_ * weight_ + block[0] * block[1]) / total
             block = (mean, total, count + block[2])
         blocks.append(block)
-    columns = [place_ for place_, _, count in blocks for _ in range(count)]
-    for vertex, place_, offset in zip(row, columns, gap, strict=True):
-        centers[vertex] = place_ + offset
+    columns = [center_ for center_, _, count in blocks for _ in range(count)]
+    for vertex, center_, offset in zip(row, columns, gap, strict=True):
+        centers[vertex] = center_ + offset
