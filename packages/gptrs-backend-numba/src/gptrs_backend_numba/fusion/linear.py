@@ -18,10 +18,17 @@ from gptrs.ir.ops.layout import BroadcastTo, Transpose
 from gptrs.ir.program import Region, Value
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass, RegionPass
+from gptrs.optimizer.passes.arithmetic_folding import PRODUCT_ROUNDING
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.needed_patterns import tensors
-from gptrs_backend_numba.lowering.linear import GROUPED_LINEAR, NARROW, SMALLEST, linear_target
+from gptrs_backend_numba.lowering.linear import (
+    BF16_LINEAR,
+    GROUPED_LINEAR,
+    NARROW,
+    SMALLEST,
+    linear_target,
+)
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 _MATRIX = 2
@@ -240,3 +247,25 @@ FUSE_LINEAR: tuple[Pass, ...] = (
     RegionPass("numba-fuse-narrow-weights", take_narrow_weights),
 )
 """Layers first; what comes after works on them."""
+
+
+# Linear layers whose operands are rounded to bf16, for the precision `bf16`.
+
+
+def round_layers(region: Region) -> Region:
+    """Return the region whose linear layers of f32 round both operands."""
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        op = node.op
+        if isinstance(op, CustomCall) and op.target == linear_target(dtypes.f32):
+            made = rewriter.insert(replace(op, target=BF16_LINEAR), node.operands, node)
+            rewriter.replace(node.results[0], made.results[0])
+            rewriter.erase(node)
+    return rewriter.region()
+
+
+ROUND_TO_BF16: tuple[Pass, ...] = (
+    RegionPass("numba-round-linear", round_layers),
+    PRODUCT_ROUNDING,
+)
+"""Run after linear layers are found; other products are rounded by instructions."""

@@ -6,14 +6,17 @@ from gptrs.backend.contract import Precision
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion import is_on
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
-from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.biased_attention import FUSE_BIASED_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS, PADDING
 from gptrs_backend_numba.fusion.convolution_chain import CHANNELS_LAST
-from gptrs_backend_numba.fusion.linear import FUSE_LINEAR, NARROW_GROUPS, TRANSPOSED_WEIGHTS
+from gptrs_backend_numba.fusion.linear import (
+    FUSE_LINEAR,
+    NARROW_GROUPS,
+    ROUND_TO_BF16,
+    TRANSPOSED_WEIGHTS,
+)
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED, FUSE_QUANTIZED_GROUPED
-from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
-from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_SOFTMAX
+from gptrs_backend_numba.fusion.rows import FUSE_NORMS, FUSE_ROTARY, FUSE_SOFTMAX
 
 LEGALIZE: tuple[Pass, ...] = (TRANSPOSED_WEIGHTS, PADDING)
 """Passes that absorb neighbours into claimed composites, before parameters are folded."""

@@ -1,4 +1,4 @@
-"""Fusions of norms and softmax over the last axis that a program spells out.
+"""Fusions of norms, softmax and rotary embeddings of rows that a program spells out.
 
 Calls of the functionals have been claimed.
 """
@@ -12,14 +12,17 @@ from gptrs.capture.tensor import Tensor
 from gptrs.functionals.activation import softmax
 from gptrs.functionals.normalization import rms_norm
 from gptrs.functionals.operands import converted, widened
+from gptrs.functionals.rotary import apply_rotary
 from gptrs.ir.attributes import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Div, Exp, Rsqrt
+from gptrs.ir.ops.elementwise import Add, Div, Exp, Mul, Rsqrt, Sub
+from gptrs.ir.ops.layout import Concat, Slice
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.normalization import FLOATS
+from gptrs_backend_numba.lowering.elementwise import fits_rotary, rotary_target
 from gptrs_backend_numba.lowering.reduction import rows_target
 
 
@@ -74,3 +77,33 @@ FUSE_NORMS: tuple[Pass, ...] = (
     fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
 )
 """Those that are most of what others are made of come last."""
+
+
+# The rotation of pairs, wherever the tables come from.
+
+
+def _rotary(call: FoundCall) -> CustomCall | None:
+    x, table = (call.operands[name].type for name in ("x", "cos"))
+    if not fits_rotary(x, table):
+        return None
+    attrs = Dictionary.of(interleaved=call.attributes["interleaved"] is True)
+    return CustomCall(rotary_target(x.dtype), (call.result.type,), attrs)
+
+
+def _rotary_call(half: int, *, interleaved: bool) -> dict[str, object]:
+    """Return an example with tables of f32; one with tables of x's type has the same form."""
+    table = f"f32[2, 3, 5, {half}]"
+    return {**tensors(x="f16[2, 3, 5, 6]", cos=table, sin=table), "interleaved": interleaved}
+
+
+FUSE_ROTARY: Pass = fusion(
+    apply_rotary,
+    [
+        _rotary_call(half, interleaved=interleaved)
+        for half in (3, 2)
+        for interleaved in (False, True)
+    ],
+    (Slice, Concat, Mul, Sub, Add),
+    _rotary,
+)
+"""Tables that were broadcast stay as they are: strides of 0 say so, and cost nothing."""

@@ -22,10 +22,9 @@ from gptrs_backend_numba.lowering.convolution_calls import (
     Operands,
     Windows,
     geometry,
-    kept,
-    parameter,
     run,
 )
+from gptrs_backend_numba.lowering.matmul import packed_view, parameter
 from gptrs_backend_numba.memory import Arena
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
@@ -205,7 +204,7 @@ def _weight(given: Operands, at: Windows) -> UnitWeight:
 def _packed(builder: ScheduleBuilder, given: Operands, layout: UnitWeight) -> View:
     source = parameter(builder, given.weight)
     assert source is not None, "checked before"
-    return kept(builder, Packing(source, layout))
+    return packed_view(builder, given.weight, Packing(source, layout))
 
 
 def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> dict[str, int]:

@@ -27,8 +27,7 @@ from gptrs_backend_numba.cost_model import need_numbers
 from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED
-from gptrs_backend_numba.kernels.convolution.job import DEPTHWISE_FIELDS, PAD_FIELDS
-from gptrs_backend_numba.kernels.convolution.padding import pad_task
+from gptrs_backend_numba.kernels.convolution.job import DEPTHWISE_FIELDS, PAD_FIELDS, pad_task
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (

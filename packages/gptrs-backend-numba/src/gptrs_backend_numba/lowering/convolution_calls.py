@@ -23,10 +23,11 @@ from gptrs_backend_numba.kernels.convolution import winograd as winograd_kernels
 from gptrs_backend_numba.kernels.convolution.activation import ACTIVATED, activation
 from gptrs_backend_numba.kernels.convolution.job import COMMON, TILE_FIELDS, WINOGRAD_FIELDS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.lowering.matmul import packed_view, parameter
 from gptrs_backend_numba.memory import aligned
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
-from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
+from gptrs_backend_numba.views import View
 
 PARALLEL_FROM = 65_536
 """Products from which it pays to share the work: waking a worker takes microseconds."""
@@ -174,29 +175,13 @@ def packed(builder: ScheduleBuilder, weight: View) -> View:
     layout = Layout(4, n, k, row, column, weight.offset)
     source = parameter(builder, weight)
     if source is not None:
-        return kept(builder, Packing(source, layout))
+        return packed_view(builder, weight, Packing(source, layout))
     target = builder.fresh(dtypes.f32, (layout.nbytes // 4,))
     threads = builder.threads_from(PARALLEL_FROM, target.size)
     builder.call_tasks(
         layout.task, layout.tasks, (weight, weight), target, layout.geometry, threads
     )
     return target
-
-
-def kept(builder: ScheduleBuilder, packing: Packing) -> View:
-    """Return the packed copy of a parameter, one for all calls that read it."""
-    packings = builder.context.packings
-    index = packings.setdefault(packing, len(packings))
-    size = packing.layout.nbytes // 4
-    storage = Storage(MemorySpace.PACKED, index, packing.layout.nbytes)
-    return View(storage, dtypes.f32, (size,), dense_strides((size,)))
-
-
-def parameter(builder: ScheduleBuilder, view: View) -> int | None:
-    """Return the parameter that the view is a part of, None if it is another value."""
-    storage = view.storage
-    is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters
-    return storage.index if is_input else None
 
 
 # Winograd's algorithms F(2x2, 3x3) and F(4x4, 3x3) for convolutions with strides of 1.
@@ -272,7 +257,7 @@ def winograd(builder: ScheduleBuilder, given: Operands, at: Windows, side: int) 
     source = parameter(builder, given.weight)
     assert source is not None, "checked before"
     weight = TransformedWeight(side, inputs, outputs, given.weight.offset)
-    right = kept(builder, Packing(source, weight))
+    right = packed_view(builder, given.weight, Packing(source, weight))
     zeros = builder.constant(np.zeros(inputs, np.float32))
     plain = _plain(builder, given)
     most = _tiles_at_once(count, weight)

@@ -19,7 +19,7 @@ from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import greatest, select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.amx.bf16_gemm import amx_tiles
+from gptrs_backend_numba.kernels.amx import gemm_ir as amx
 from gptrs_backend_numba.kernels.matmul.bf16 import (
     TileForm,
     bf16_product,
@@ -185,10 +185,21 @@ def _multiply_table(
     multiply(builder, replace(product, lhs=lhs), out, epilogue)
 
 
+def _amx_tiles() -> TileForm:
+    """Return the form of tiles in the registers of AMX.
+
+    Few rows are multiplied with it, too, so that a row is the same bits in any company.
+    """
+    size, multiply = dtypes.bf16.itemsize, amx.multiply_tiles()
+    return TileForm(
+        amx.BLOCK_ROWS, size, amx.TILE_ROWS, multiply, amx.configure_amx, amx.release_amx
+    )
+
+
 def _multiply(
     builder: ScheduleBuilder, x: Value, product: Product, out: View, epilogue: Epilogue
 ) -> None:
-    form = amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
+    form = _amx_tiles() if amx_matmul.is_wanted() else vector_tiles()
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     steps, tiles = -(-k // STEP), -(-m // form.rows)
     # A lone tile reads the right side once, and its left side stays in the L2 cache as it is.

@@ -279,8 +279,8 @@ class TileForm:
     size: int
     padded: int
     multiply: Intrinsic
-    begin: Callable[..., object]
-    end: Callable[..., object]
+    begin: Callable[..., object] | Intrinsic
+    end: Callable[..., object] | Intrinsic
 
     def room(self, m: int) -> int:
         """Return the rows that the packed left side has room for."""
