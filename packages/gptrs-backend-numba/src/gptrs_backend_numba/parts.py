@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from gptrs.disk_cache import CachePart, Entries
@@ -109,15 +110,16 @@ def part_of(operation: Operation) -> WantedKernel | None:
     """Return the kernel of an op on dense blocks; None for one that has a text of its own."""
     if operation.text is not None or len(operation.operands) > _MOST_OPERANDS:
         return None
-    inputs = [Access(f"x{place}", dtype, 1) for place, (_, dtype) in enumerate(operation.operands)]
-    output = Access("out", operation.result[1], 1)
-    alone = Operation(
-        operation.op,
-        tuple((each.name, each.dtype) for each in inputs),
-        ("y0", operation.result[1]),
-        operation.power,
-    )
-    return WantedKernel(elementwise.source(1, inputs, output, [alone]))
+    operands = tuple(dtype for _, dtype in operation.operands)
+    return _part(operation.op, operands, operation.result[1], operation.power)
+
+
+@lru_cache(maxsize=1024)
+def _part(op: Op, operands: tuple[DType, ...], result: DType, power: str | None) -> WantedKernel:
+    inputs = [Access(f"x{place}", dtype, 1) for place, dtype in enumerate(operands)]
+    named = tuple((each.name, each.dtype) for each in inputs)
+    alone = Operation(op, named, ("y0", result), power)
+    return WantedKernel(elementwise.source(1, inputs, Access("out", result, 1), [alone]))
 
 
 def all_parts() -> Iterator[WantedKernel]:

@@ -78,6 +78,8 @@ def _changed(region: Region, change: Callable[[Region], Region]) -> Region:
 def _with_changed_regions(
     instruction: Instruction, change: Callable[[Region], Region]
 ) -> Instruction:
+    if not instruction.regions:  # almost all: each of some 40 passes looks at every instruction
+        return instruction
     regions = tuple(_changed(region, change) for region in instruction.regions)
     if all(new is old for new, old in zip(regions, instruction.regions, strict=True)):
         return instruction
