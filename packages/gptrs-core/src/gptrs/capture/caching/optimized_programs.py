@@ -36,8 +36,8 @@ FORMAT = EntryFormat(
     "optimized program", "optimized", 1, re.compile(r"[^.]+\.[0-9a-f]{8}"), 16 << 20, logging.DEBUG
 )
 """Names are a key, and a digest of the sizes that are served. Files whose weights are constants of
-their graph, as those of PaddlePaddle, become programs of 5 to 11 MB; to read one takes half the time
-of the optimizer. Backends, whose caches save more time, warn of a folder that takes nothing.
+their graph, as those of PaddlePaddle, become programs of 5 to 11 MB; to read one takes half the
+time of the optimizer. Backends, whose caches save more time, warn of a folder that takes nothing.
 """
 _CHOICE = "choice-"
 _LOG = logging.getLogger("gptrs")
