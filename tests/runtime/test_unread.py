@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import gptrs
+from gptrs_runtime import unread
 from gptrs_runtime.generation.model_settings import ignored_settings
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_runtime.unread import unread_in
@@ -120,3 +122,7 @@ def test_all_settings_of_transformers_are_known():
 
 def test_a_kind_without_a_plugin_leaves_nothing_to_say(tmp_path):
     assert unread_in(find_model(folder_with(tmp_path, model_type="nobody"))) is None
+
+
+def test_the_settings_of_most_files_are_among_the_harmless_ones() -> None:
+    assert [each for each in unread._MOST_HAVE if not re.fullmatch(unread._HARMLESS, each)] == []
