@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from backend_numba.products import dot
 from gptrs.backend.contract import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.dtypes import DType
@@ -83,6 +84,29 @@ def test_tails_of_rows_columns_and_depth(types: tuple[str, str]) -> None:
             wide = [*(each.astype(np.float64) for each in extra), 0.0, 0.0]
             require_close(found, x, w, wide[0], wide[1], types[0])
             assert all(np.array_equal(found, other) for other in others)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize(
+    ("dtype", "axes"), [("f32", (1, 2)), ("bf16", (1, 1)), ("bf16", (2, 2)), ("f32", (2, 1))]
+)
+def test_batches_of_run_time_values(dtype: str, axes: tuple[int, int]) -> None:
+    """Axes: the contracted one of each side."""
+    random = np.random.default_rng(6)
+    type_ = getattr(dtypes, dtype)
+    for m, k, n in ((33, 70, 41), (100, 900, 2 * PANEL)):
+        x, w = numbers(random, (3, m, k), type_), numbers(random, (3, k, n), type_)
+        left = x if axes[0] == 2 else np.ascontiguousarray(x.swapaxes(1, 2))
+        right = w if axes[1] == 1 else np.ascontiguousarray(w.swapaxes(1, 2))
+        types = [f"{dtype}[{', '.join(map(str, each.shape))}]" for each in (left, right)]
+        text = dot(*types, f"{dtype}[3, {m}, {n}]", axes[1], axes[0])
+        text = text.replace("{contract", "{batch_lhs = [0], batch_rhs = [0], contract")
+        executable = create(2).compile(parse_program(text), [ARGUMENT, ARGUMENT])
+        found = np.asarray(executable.run([left, right])[0]).astype(np.float64)
+        for at in range(3):
+            require_close(found[at], x[at], w[at], 0.0, 0.0, dtype)
+            single = layer(x[at], w[at], types=(dtype, dtype))
+            assert np.array_equal(found[at], single)  # as with a parameter
 
 
 def test_an_activation_comes_after_the_sum() -> None:

@@ -1,6 +1,7 @@
 """The matrix product: tails, element types, layouts, batches, and threads."""
 
 import gc
+import itertools
 import threading
 
 import numpy as np
@@ -54,6 +55,26 @@ def test_a_large_table_is_read_in_place(dtype: str, m: int) -> None:
     assert before == PACKED_WEIGHTS.nbytes
 
 
+@pytest.mark.paths
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_layout_and_role_never_show(dtype: str) -> None:
+    """Rows or columns first, packed before or in a run, whole or by each task: the same bits."""
+    random = np.random.default_rng(11)
+    type_ = getattr(dtypes, dtype)
+    for m, k, n in ((1, 7, 33), (3, 70, 40), (11, 40, 5), (25, 9, 70), (310, 790, 41)):
+        x, w = numbers(random, (m, k), type_), numbers(random, (k, n), type_)
+        forms = ((x, 1), (np.ascontiguousarray(x.T), 0)), ((w, 0), (np.ascontiguousarray(w.T), 1))
+        found = []
+        for (left, of_left), (right, of_right) in itertools.product(*forms):
+            types = [f"{dtype}[{', '.join(map(str, each.shape))}]" for each in (left, right)]
+            text = dot(*types, f"{dtype}[{m}, {n}]", of_right, of_left)
+            for role in (ARGUMENT, PARAMETER):
+                executable = create(2).compile(parse_program(text), [ARGUMENT, role])
+                found.append(np.asarray(executable.run([left, right])[0]))
+        require_close(found[0], x, w, dtype)
+        assert all(np.array_equal(found[0], other) for other in found[1:]), (m, k, n)
+
+
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
 def test_strided_operands(role: InputRole) -> None:
     text = """ptir.v0.5
@@ -75,7 +96,7 @@ func @main(%x: f32[40, 30], %w: f32[70, 50]) -> f32[15, 25] {
 def test_batches(dtype: str) -> None:
     random = np.random.default_rng(5)
     type_ = getattr(dtypes, dtype)
-    for m, n, k in ((1, 9, 5), (2, 40, 8), (17, 33, 64), (30, 70, 1100)):
+    for m, n, k in ((1, 9, 5), (2, 40, 8), (17, 33, 64), (30, 70, 1100), (300, 35, 800)):
         text = dot(f"{dtype}[6, {m}, {k}]", f"{dtype}[6, {n}, {k}]", f"{dtype}[6, {m}, {n}]", 2, 2)
         text = text.replace("{contract", "{batch_lhs = [0], batch_rhs = [0], contract")
         x, w = numbers(random, (6, m, k), type_), numbers(random, (6, n, k), type_)

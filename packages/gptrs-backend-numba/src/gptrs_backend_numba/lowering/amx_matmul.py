@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 from dataclasses import replace
@@ -64,10 +65,11 @@ def is_there() -> bool:
 def multiply(
     builder: ScheduleBuilder, product: Product, right: View, out: View, epilogue: Epilogue
 ) -> None:
-    """Add the calls for a product of f32, bf16 or f16, `right` packed, into a contiguous `out`."""
+    """Add the calls for products of f32, bf16 or f16, `right` packed, into a contiguous `out`."""
     lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)
-    kind = lhs.view.dtype
-    rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))
+    kind, batch = lhs.view.dtype, math.prod(product.batch)
+    strides = (*lhs.batch, lhs.row, lhs.column)
+    rows = replace(lhs.view, shape=(*product.batch, m, k), strides=strides)
     left = builder.converted(rows, dtypes.f32)
     tiles = -(-m // AMX_ROWS)
     length = _BLOCK_LENGTH if k > _WHOLE_LENGTH else -(-k // STEP) * STEP
@@ -77,7 +79,7 @@ def multiply(
     fields |= division(product, tiles, most, builder.context.threads)
     sums = out
     if length < k:
-        sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * AMX_ROWS * PANEL,))
+        sums = builder.fresh(dtypes.f32, (batch * -(-n // PANEL) * tiles * AMX_ROWS * PANEL,))
     task = compiled_task(kernels.amx_product(kind, right.dtype))
-    count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
+    count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

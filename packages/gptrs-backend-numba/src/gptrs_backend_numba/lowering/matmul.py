@@ -20,8 +20,12 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     BLOCKS,
     DIRECT,
     IN_PLACE,
+    LEFT,
+    LENGTH,
     PACK,
     PACKED,
+    RANK,
+    RIGHT,
     RIGHT_MODE,
     RK,
     RN,
@@ -43,6 +47,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     division,
     geometry,
     run,
+    tasks_of_thread,
 )
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import ScheduleBuilder
@@ -88,16 +93,14 @@ def multiply(
     if out.size == 0:
         return
     is_one(product.lhs.rows)  # kernels for one row differ in all that follows
-    rhs = product.rhs
-    input_ = parameter(builder, rhs.view)
-    if not product.batch and is_large_table(builder, rhs):
+    if not product.batch and is_large_table(builder, product.rhs):
         _multiply_table(builder, product, out, epilogue)
-    elif input_ is not None and not product.batch:
-        suited = amx_matmul.suits(product)
-        right = _right(builder, product, input_, whole=suited)
-        (amx_matmul.multiply if suited else _multiply_tiles)(builder, product, right, out, epilogue)
+    elif amx_matmul.suits(product):
+        right = _right(builder, product, whole=True)
+        amx_matmul.multiply(builder, product, right, out, epilogue)
     else:
-        _multiply_tiles(builder, product, rhs.view, out, epilogue)
+        right = _right(builder, product, whole=_is_read_often(product))
+        _multiply_tiles(builder, product, right, out, epilogue)
 
 
 def suits(product: Product, out: View) -> bool:
@@ -119,32 +122,46 @@ def parameter(builder: ScheduleBuilder, view: View) -> int | None:
     return storage.index if is_input else None
 
 
-def _right(builder: ScheduleBuilder, product: Product, input_: int, whole: bool) -> View:
-    """Return the right side as tiles read it: packed once or, if it is streamed, in every run.
+def _right(builder: ScheduleBuilder, product: Product, whole: bool) -> View:
+    """Return the right side as tiles read it: a parameter packed once, others in every run.
 
-    A streamed one is packed by the tasks, a panel at a time, unless they need the `whole` of it.
-    Results are the same bits.
+    Those are packed by the tasks, a panel at a time, unless they need the `whole` of it. Results
+    are the same bits.
     """
-    rhs = product.rhs
+    rhs, batch = product.rhs, math.prod(product.batch)
     view = rhs.view
     size = view.dtype.itemsize
+    input_ = parameter(builder, view)
     layout = Layout(size, rhs.rows, product.k, rhs.row, rhs.column, view.offset)
-    if input_ not in builder.context.streamed:
+    if input_ is not None and input_ not in builder.context.streamed and not product.batch:
         return packed_view(builder, view, Packing(input_, layout))
     if not whole:
         return view
-    target = builder.fresh(view.dtype, (layout.nbytes // size,))
+    panels = -(-rhs.rows // PANEL)
+    target = builder.fresh(view.dtype, (batch * panels * PANEL * product.k,))
     fields = {N: rhs.rows, K: product.k, RN: rhs.row, RK: rhs.column}
+    fields |= {LEFT: LENGTH, RIGHT: LENGTH + 2 * len(product.batch), RANK: len(product.batch)}
     fields[PACK] = compiled_task(kernels.right_packing(size))
     builder.call_tasks(
         compiled_task(kernels.panel_packing(size)),
-        -(-rhs.rows // PANEL),
+        batch * panels,
         (view, view),
         target,
         geometry(product, fields),
         builder.threads_from(PARALLEL_FROM, target.size),
     )
     return target
+
+
+def _is_read_often(product: Product) -> bool:
+    """Return whether several tasks, one after another, would pack the same panels.
+
+    A panel of a matrix with long rows is read from many pages: 2048 x 2048 x 2048 takes 1.1 times
+    as long where 7 tasks pack it.
+    """
+    k = product.k
+    block_length = _BLOCK_LENGTH if isinstance(k, SymbolicDim) else _block_length(2, k)
+    return product.lhs.rows > ROWS * _most_tiles(block_length)
 
 
 def packed_view(builder: ScheduleBuilder, view: View, packing: Packing) -> View:
@@ -164,10 +181,11 @@ def _multiply_tiles(
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
     block_length = greatest(_block_length(m, k), 1)
-    most = _LEFT_BYTES // (4 * ROWS * block_length)
+    most = _most_tiles(block_length)
     fields = call_fields(product, out, epilogue)
     mode = _right_mode(product, right)
-    fields |= division(product, tiles, most, builder.context.threads) | {
+    shares = tasks_of_thread(product)
+    fields |= division(product, tiles, most, builder.context.threads, shares) | {
         RIGHT_MODE: mode,
         BLOCK_LENGTH: block_length,
         TILE: compiled_task(kernels.any_tile(right.dtype)),
@@ -182,6 +200,11 @@ def _multiply_tiles(
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     task = compiled_task(kernels.tiled_product(right.dtype))
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+
+
+def _most_tiles(block_length: int) -> int:
+    """Return the most tiles of a task."""
+    return _LEFT_BYTES // (4 * ROWS * greatest(block_length, 1))
 
 
 def _block_length(m: int, k: int) -> int:
@@ -208,7 +231,7 @@ def _multiply_table(
 
 
 def _right_mode(product: Product, right: View) -> int:
-    if right.storage.space is MemorySpace.PACKED:
+    if right is not product.rhs.view:
         return PACKED
     rows, rhs = product.lhs.rows, product.rhs
     if rhs.row == 1 or rhs.rows == 1:
@@ -228,7 +251,7 @@ def _packed_left(builder: ScheduleBuilder, product: Product, fields: dict[int, i
     if target.size:
         builder.call_tasks(
             compiled_task(kernels.left_packing(lhs.view.dtype)),
-            batch * fields[TILES],
+            batch * -(-fields[TILES] // kernels.TILES_A_PACK),
             (lhs.view, lhs.view),
             target,
             geometry(product, fields),

@@ -46,16 +46,15 @@ from gptrs_backend_numba.kernels.matmul.gemm import (
     HAS_RESIDUAL,
     OUT_STEP,
     PACK,
-    PANELS_A_TASK,
     RESIDUAL,
     RESIDUAL_STEP,
     SKIPPED,
     SUMS,
     TILES,
-    TILES_A_TASK,
     K,
     M,
     N,
+    block_of_task,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
@@ -141,12 +140,13 @@ def multiply_unsplit(rows, panel, sums, height, width, k, *, MEMORY, load):
 
 @kernel_part
 def finish_tile(
-    G, geometry, sizes, rows, right, sums, place, place_step, first, panel, whole, out,
+    G, geometry, sizes, rows, right, sums, place, place_step, first, row, panel, whole, out,
     *, multiply_unsplit,
 ):  # fmt: skip
     """Turn the sums of a tile, which lie at `place`, into results unless they are results already.
 
-    `sizes` are m, n and k; `rows` and `right` the addresses of the rows and the panel of the tile.
+    `sizes` are m, n and k; `rows` and `right` the addresses of the rows and the panel of the tile;
+    it begins with row `first` of its matrix, which is `row` of the results.
     """
     m, n, k = sizes
     odd = has_nan(place, place_step)
@@ -154,24 +154,12 @@ def finish_tile(
     if odd:  # infinities have no parts, so their sums became NaN
         multiply_unsplit(rows, right, sums, height, width, k)
     if odd or not whole:
-        call_compiled(G[FINISH], sums, PANEL, out, first, panel * PANEL, height, width,
+        call_compiled(G[FINISH], sums, PANEL, out, row, panel * PANEL, height, width,
                       geometry, 0)  # fmt: skip
 
 
 @kernel_part
-def block_of_task(G, task):
-    """Return the first tile of a task and how many it has, its first panel and its last + 1."""
-    panels = (G[N] + PANEL - 1) // PANEL
-    columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
-    row_block = task // columns
-    first_tile = row_block * G[TILES_A_TASK]
-    first_panel = (task - row_block * columns) * G[PANELS_A_TASK]
-    count = min(G[TILES_A_TASK], G[TILES] - first_tile)
-    return first_tile, count, first_panel, min(first_panel + G[PANELS_A_TASK], panels)
-
-
-@kernel_part
-def start_sums(G, sums, first, panel, whole, no_start):
+def start_sums(G, sums, row, panel, whole, no_start):
     """Start the sums of a tile: with bias and residual if they become results as they are.
 
     `no_start` is the address of a row of zeros.
@@ -181,7 +169,7 @@ def start_sums(G, sums, first, panel, whole, no_start):
         start = G[BIAS] + 4 * panel * PANEL
     if whole and G[HAS_RESIDUAL]:
         step = 4 * G[RESIDUAL_STEP]
-        other = G[RESIDUAL] + first * step + 4 * panel * PANEL
+        other = G[RESIDUAL] + row * step + 4 * panel * PANEL
     begin_sums(sums, AMX_ROWS, start, other, step)
 
 
@@ -238,34 +226,36 @@ def multiply_tiles(
 ):  # fmt: skip
     """Multiply the tiles of a task with a block, and split the next one at `source` if `ready`.
 
-    `sizes` are m, n, k, the length of blocks of k, tiles in all and the step of results; `at` the
-    first tile and the count of them; `block` panel, begin and end of the block.
+    `sizes` are m, n, k, the length of blocks of k, tiles of a matrix and the step of results; `at`
+    the matrix, the first tile and the count of them; `block` panel, begin and end of the block.
     """
     m, n, k, length, tiles, o_step = sizes
-    first_tile, count = at
+    batch, first_tile, count = at
     panel, begin, end = block
     sums = own_sums
     if length < k:
-        sums = G[SUMS] + 4 * PANEL * AMX_ROWS * (panel * tiles + first_tile)
+        before = (batch * ((n + PANEL - 1) // PANEL) + panel) * tiles + first_tile
+        sums = G[SUMS] + 4 * PANEL * AMX_ROWS * before
     some = (end - begin + STEP - 1) // STEP
     size = 4 * PANEL * AMX_ROWS
     direct = G[DIRECT] != 0 and (panel + 1) * PANEL <= n
     last, split = end >= k, np.int64(0)
     for tile in range(count):
         first = (first_tile + tile) * AMX_ROWS
+        row = batch * m + first
         whole = direct and first + AMX_ROWS <= m
         if begin == 0:
-            start_sums(G, sums, first, panel, whole, no_start)
+            start_sums(G, sums, row, panel, whole, no_start)
         place, place_step = sums, np.int64(4 * PANEL)
         if last and whole:
-            place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
+            place, place_step = out + row * o_step + 4 * panel * PANEL, o_step
         split = multiply_tile(L, parts, sums, some, place, place_step, source, others, prefetch,
                               split, ready, count)  # fmt: skip
         L += some * LEFT_BYTES
         if last:
             right = rhs + panel * (SIZE * PANEL * k)
             finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, right, sums, place,
-                        place_step, first, panel, whole, out)  # fmt: skip
+                        place_step, first, row, panel, whole, out)  # fmt: skip
         sums += size
     if ready:  # few tiles have left some pairs of the next block
         split_pairs(source, others, split, PAIRS)
@@ -297,7 +287,9 @@ def amx_gemm_task(
     G = pointer(geometry, np.int64)
     sizes = G[M], G[N], G[K], G[BLOCK_LENGTH], G[TILES], 4 * G[OUT_STEP]
     k, length, panels = sizes[2], sizes[3], (sizes[1] + PANEL - 1) // PANEL
-    first_tile, count, first_panel, last_panel = block_of_task(G, task)
+    batch, first_tile, last_tile, first_panel, last_panel = block_of_task(G, task, panels)
+    count = last_tile - first_tile
+    lhs, rhs = lhs + 4 * batch * sizes[0] * k, rhs + SIZE * PANEL * batch * panels * k
     steps = (min(length, k) + STEP - 1) // STEP
     held = np.empty(count * steps * LEFT_BYTES + 2 * STEPS * RIGHT_BYTES
                     + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64,
@@ -324,9 +316,9 @@ def amx_gemm_task(
         third_panel, third_begin, prefetch = third_block(
             G, sizes, panels, rhs, next_panel, next_begin, first_panel, last_panel
         )
-        multiply_tiles(G, geometry, sizes, lhs, rhs, out, (first_tile, count), (panel, begin, end),
-                       left + (begin - chunk) // STEP * count * LEFT_BYTES, parts, source, others,
-                       prefetch, ready, own_sums, no_start)  # fmt: skip
+        multiply_tiles(G, geometry, sizes, lhs, rhs, out, (batch, first_tile, count),
+                       (panel, begin, end), left + (begin - chunk) // STEP * count * LEFT_BYTES,
+                       parts, source, others, prefetch, ready, own_sums, no_start)  # fmt: skip
         parts, others = others, parts
         panel, begin, next_panel, next_begin = next_panel, next_begin, third_panel, third_begin
     release_amx()

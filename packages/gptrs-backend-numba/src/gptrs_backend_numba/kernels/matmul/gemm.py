@@ -16,6 +16,7 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
+from gptrs_backend_numba.codegen.inlining import register_jitable
 from gptrs_backend_numba.codegen.kernel import (
     SpecializedKernel,
     call_compiled,
@@ -28,6 +29,8 @@ from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.kernels.matmul.gemm_ir import (
     PANEL,
     PANELS_OF_ROW,
+    ROWS,
+    copy_run,
     prefetch_rows,
     tile_along_k,
     tile_memory,
@@ -70,6 +73,8 @@ def numbers(fields: Mapping[int, int]) -> list[int]:
     return [fields.get(position, 0) for position in range(LENGTH)]
 
 
+TILES_A_PACK = 4
+"""Tiles that a task packs: columns of so many are whole cache lines."""
 _FEW_TILES = 3
 """Tiles up to which it pays to prefetch from two places: with weights from memory on a Sapphire
 Rapids, 8 rows take 0.6 of the time and 16 rows 0.8; 6 tiles 1.08 of it, since most lines are asked
@@ -122,7 +127,7 @@ def multiply_row(G, geometry, L, right, batch, panel, memory, out):
 
 @kernel_part
 def following_panel(G, block, right, panel, begin, length):
-    """Return the address of the block of a packed right side that is read after this one."""
+    """Return the address of the block of a right side that is read after this one."""
     _, _, _, first_panel, last_panel = block
     R, step, panel_step = right
     if panel + 1 < last_panel:
@@ -202,6 +207,11 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
     elif mode == ALONG_K and width == PANEL:
         function, b_step = G[TILE_ALONG_K], size * G[RN]
         prefetch, prefetch_step = B + panel_step, np.int64(size * PANEL)
+    packs_rows = mode == BLOCKS and G[RN] == 1
+    if packs_rows:
+        # Rows of the next panel lie in other pages, where the processor does not look ahead.
+        prefetch = following_panel(G, block, right, panel, begin, length)
+        prefetch_step, second_prefetch = step, prefetch + size * PANEL // 2
     for tile in range(first_tile, last_tile):
         row = tile * whole + min(tile, taller)
         height = whole + (1 if tile < taller else 0)
@@ -212,6 +222,9 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
         )  # fmt: skip
         prefetch += shared
         second_prefetch += shared
+        if packs_rows:  # the first tile has prefetched all of them
+            prefetch = second_prefetch = B
+            prefetch_step = np.int64(0)
 
 
 @kernel
@@ -229,7 +242,8 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
     R = rhs + SIZE * offset(G, G[RIGHT], G[RANK], batch)
     step, panel_step = SIZE * G[RK], SIZE * PANEL * G[RN]
     if mode == PACKED:
-        R, step, panel_step = rhs, SIZE * PANEL, SIZE * PANEL * k
+        step, panel_step = np.int64(SIZE * PANEL), SIZE * PANEL * k
+        R = rhs + batch * ((n + PANEL - 1) // PANEL) * panel_step
     right = (R, step, panel_step)
     lone = m == 1 and mode == PACKED
     held = np.empty(0 if mode == PACKED else SIZE * PANEL * block_length, np.uint8)
@@ -266,38 +280,97 @@ def tile_kernel(
     return 0
 
 
+@register_jitable
+def span_of_tile(m, tiles, tile):
+    """Return the first row of a tile and its height."""
+    whole, taller = m // tiles, m % tiles
+    return tile * whole + min(tile, taller), whole + (1 if tile < taller else 0)
+
+
+@kernel_part
+def pack_columns(
+    lhs, out, sizes, first, last, begin, lk, *, MEMORY, WORDS, load, copy_column
+):  # fmt: skip
+    """Pack tiles `first` to `last` of a left side whose columns are contiguous.
+
+    They all pass by a few k: where rows of k lie far apart, their cache lines may displace one
+    another, and would be fetched again for each tile.
+    """
+    m, k, tiles = sizes
+    X, P = pointer(lhs, MEMORY), pointer(out, np.float32)
+    for near in range(0, k, 8):
+        for tile in range(first, last):
+            row, height = span_of_tile(m, tiles, tile)
+            # A whole column may end in the next one, which is written after it, and is read from
+            # beyond the matrix only where there is another one.
+            most = k
+            if height < ROWS:
+                most = k - (ROWS + height - 1) // height if lk >= ROWS else np.int64(-1)
+            for j in range(near, min(near + 8, k)):
+                source, target = begin + row + j * lk, row * k + j * height
+                if WORDS and j <= most:
+                    copy_column(lhs + 4 * source, out + 4 * target, 32 * lk)
+                else:
+                    for i in range(height):
+                        P[target + i] = load(X[source + i])
+
+
 @kernel
-def pack_left_task(lhs, unused, out, geometry, task, *, MEMORY, TRANSPOSES, load, transpose):
-    """Pack one tile of the left side as f32: `height` numbers, a column of it, for each k."""
+def pack_left_task(
+    lhs, unused, out, geometry, task, *, MEMORY, WORDS, load, transpose, pack_columns
+):  # fmt: skip
+    """Pack some tiles of the left side as f32: `height` numbers, a column of it, for each k.
+
+    `WORDS` says that elements are f32, which are moved without being looked at.
+    """
     G = pointer(geometry, np.int64)
     m, k, lm, lk, tiles = G[M], G[K], G[LM], G[LK], G[TILES]
-    X = pointer(lhs, MEMORY)
-    batch = task // tiles
-    tile = task - batch * tiles
-    whole, taller = m // tiles, m % tiles
-    row = tile * whole + min(tile, taller)
-    height = whole + (1 if tile < taller else 0)
-    begin = offset(G, G[LEFT], G[RANK], batch) + row * lm
-    P = pointer(out + 4 * (batch * m + row) * k, np.float32)
-    done, squares = np.int64(0), np.int64(0)
-    if TRANSPOSES and lk == 1:
-        squares, done = height - height % 4, k - k % 4
-        for line in range(0, done, 16):
-            # Whole cache lines of a few rows: those of many rows may displace one another.
-            for i in range(0, squares, 4):
-                for j in range(line, min(line + 16, done), 4):
-                    source = lhs + 4 * (begin + i * lm + j)
-                    target = out + 4 * ((batch * m + row) * k + j * height + i)
-                    transpose(source, 4 * lm, target, 4 * height)
-    for i in range(height):
-        for j in range(done if i < squares else 0, k):
-            P[j * height + i] = load(X[begin + i * lm + j * lk])
+    groups = (tiles + TILES_A_PACK - 1) // TILES_A_PACK
+    batch = task // groups
+    first = (task - batch * groups) * TILES_A_PACK
+    last = min(first + TILES_A_PACK, tiles)
+    begin = offset(G, G[LEFT], G[RANK], batch)
+    out = out + 4 * batch * m * k
+    if lm == 1 and lk != 1:
+        pack_columns(lhs, out, (m, k, tiles), first, last, begin, lk)
+        return 0
+    X, P = pointer(lhs, MEMORY), pointer(out, np.float32)
+    for tile in range(first, last):
+        row, height = span_of_tile(m, tiles, tile)
+        source, target = begin + row * lm, row * k
+        done = np.int64(0)
+        if WORDS and lk == 1 and height >= 4:
+            done = k - k % 4
+            for line in range(0, done, 16):
+                # Whole cache lines of a few rows: those of many rows may displace one another.
+                for square in range(0, height, 4):
+                    i = min(square, height - 4)
+                    for j in range(line, min(line + 16, done), 4):
+                        transpose(lhs + 4 * (source + i * lm + j), 4 * lm,
+                                  out + 4 * (target + j * height + i), 4 * height)  # fmt: skip
+        for i in range(height):
+            for j in range(done, k):
+                P[target + j * height + i] = load(X[source + i * lm + j * lk])
     return 0
 
 
 @kernel
 def pack_right_kernel(
-    source, target, width, length, rn, rk, unused, free, idle, *, SIZE, SIDE, MEMORY, transpose
+    source,
+    target,
+    width,
+    length,
+    rn,
+    rk,
+    unused,
+    free,
+    idle,
+    *,
+    SIZE,
+    SIDE,
+    MEMORY,
+    transpose,
+    copy_row,
 ):
     """Pack `width` rows of `length` elements of the right side as a panel, padded with zeros.
 
@@ -309,16 +382,16 @@ def pack_right_kernel(
             T[i] = 0
     if rn == 1 and width == PANEL:
         for k in range(length):
-            for j in range(PANEL):
-                T[k * PANEL + j] = S[k * rk + j]
+            copy_row(source + SIZE * k * rk, target + SIZE * k * PANEL, 8 * SIZE * rk)
         return 0
     done, squares = np.int64(0), np.int64(0)
     if rk == 1:
         squares, done = width - width % SIDE, length - length % SIDE
-        for k in range(0, done, SIDE):
+        for line in range(0, done, 64 // SIZE):  # as on the left side
             for j in range(0, squares, SIDE):
-                transpose(source + SIZE * (j * rn + k), SIZE * rn,
-                          target + SIZE * (k * PANEL + j), SIZE * PANEL)  # fmt: skip
+                for k in range(line, min(line + 64 // SIZE, done), SIDE):
+                    transpose(source + SIZE * (j * rn + k), SIZE * rn,
+                              target + SIZE * (k * PANEL + j), SIZE * PANEL)  # fmt: skip
     for j in range(width):
         for k in range(done if j < squares else 0, length):
             T[k * PANEL + j] = S[j * rn + k * rk]
@@ -327,12 +400,15 @@ def pack_right_kernel(
 
 @kernel
 def pack_panel_task(source, unused, target, geometry, task, *, SIZE):
-    """Pack one panel of a whole right side of elements of `SIZE` bytes."""
+    """Pack one panel of a whole right side, or of a batch, of elements of `SIZE` bytes."""
     G = pointer(geometry, np.int64)
     k, rn = G[K], G[RN]
-    width = min(PANEL, G[N] - task * PANEL)
-    call_compiled(G[PACK], source + SIZE * task * PANEL * rn, target + SIZE * task * PANEL * k,
-                  width, k, rn, G[RK], 0, 0, 0)  # fmt: skip
+    panels = (G[N] + PANEL - 1) // PANEL
+    batch = task // panels
+    column = (task - batch * panels) * PANEL
+    begin = offset(G, G[RIGHT], G[RANK], batch) + column * rn
+    call_compiled(G[PACK], source + SIZE * begin, target + SIZE * task * PANEL * k,
+                  min(PANEL, G[N] - column), k, rn, G[RK], 0, 0, 0)  # fmt: skip
     return 0
 
 
@@ -352,19 +428,24 @@ def any_tile_along_k(dtype: DType) -> SpecializedKernel:
 
 
 def left_packing(operand: DType) -> SpecializedKernel:
-    """Return the packing of one tile of a left side of this type."""
-    return pack_left_task.specialize(
-        MEMORY=memory_of(operand),
-        TRANSPOSES=operand is dtypes.f32,
-        load=load_of(operand),
-        transpose=transpose(4),
-    )
+    """Return the packing of `TILES_A_PACK` tiles of a left side of this type."""
+    shared = {
+        "MEMORY": memory_of(operand),
+        "WORDS": operand is dtypes.f32,
+        "load": load_of(operand),
+    }
+    columns = pack_columns.specialize(**shared, copy_column=copy_run(4 * ROWS))
+    return pack_left_task.specialize(**shared, transpose=transpose(4), pack_columns=columns)
 
 
 def right_packing(size: int) -> SpecializedKernel:
     """Return the packing of one panel, or a block of one, of elements of 2 or 4 bytes."""
     return pack_right_kernel.specialize(
-        SIZE=size, SIDE=16 // size, MEMORY=bits_of_width(size), transpose=transpose(size)
+        SIZE=size,
+        SIDE=16 // size,
+        MEMORY=bits_of_width(size),
+        transpose=transpose(size),
+        copy_row=copy_run(size * PANEL),
     )
 
 

@@ -279,6 +279,31 @@ def tile_memory(typing_context):
     return types.int64(), generate
 
 
+@cache
+def copy_run(nbytes: int):
+    """Intrinsic: copy `nbytes`, a multiple of 4, and prefetch those `ahead` bytes further on.
+
+    Arguments: the addresses of source and target, multiples of 2; `ahead`.
+    """
+    type_ = ir.VectorType(F32, nbytes // 4)
+
+    @named_intrinsic(f"copy_run_{nbytes}")
+    def copied(typing_context, source, target, ahead):
+        def generate(context, builder, signature, arguments):
+            source, target, ahead = arguments
+            emit = VectorEmitter(builder)
+            source, target = emit.pointer(source), emit.pointer(target)
+            for line in range(0, nbytes, 64):
+                emit.prefetch(emit.moved(source, (ahead, 1), line))
+            place = builder.bitcast(target, ir.PointerType(type_))
+            builder.store(emit.load(source, type_, 2), place, align=2)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return copied
+
+
 @intrinsic
 def prefetch_rows(typing_context, address, step, rows):
     """Prefetch a tile of results to write: `rows` rows, `step` bytes apart."""
