@@ -15,10 +15,17 @@ from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.size_guards import DerivedSize, Shape, greatest, least, select
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.quick_dataclass import dataclass
-from gptrs_backend_numba.codegen.compiled import NOT_THERE, WantedKernel, compiled, known, stored
+from gptrs_backend_numba.codegen.compiled import (
+    NOT_THERE,
+    WantedKernel,
+    compiled,
+    compiled_source,
+    known,
+    stored,
+)
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.cost_model import Control
-from gptrs_backend_numba.kernels import elementwise, elementwise_tasks
+from gptrs_backend_numba.kernels import elementwise, elementwise_results, elementwise_tasks
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.memory import POOL, run_tasks
 from gptrs_backend_numba.packing import Packing
@@ -91,6 +98,13 @@ class KernelCall:
     """The ops that it computes, for profiles."""
     stand_in: StandIn | None = None
     """What runs until the kernel is compiled, which then has no address yet."""
+    also_written: int = 0
+    """How many of the last `reads` the kernel writes, too."""
+
+    @property
+    def written(self) -> tuple[View, ...]:
+        """The tensors that it writes."""
+        return (*self.reads[len(self.reads) - self.also_written :], self.write)
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -331,6 +345,46 @@ class ScheduleBuilder:
         reads = [*inputs, *[(*inputs, output)[0]] * spare]
         run = compiled(elementwise_tasks.run_elementwise)
         self.add_job(run, job, reads, output, geometry, instead)
+
+    def elementwise_results(
+        self, inputs: Sequence[View], outputs: Mapping[str, View], operations: Sequence[Operation]
+    ) -> None:
+        """Add a call that computes several results, the views of registers, of one shape."""
+        results = [*outputs.values()]
+        strides = [view.strides for view in (*inputs, *results)]
+        axes = merged_axes(results[0].shape, strides) or [(1, (1,) * len(strides))]
+        accesses = [
+            Access(
+                f"x{at}" if at < len(inputs) else f"out{at - len(inputs)}",
+                view.dtype,
+                stride if (stride := axes[-1][1][at]) in (0, 1) else None,
+                fixed=at < len(inputs) and all(steps[at] == 0 for _, steps in axes),
+            )
+            for at, view in enumerate((*inputs, *results))
+        ]
+        named = dict(zip(outputs, accesses[len(inputs) :], strict=True))
+        source = elementwise_results.results_source(
+            len(axes), accesses[: len(inputs)], named, operations
+        )
+        sizes = [size for size, _ in axes]
+        parts, count = blocks(sizes)
+        threads = self.threads_from(PARALLEL_FROM, results[0].size)
+        numbers = [0] * elementwise_results.MOST_TENSORS + sizes + parts
+        numbers += [
+            steps[at] for at, access in enumerate(accesses) if not access.fixed for _, steps in axes
+        ]
+        spare = [results[-1]] * (elementwise_results.MOST_TENSORS - len(accesses))
+        task = compiled_source(source).address
+        self.steps.append(
+            KernelCall(
+                compiled(elementwise_results.run_results),
+                (*inputs, *spare, *results[:-1]),
+                results[-1],
+                tuple(numbers),
+                leading=(POOL.address, task, count, threads),
+                also_written=len(results) - 1,
+            )
+        )
 
     def copy(self, source: View, target: View) -> None:
         """Add a call that copies elements between views of one shape, as they are."""

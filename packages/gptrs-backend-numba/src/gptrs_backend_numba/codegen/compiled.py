@@ -19,7 +19,13 @@ import llvmlite
 from gptrs.backend.contract import Compiling
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
-from gptrs_backend_numba.codegen import complex_numbers, conversion, machine, scalar
+from gptrs_backend_numba.codegen import (
+    complex_numbers,
+    conversion,
+    machine,
+    scalar,
+    separate_memory,
+)
 from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel, unique_name
 from gptrs_backend_numba.codegen.kernel_pack import kernel_pack
 from gptrs_backend_numba.codegen.kernel_store import SOURCES_DIGEST, KernelStore, open_store
@@ -66,7 +72,7 @@ LISTENERS = CompileListeners()
 
 _NAMESPACE = {
     name: value
-    for module in (machine, conversion, scalar, complex_numbers)
+    for module in (machine, conversion, scalar, complex_numbers, separate_memory)
     for name, value in module.EXPORTS.items()
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from gptrs_backend_numba.kernels import elementwise as elementwise_kernels
 from gptrs_backend_numba.kernels import rotary as rotary_kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE, custom_call
-from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
+from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit, is_joinable
 from gptrs_backend_numba.schedule import Explain, Read, ScheduleBuilder, operand_types, with_dtype
 from gptrs_backend_numba.views import MemorySpace, View, memory_order
 
@@ -61,9 +62,47 @@ def computed(builder: ScheduleBuilder, unit: Unit) -> None:
     views = [builder.view(value) for value in inputs]
     # The kernel walks over memory, not over the axes.
     order = memory_order(unit.last.result.type.shape, views)
-    out = builder.define(unit.last.result, order)
+    taken = _taken(builder, unit) if order == tuple(range(len(order))) else {}
+    outs: dict[str, View] = {}
+    for value in unit.results:
+        if value in taken:
+            builder.bind(value, taken[value])
+        outs[registers[value]] = taken.get(value) or builder.define(value, order)
     views = [view.transposed(order) for view in views]
-    builder.elementwise(views, out, operations, _explain(unit))
+    if len(outs) > 1 or taken:
+        builder.elementwise_results(views, outs, operations)
+    else:
+        (out,) = outs.values()
+        builder.elementwise(views, out, operations, _explain(unit))
+
+
+def _taken(builder: ScheduleBuilder, unit: Unit) -> dict[Value, View]:
+    """Return the results that are written where a donated operand lies, which nobody reads again.
+
+    Each element of them depends on that of the operand, so it is read before it is written. To
+    write to memory that was just read spares AdamW 3 of 10 accesses.
+    """
+    if not is_joinable(unit):
+        return {}
+    views = {value: builder.view(value) for value in unit.inputs}
+    uses = Counter(view.storage for view in views.values())
+    free = [
+        value
+        for value, view in views.items()
+        if view.storage.space is MemorySpace.INPUT
+        and uses[view.storage] == 1
+        and builder.may_overwrite(view)
+    ]
+    sources: dict[Value, set[Value]] = {value: {value} for value in views}
+    for step in unit.instructions:
+        sources[step.result] = set().union(*(sources[value] for value in step.operands))
+    taken: dict[Value, View] = {}
+    for result in sorted(unit.results, key=lambda value: len(sources[value].intersection(free))):
+        found = [each for each in free if each in sources[result] and each.type == result.type]
+        if found:
+            taken[result] = views[found[0]]
+            free.remove(found[0])
+    return taken
 
 
 def _explain(unit: Unit) -> Explain | None:

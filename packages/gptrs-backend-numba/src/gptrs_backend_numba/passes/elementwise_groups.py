@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.kernels.elementwise_results import MOST_RESULTS, MOST_TENSORS
 
 ELEMENTWISE = (
     ops.Unary, ops.Binary, ops.IsFinite, ops.Compare, ops.Select, ops.Clamp, ops.Cast
@@ -16,18 +18,29 @@ ELEMENTWISE = (
 _MOST_INPUTS = 6
 """Beyond these, LLVM gives up proving that the result overlaps no input and stops vectorizing."""
 _MOST_INSTRUCTIONS = 24
+_LARGE = 1 << 16
+"""Elements from which units are joined: below, operands are still in the L2 cache."""
+_FAR = 64
+"""Units between two that are joined, at most: what they read has left the caches beyond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Instructions run by one kernel; only the last one's results are seen from outside."""
+    """Instructions run by one kernel."""
 
     instructions: tuple[Instruction, ...]
+    seen: tuple[Value, ...] = ()
+    """The results that are seen from outside, if they are not those of the last one alone."""
 
     @property
     def last(self) -> Instruction:
-        """Return the instruction that defines the results."""
+        """Return the instruction that defines the results, or the last of them."""
         return self.instructions[-1]
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Return the values that are seen from outside."""
+        return self.seen or self.last.results
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -58,7 +71,7 @@ def group(region: Region) -> list[Unit]:
                 unit = Unit((*producer.instructions, *unit.instructions))
             open_units[instruction.result] = unit
         units[instruction] = unit
-    return list(units.values())
+    return _joined(list(units.values()), uses)
 
 
 def _fits(producer: Unit, unit: Unit, uses: int, reader: Instruction) -> bool:
@@ -68,3 +81,82 @@ def _fits(producer: Unit, unit: Unit, uses: int, reader: Instruction) -> bool:
         and len(together.instructions) <= _MOST_INSTRUCTIONS
         and len(together.inputs) <= _MOST_INPUTS
     )
+
+
+# Units that read the same operands become one with several results.
+
+
+def _joined(units: list[Unit], uses: Mapping[Value, int]) -> list[Unit]:
+    """Return the units, those that share large operands as one, in an order that keeps definitions.
+
+    AdamW is one unit of three results, and the backward pass of GELU one of two.
+    """
+    found: list[Unit | None] = [*units]
+    makers = {value: at for at, unit in enumerate(units) for value in unit.results}
+    readers: dict[Value, int] = {}
+    for at, unit in enumerate(units):
+        if not is_joinable(unit):
+            continue
+        tried: set[int] = {at}
+        while near := {*_near(unit, makers, readers)} - tried:
+            other = max(near)
+            tried.add(other)
+            together = _together(found, other, at, uses)
+            if together is not None:
+                found[other], found[at] = None, together
+                unit = together
+        makers |= dict.fromkeys(unit.results, at)
+        readers |= dict.fromkeys((value for value in unit.inputs if _is_large(value)), at)
+    return [unit for unit in found if unit is not None]
+
+
+def _near(unit: Unit, makers: Mapping[Value, int], readers: Mapping[Value, int]) -> Iterator[int]:
+    """Yield the positions of units that make or read large operands of a unit."""
+    for value in filter(_is_large, unit.inputs):
+        for at in (makers.get(value), readers.get(value)):
+            if at is not None:
+                yield at
+
+
+def _is_large(value: Value) -> bool:
+    """Return whether reading a value once more would cost a pass over memory."""
+    type_ = value.type
+    return type_.is_static and type_.size >= _LARGE
+
+
+def is_joinable(unit: Unit) -> bool:
+    """Return whether the kernel of a unit may have several results, which never fails."""
+    steps = unit.instructions
+    values = [value for step in steps for value in (*step.operands, *step.results)]
+    return (
+        all(isinstance(step.op, ELEMENTWISE) for step in steps)
+        and _is_large(unit.last.result)
+        and all(value.type.dtype.is_float or value.type.dtype.is_bool for value in values)
+    )
+
+
+def _together(
+    units: Sequence[Unit | None], first: int, second: int, uses: Mapping[Value, int]
+) -> Unit | None:
+    """Return two units as one in the second's position; None if it is too large, or another unit
+    reads a result of the first one before.
+    """
+    one, two = units[first], units[second]
+    if one is None or two is None or second - first > _FAR or not is_joinable(one):
+        return None
+    if one.last.result.type.shape != two.last.result.type.shape:
+        return None
+    made = {*one.results}
+    between = (unit for unit in units[first + 1 : second] if unit is not None)
+    if any(not made.isdisjoint(unit.inputs) for unit in between):
+        return None
+    steps = (*one.instructions, *two.instructions)
+    inside = Counter(value for step in steps for value in step.operands)
+    seen = [value for step in steps for value in step.results if uses[value] > inside[value]]
+    together = Unit(steps, tuple(seen))
+    fits = (
+        len(seen) <= MOST_RESULTS
+        and len(together.inputs) + len(seen) <= MOST_TENSORS
+        and len(steps) <= 2 * _MOST_INSTRUCTIONS
+    )
+    return together if fits else None

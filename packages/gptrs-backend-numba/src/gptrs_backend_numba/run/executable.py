@@ -446,6 +446,6 @@ def _is_symbolic(types: Sequence[TensorType]) -> bool:
 
 def _overwritten(schedule: Schedule) -> list[int]:
     """Return the inputs that calls write to or that are returned."""
-    written = [call.write.storage.root for call in schedule.calls]
+    written = [view.storage.root for call in schedule.calls for view in call.written]
     written += [result.view.storage for result in schedule.results]
     return sorted({storage.index for storage in written if storage.space is MemorySpace.INPUT})
