@@ -247,12 +247,12 @@ def _iterates(x: gptrs.Tensor) -> list[gptrs.Tensor]:
     return [x[i] for i in range(x.shape[0])]
 
 
-def _halves(x: gptrs.Tensor) -> gptrs.Tensor:
-    return F.slice_axis(x, 0, 0, x.shape[0] // 2)
+def _shares(x: gptrs.Tensor) -> gptrs.Tensor:
+    return F.slice_axis(x, 0, 0, 12 // x.shape[0])
 
 
 @pytest.mark.parametrize(
-    ("function", "line"), [(_iterates, r"range\(x.shape\[0\]\)"), (_halves, r"x.shape\[0\] // 2")]
+    ("function", "line"), [(_iterates, r"range\(x.shape\[0\]\)"), (_shares, r"12 // x.shape\[0\]")]
 )
 def test_what_needs_a_number_is_refused_with_line_and_axis(
     function: Callable[[gptrs.Tensor], object], line: str
@@ -264,12 +264,16 @@ def test_what_needs_a_number_is_refused_with_line_and_axis(
     assert call.compiled == 0
 
 
-def test_squeeze_without_axes_takes_a_size_that_is_more_than_1() -> None:
+def test_squeeze_without_axes_drops_a_size_that_is_1_in_a_call() -> None:
     call = gptrs.jit(lambda x: F.squeeze(x), dynamic={"x": ("N", None)})
     assert call(rows(4, 1)).shape == (4,)
-    with pytest.raises(UsageError, match=r"`N`, axis 0 .*cannot drop an axis of the size `N`"):
-        call(rows(1, 3))
-    assert [call(rows(size, 3)).shape for size in (2, 0, 5)] == [(2, 3), (0, 3), (5, 3)]
+    assert [call(rows(size, 3)).shape for size in (1, 2, 0, 5)] == [(3,), (2, 3), (0, 3), (5, 3)]
+
+
+def test_half_of_a_size_is_a_size() -> None:
+    call = gptrs.jit(lambda x: F.slice_axis(x, 0, 0, x.shape[0] // 2), dynamic={"x": ("N", None)})
+    assert [call(rows(size, 3)).shape for size in (7, 4, 9)] == [(3, 3), (2, 3), (4, 3)]
+    assert call.compiled == 1
 
 
 @pytest.mark.parametrize(

@@ -256,9 +256,25 @@ def test_files_that_are_no_programs_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("m/data.pkl", b"\x80\x04")
         made.writestr("m/code/__torch__.py", b"")
-    with pytest.raises(ModelError, match=r"is TorchScript of torch\.jit\.save"):
+    with pytest.raises(ModelError, match=r"is TorchScript of torch\.jit\.save.*; torch converts"):
         gptrs_torch.load(file)
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("m/version", b"1")
     with pytest.raises(ModelError, match=r"holds no program of torch\.export; torch"):
         gptrs_torch.load(file)
+
+
+def test_a_torchscript_file_is_converted_as_its_error_says(tmp_path: Path) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), torch.ones(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls scripts deprecated
+        torch.jit.save(torch.jit.trace(model, x), tmp_path / "m.pt")
+        with pytest.raises(ModelError, match=r"TorchScript") as refused:
+            gptrs_torch.load(tmp_path / "m.pt")
+        assert "TS2EPConverter(torch.jit.load(SCRIPT), inputs).convert()" in str(refused.value.hint)
+        converter = pytest.importorskip("torch._export.converter", reason="torch may move it")
+        script = torch.jit.load(tmp_path / "m.pt")
+        program = converter.TS2EPConverter(script, (x,)).convert()
+        torch.export.save(program, tmp_path / "m.pt2")
+    found = gptrs_torch.load(tmp_path / "m.pt2", "ref").module(x)
+    torch.testing.assert_close(found, model(x))

@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
 def _traced() -> Iterator[None]:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    with warnings.catch_warnings(), torch._dynamo.config.patch(allow_rnn=True):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -67,7 +67,7 @@ def test_a_layer_is_a_scan(name: str) -> None:
 @pytest.mark.exhaustive
 def test_a_layer_takes_all_sizes_and_single_sequences() -> None:
     model = Layer("GRU").eval()
-    compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"})
+    compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"}, fullgraph=True)
     with torch.inference_mode():
         for shape in ((2, 3, 4), (3, 6, 4), (7, 4)):
             x = torch.randn(shape)
@@ -93,3 +93,23 @@ def test_packed_sequences_are_computed() -> None:
     compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"})
     with torch.inference_mode():
         compare(compiled(packed)[1], model(packed)[1])
+
+
+def test_a_module_around_a_layer_is_one_graph_for_all_batches() -> None:
+    class Around(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.LSTM(4, 5, batch_first=True)
+            self.head = torch.nn.Linear(5, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(torch.relu(self.layer(x)[0][:, -1]))
+
+    model, counters = Around().eval(), torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"}, fullgraph=True)
+    with torch.inference_mode():
+        for batch in (2, 3, 5):
+            x = torch.randn(batch, 3, 4)
+            compare(compiled(x), model(x))
+    assert counters["unique_graphs"] - before == 2  # of one size, and of all

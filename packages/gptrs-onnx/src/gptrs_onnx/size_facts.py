@@ -21,12 +21,12 @@ from gptrs.ir.symbolic_dim import (
     Atom,
     Quotient,
     SymbolicDim,
-    UnknownSizeError,
     dim_of,
     evaluated,
     substituted,
     symbol,
     symbols_of,
+    unknown_size,
 )
 
 MOST_DIMS = 64
@@ -190,7 +190,7 @@ class Refused:
 
     def candidates(self, facts: Facts, sizes: Numbered) -> Iterator[Facts]:
         """Yield facts with which the node may be converted, the least first."""
-        unknown = _cause(self.error)
+        unknown = unknown_size(self.error)
         asked = [self.free[each] for each in sorted(unknown.symbols)] if unknown else []
         if asked:
             yield facts.pin(dict.fromkeys(asked))
@@ -241,10 +241,3 @@ def _with_all(
             if repeats and value == 1 != max(values) and isinstance(dim, SymbolicDim):
                 made = learn(made, cast("int", dim), 1) or made
     return made
-
-
-def _cause(error: BaseException | None) -> UnknownSizeError | None:
-    """Return the question about sizes that led to an error."""
-    while error is not None and not isinstance(error, UnknownSizeError):
-        error = error.__cause__ or error.__context__
-    return error

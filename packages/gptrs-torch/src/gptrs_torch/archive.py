@@ -88,6 +88,10 @@ MAX_VALUES: Final = 4_000_000
 """Most lists, objects and commas in a description: bounds the memory of the parsed values."""
 MAX_ENTRIES: Final = 200_000
 _EXPORT: Final = "torch.export.save(torch.export.export(model, inputs), FILE) writes what is read"
+_CONVERT: Final = (
+    "torch converts a file that you trust: torch.export.save(TS2EPConverter(torch.jit.load(SCRIPT),"
+    " inputs).convert(), FILE) after `from torch._export.converter import TS2EPConverter`"
+)
 
 
 @dataclass(frozen=True)
@@ -155,9 +159,11 @@ def _without_program(entries: Iterable[str], shown: str) -> ModelError:
     """Return the error of an archive without a program, by the other formats that torch writes."""
     if "data.pkl" not in entries:
         return ModelError(f"`{shown}` holds no program of torch.export", hint=_EXPORT)
-    scripted = any(name.startswith("code/") for name in entries)
-    wrote = "TorchScript of torch.jit.save" if scripted else "a pickle of torch.save"
-    return ModelError(f"`{shown}` is {wrote}, no program of torch.export", hint=_EXPORT)
+    if any(name.startswith("code/") for name in entries):
+        wrote, hint = "TorchScript of torch.jit.save", _CONVERT
+    else:
+        wrote, hint = "a pickle of torch.save", _EXPORT
+    return ModelError(f"`{shown}` is {wrote}, no program of torch.export", hint=hint)
 
 
 def _json(

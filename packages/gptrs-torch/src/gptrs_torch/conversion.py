@@ -19,6 +19,7 @@ from gptrs.api import GptrsError, UnsupportedError, importers
 from gptrs.api.importers import Converter, Converters
 from gptrs.api.models import Tensor
 from gptrs.api.programs import DType
+from gptrs.ir.symbolic_dim import unknown_size
 from gptrs_torch.archive import dtype_of
 from gptrs_torch.program_check import evaluated, expression_of
 
@@ -239,8 +240,7 @@ class Conversion:
 
 def asks_for_sizes(error: GptrsError) -> bool:
     """Return whether the error asks for numbers in place of free sizes."""
-    asked = ("the number behind", "for all values of its symbols")
-    return any(words in error.message for words in asked)
+    return unknown_size(error) is not None
 
 
 def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:

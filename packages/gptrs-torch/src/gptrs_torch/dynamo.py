@@ -29,6 +29,9 @@ from gptrs_torch.weights import Watch, WeightWatch
 
 
 assert ops  # its modules register the converters
+# Dynamo breaks graphs at recurrent layers otherwise, and a module around one runs in torch, with no
+# word about it. There is no setting for one backend: `torch.compile` offers none a scope.
+torch._dynamo.config.allow_rnn = True
 Rules: TypeAlias = "dict[Any, Callable[..., Any]]"
 _ATEN = torch.ops.aten
 _MORE = (

@@ -234,22 +234,25 @@ class GraphFunction:
 
         Raises `error` if neither can help.
         """
-        if self._is_static:
+        asked = asks_for_sizes(error)
+        if (
+            self._is_static
+            or not self._sizes
+            or not (asked or isinstance(error, NotConvertedError))
+        ):
             raise error
-        if asks_for_sizes(error):
-            self._is_static = True
-        elif isinstance(error, NotConvertedError) and not self._is_merged and self._equal(values):
-            self._is_merged = True
-        else:
-            raise error
-        self._steps.clear()
-        step, tensors, numbers = self._prepared(values)
-        try:
-            return step(tensors, numbers)
-        except NotConvertedError:
-            self._is_merged = False
+        before = self._is_merged
+        merged = not (asked or before) and bool(self._equal(values))
+        for self._is_merged, self._is_static in [(True, False)] * merged + [(before, True)]:
             self._steps.clear()
-            raise
+            step, tensors, numbers = self._prepared(values)
+            try:
+                return step(tensors, numbers)
+            except NotConvertedError:
+                continue
+        self._is_merged, self._is_static = before, False
+        self._steps.clear()
+        raise error
 
     def program(self, *values: object) -> Program:
         """Return the program for inputs like these, before optimization."""

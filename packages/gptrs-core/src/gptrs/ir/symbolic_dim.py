@@ -93,6 +93,13 @@ class UnknownSizeError(ProgramError):
         """The symbols in question."""
 
 
+def unknown_size(error: BaseException | None) -> UnknownSizeError | None:
+    """Return the question about sizes that led to an error; None if there was none."""
+    while error is not None and not isinstance(error, UnknownSizeError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Quotient:
     """`dividend // divisor`, with a divisor >= 2 that does not divide: a symbol of its own kind.

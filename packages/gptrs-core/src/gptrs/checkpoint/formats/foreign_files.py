@@ -63,6 +63,12 @@ _PICKLE: Final = ForeignFormat(
     "where you trust the file, load the model with the program that wrote it, and save it with"
     " `save_pretrained(FOLDER)` of transformers, which writes safetensors",
 )
+_TORCH: Final = ForeignFormat(
+    _PICKLE.name,
+    f"{_PICKLE.otherwise}; torch converts TorchScript, whose code it runs:"
+    " `torch.export.save(TS2EPConverter(torch.jit.load(FILE), inputs).convert(), 'model.pt2')`"
+    " with `from torch._export.converter import TS2EPConverter`",
+)
 _FOLDER: Final = "take the model as a folder with `config.json` and safetensors"
 _GGUF: Final = ForeignFormat(
     "a GGUF file of llama.cpp",
@@ -136,13 +142,15 @@ _BY_SUFFIX: Final[Mapping[str, ForeignFormat]] = {
     ".torchscript": _SCRIPTED,
     ".ptl": _SCRIPTED,
     ".bin": _PICKLE,
-    ".pt": _PICKLE,
-    ".pth": _PICKLE,
+    ".pt": _TORCH,
+    ".pth": _TORCH,
     ".ckpt": _PICKLE,
     ".pkl": _PICKLE,
     ".pickle": _PICKLE,
 }
-PICKLE_SUFFIXES: Final = tuple(name for name, form in _BY_SUFFIX.items() if form is _PICKLE)
+PICKLE_SUFFIXES: Final = tuple(
+    name for name, form in _BY_SUFFIX.items() if form in (_PICKLE, _TORCH)
+)
 
 
 def foreign_format(
