@@ -15,8 +15,6 @@ FLOATS: Final = ("float32", "float64", "float16")
 WHOLE: Final = ("int32", "int64", "int8", "uint8")
 NUMBERS: Final = ("float32", "float64", "int32", "int64")
 FLAVOURS: Final = ("plain", "ties", "strange", "large")
-VERSIONS: Final = {"com.microsoft": 1, "ai.onnx.ml": 3}
-"""Operator sets beside the standard's."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class NodeKind:
     opset: int = 21
     outputs: int = 1
     domain: str = ""
+    version: int = 1
+    """Of the operator set of the domain."""
     flavours: Sequence[str] = FLAVOURS
 
     def variants(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -76,7 +76,7 @@ class NodeKind:
         graph = helper.make_graph([node], self.op, takes, gives, constants)
         opsets = [helper.make_opsetid("", self.opset)]
         if self.domain:
-            opsets.append(helper.make_opsetid(self.domain, VERSIONS[self.domain]))
+            opsets.append(helper.make_opsetid(self.domain, self.version))
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def arrays(self, dtype: str, flavour: str, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -55,7 +55,7 @@ def _declared(value: ir.Value) -> FileValue:
 def _type_text(held: ir.TypeProtocol | None, shape: ir.Shape | None) -> str:
     """Return a type as PTIR writes it, `f32[batch, ?]`; others by the names that ONNX has."""
     if held is None:
-        return "unknown"
+        return "?"
     if isinstance(held, ir.TensorType):
         dtype = DTYPES.get(held.dtype)
         sizes = "[..]" if shape is None else f"[{', '.join(map(_size_text, shape))}]"

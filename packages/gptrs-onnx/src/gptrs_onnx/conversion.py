@@ -36,7 +36,7 @@ from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 _REFUSED = {
     "boxes": ("NonMaxSuppression",),
-    "sequences": ("SequenceMap", "ZipMap"),
+    "sequences": ("SequenceMap",),
     "strings": (
         *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
     ),

@@ -118,6 +118,12 @@ def require_read_version(opsets: Mapping[str, int], origin: str) -> None:
 
 
 def _deserialized(proto: onnx.ModelProto, origin: str) -> ir.Model:
+    # The library fails at types of maps, which are those of the results of `ZipMap`.
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
+            "map_type"
+        ):
+            value.ClearField("type")
     # The library warns of names that a hostile file may have chosen; ours are errors.
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     try:

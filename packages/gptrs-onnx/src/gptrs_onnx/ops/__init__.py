@@ -4,6 +4,7 @@ from gptrs_onnx.ops import (
     activations,
     arithmetic,
     block_quantization,
+    classical,
     control_flow,
     convolution,
     creation,
@@ -18,12 +19,14 @@ from gptrs_onnx.ops import (
     resize,
     sequences,
     transformers,
+    trees,
 )
 
 __all__ = [
     "activations",
     "arithmetic",
     "block_quantization",
+    "classical",
     "control_flow",
     "convolution",
     "creation",
@@ -38,4 +41,5 @@ __all__ = [
     "resize",
     "sequences",
     "transformers",
+    "trees",
 ]
