@@ -7,6 +7,7 @@ PLUGIN = ImporterPlugin(
     summary="Models in ONNX files.",
     factory="gptrs_onnx.model:load",
     contents="gptrs_onnx.contents:contents_of",
+    reference="gptrs_onnx.reference:runtime",
     suffixes=(".onnx",),
     api="0.1",
 )

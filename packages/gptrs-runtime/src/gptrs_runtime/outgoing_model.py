@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,18 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
-from gptrs.errors import ModelError, UnsupportedError, UsageError
-from gptrs.ir.program import Program
+from gptrs.errors import GptrsError, ModelError, UnsupportedError, UsageError
+from gptrs.ir.program import Program, Value
 from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.optimizer.passes.cleanup import Inlining
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model
+from gptrs.plugins.exporters import ModelInput, OutgoingModel, export_model, importer_of
+from gptrs.plugins.imported_graph import ConvertedGraph
 from gptrs.progress import StepProgress
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.convert import Converted, require_free, watched
+from gptrs_runtime.imported.batch import example_sizes, free_sizes, random_batch
+from gptrs_runtime.imported.scores import LoadedImport, load_import
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.programs import is_program, read_program
@@ -98,6 +101,72 @@ def outgoing_model(model: LoadedModel, sizes: Mapping[str, int]) -> OutgoingMode
     )
 
 
+def outgoing_import(loaded: LoadedImport, sizes: Mapping[str, int]) -> OutgoingModel:
+    """Return the graph of another format as exporters take it, with `sizes` in place of free ones.
+
+    UsageError for a size that it does not leave free; UnsupportedError for a format whose models
+    show no weights, and for a graph that needs numbers for sizes that are not given.
+    """
+    model = loaded.model
+    if not isinstance(model, ConvertedGraph):
+        raise UnsupportedError(
+            f"models of the importer `{loaded.importer}` cannot be written in other formats",
+            hint="make an ONNX file with the program that wrote the model, and convert that",
+        )
+    examples = example_sizes(model.inputs, sizes)
+    model.inputs = {
+        name: replace(each, shape=each.shape and tuple(sizes.get(str(s), s) for s in each.shape))
+        for name, each in model.inputs.items()
+    }
+    made_up = {name: size for name, size in examples.items() if name not in sizes}
+    arrays = random_batch(model, 0, made_up)
+    try:
+        lowered = model.captured(**arrays)
+    except GptrsError as error:
+        if not made_up:
+            raise
+        listed = ", ".join(f"{name}={size}" for name, size in made_up.items())
+        raise UnsupportedError(
+            f"{quoted(loaded.name)} cannot be written for all sizes, nor with {listed}:"
+            f" {error.message}",
+            hint=_fix(list(made_up)),
+        ) from error
+    inputs = tuple(replace(model.inputs[name], optional=False) for name in arrays)
+    params = lowered.program.main.body.params[: len(inputs)]
+    _require_symbols(loaded, inputs, params)
+    special = [each for each in lowered.conditions if _LIMIT.fullmatch(each) is None]
+    if special:
+        raise UnsupportedError(
+            f"{quoted(loaded.name)} cannot be written for all sizes: {', '.join(special)}",
+            hint=_fix(free_sizes(model.inputs)),
+        )
+    weights = tuple(_weight(leaf, loaded.name) for leaf in lowered.bound)
+    program = _canonical(lowered.program)
+    return OutgoingModel(
+        Path(loaded.name).stem, program, inputs, model.outputs, weights, lowered.conditions
+    )
+
+
+def _require_symbols(
+    loaded: LoadedImport, inputs: Sequence[ModelInput], params: Sequence[Value]
+) -> None:
+    """UnsupportedError if the program has numbers where the model leaves sizes free."""
+    fixed: dict[str, None] = {}
+    for each, param in zip(inputs, params, strict=True):
+        for stated, dim in zip(each.shape or (), param.type.shape, strict=False):
+            if isinstance(stated, str) and not isinstance(dim, SymbolicDim):
+                fixed[stated] = None
+    if fixed:
+        raise UnsupportedError(
+            f"{quoted(loaded.name)} cannot be written for all sizes: its graph needs numbers",
+            hint=_fix(list(fixed)),
+        )
+
+
+def _fix(names: Sequence[str]) -> str:
+    return f"fix them: {' '.join(f'--symbol {name}=SIZE' for name in names)}"
+
+
 def export(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -109,12 +178,17 @@ def export(
 ) -> Converted:
     """Write a model, or the program in a file, as the plugin `exporter` does.
 
-    `sizes` are as for `outgoing_model`; `force` replaces an existing file. UsageError for a
-    destination that exists; else the errors of `load_model`, `read_program` and `outgoing_model`.
+    `sizes` are as for `outgoing_model` and `outgoing_import`; `force` replaces an existing file.
+    UsageError for a destination that exists; else the errors of `load_model`, `read_program`,
+    `import_model` and these two.
     """
     require_free(Path(destination), "tensors", force)
     kind = None
-    if is_program(source):
+    importer = importer_of(source)
+    if importer is not None:
+        require_other(source, destination)
+        kind, outgoing = importer, outgoing_import(load_import(Path(source), importer), sizes)
+    elif is_program(source):
         if sizes:
             raise UsageError("a program has its own sizes", hint="leave out `--symbol`")
         outgoing = outgoing_program(read_program(source), Path(source).stem)
@@ -134,6 +208,15 @@ def export(
         left_out=(),
         limits=outgoing.limits,
     )
+
+
+def require_other(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
+    """UsageError if a file would be written over itself: its weights are read meanwhile."""
+    if os.path.realpath(source) == os.path.realpath(destination):
+        raise UsageError(
+            f"{quoted(str(source), 200)} would be overwritten while it is read",
+            hint="choose another name",
+        )
 
 
 def _weight(leaf: Leaf, name: str) -> OutgoingTensor:

@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from gptrs.errors import UsageError
-from gptrs.plugins.exporters import exporter_of
+from gptrs.plugins.descriptions import ExporterPlugin
+from gptrs.plugins.exporters import exporter_of, importer_of
+from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.inspect.checkpoint import byte_size, count
@@ -74,7 +76,8 @@ class ConvertOptions:
         list[str],
         option(
             "--symbol",
-            "Image sizes, for a plugin's format: height=SIZE, width=SIZE.",
+            "Image sizes, for a plugin's format: height=SIZE, width=SIZE. For imported models: fix a"
+            " free size.",
             metavar="NAME=SIZE",
         ),
     ] = field(default_factory=list[str])
@@ -91,8 +94,8 @@ def convert(
         typer.Argument(
             metavar="SRC",
             help="A model folder, a .gptrschk or .gguf file, a model of the Hugging Face hub as"
-            " ORG/NAME[@REVISION], a file of tensors (.safetensors, .npz, .npy, .gptrsten), or a"
-            " program (.ptir).",
+            " ORG/NAME[@REVISION], a file of tensors (.safetensors, .npz, .npy, .gptrsten), a"
+            " program (.ptir), or a model that an importer reads (.onnx).",
             show_default=False,
         ),
     ],
@@ -135,6 +138,8 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
             hint=f"`gptrs inspect {source} --print text` prints the program of a model that an"
             " importer reads",
         )
+    if importer_of(source) is not None:
+        raise _not_a_form_of_imports(source, destination)
     if options.symbols:
         raise UsageError(
             "`--symbol` chooses sizes of a model in the format of a plugin",
@@ -155,6 +160,17 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
             force=options.force,
             progress=progress,
         )
+
+
+def _not_a_form_of_imports(source: str, destination: Path) -> UsageError:
+    exporters = manager().descriptions(ExporterPlugin)
+    suffixes = [suffix for plugin in exporters for suffix in plugin.suffixes]
+    shown = quoted(str(destination), 200)
+    return UsageError(
+        f"{quoted(source, 200)} is a graph that an importer reads, {shown} would be a model of"
+        " gptrs",
+        hint=f"choose a name that ends in {' '.join(suffixes)}",
+    )
 
 
 def _exported(source: str, destination: Path, exporter: str, options: ConvertOptions) -> Converted:

@@ -79,7 +79,8 @@ def validate(
     Both load the same folder. Exits with 1 if they differ by more than the tolerance. This needs
     torch and transformers. With `--against`, which needs neither, it reports how far a model is
     from another one, such as a quantized model from its original. For imported models, `--against`
-    takes a file of outputs, another model, or a backend.
+    takes a file of outputs, another model, or a backend; without it, ONNX files are compared with
+    ONNX Runtime.
     """
     importer = importer_for(model, imported)
     if model is not None and importer is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import UsageError
 from gptrs.plugins.descriptions import BackendPlugin
-from gptrs.plugins.exporters import importer_of
+from gptrs.plugins.exporters import file_reference, importer_of
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs_cli.imported.inspection import ImportOptions, loaded_import
@@ -89,15 +89,10 @@ def validate_import(
 ) -> ImportedOutcome:
     """Run a model, and compare its outputs with those of `against`.
 
-    `against` is a file of tensors, another imported model, or a backend for this model; UsageError
-    for anything else. Also raises the errors of a run.
+    `against` is a file of tensors, another imported model, or a backend for this model; by default
+    the program that the importer compares with, ONNX Runtime for ONNX. UsageError for anything
+    else. Also raises the errors of a run.
     """
-    if against is None:
-        raise UsageError(
-            f"`{path}` is read by the importer `{importer}`: what should it agree with?",
-            hint=f"--against FILE with the outputs, another model, or one of the backends"
-            f" {_backends()}",
-        )
     with Waiting(f"reading `{path}`") as waiting:
         loaded = loaded_import(path, importer, settings)
         reference, expected_of = _reference(loaded, against, settings)
@@ -114,9 +109,19 @@ def validate_import(
 
 
 def _reference(
-    loaded: LoadedImport, against: Path, settings: Settings
+    loaded: LoadedImport, against: Path | None, settings: Settings
 ) -> tuple[str, Callable[[_Arrays], _Arrays]]:
     """Return the name of the reference, and a function from inputs to its outputs."""
+    if against is None:
+        found = file_reference(loaded.path, loaded.importer)
+        if found is None:
+            raise UsageError(
+                f"`{loaded.path}` is read by the importer `{loaded.importer}`: what should it agree"
+                " with?",
+                hint=f"--against FILE with the outputs, another model, or one of the backends"
+                f" {_backends()}",
+            )
+        return found
     if against.suffix.lower() in ARCHIVES:
         expected = _stored(against)
 

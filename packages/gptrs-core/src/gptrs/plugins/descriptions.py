@@ -220,15 +220,19 @@ class ImporterPlugin(FormatPlugin):
     `factory(path: Path, backend: gptrs.api.backends.Backend)` returns a
     `gptrs.api.importers.ImportedModel` that runs on `backend`. `contents`, also "module:callable",
     gets a path and returns the `gptrs.api.importers.FileContents` of a file that need not be
-    runnable, for `gptrs inspect`.
+    runnable, for `gptrs inspect`. `reference` is a third one, for `gptrs validate`: it gets a path
+    and returns the name of the program that defines the format, and a function that runs the file
+    with it: arrays by name in and out.
     """
 
     contents: str | None = None
+    reference: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.contents is not None:
-            _require_match(self, "contents", self.contents, _REFERENCE, '"module:callable"')
+        for name, found in (("contents", self.contents), ("reference", self.reference)):
+            if found is not None:
+                _require_match(self, name, found, _REFERENCE, '"module:callable"')
 
 
 @dataclass(frozen=True, kw_only=True)

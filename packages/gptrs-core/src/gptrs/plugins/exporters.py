@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
@@ -222,6 +222,32 @@ def file_contents(path: str | os.PathLike[str], importer: str) -> FileContents |
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
         raise plugins.broken(ImporterPlugin, importer, error) from error
     return found
+
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+"""Inputs or outputs of a model by name."""
+
+
+def file_reference(
+    path: str | os.PathLike[str], importer: str
+) -> tuple[str, Callable[[Arrays], Arrays]] | None:
+    """Return the name of a program of another project that runs a file, and what runs it.
+
+    None if the plugin `importer` names none; errors are those of `import_model`, for the function,
+    too.
+    """
+    plugins = manager()
+    reference = plugins.find(ImporterPlugin, importer).reference
+    if reference is None:
+        return None
+    make = plugins.imported(ImporterPlugin, importer, reference, require_callable)
+    try:
+        name, run = cast("tuple[str, Callable[[Arrays], Arrays]]", make(Path(path)))
+    except (KeyboardInterrupt, GptrsError):
+        raise
+    except BaseException as error:  # SystemExit, too: a plugin must not end the program
+        raise plugins.broken(ImporterPlugin, importer, error) from error
+    return name, run
 
 
 @dataclass(frozen=True)

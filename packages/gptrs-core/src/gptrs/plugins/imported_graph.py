@@ -13,13 +13,14 @@ from typing_extensions import override
 
 from gptrs.backend.contract import Backend
 from gptrs.capture.execute import use_backend
-from gptrs.capture.jitting.jit import jit
+from gptrs.capture.jitting.jit import Lowered, jit
 from gptrs.capture.tensor import Tensor
+from gptrs.errors import UnsupportedError
 from gptrs.ir.program import Program
 from gptrs.memory_cache import MemoryCache
 from gptrs.plugins.exporters import ModelInput, named_arguments
 from gptrs.plugins.manager import backend_of
-from gptrs.quoting import clipped
+from gptrs.quoting import clipped, quoted
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -98,6 +99,10 @@ class Step(Protocol):
         """Return the program that computes them."""
         ...
 
+    def captured(self, arguments: tuple[Tensor, ...]) -> Lowered:
+        """Return that program with its weights, and the conditions on its free sizes."""
+        ...
+
 
 class ConvertedGraph(ImportedGraph[np.ndarray]):
     """A graph that converters capture, called with arrays.
@@ -131,6 +136,24 @@ class ConvertedGraph(ImportedGraph[np.ndarray]):
     def _program(self, given: Mapping[str, np.ndarray]) -> Program:
         with use_backend(self.backend):
             return self._tried(given, lambda step, arguments: step.lower(arguments))
+
+    def captured(self, *arrays: object, **named: object) -> Lowered:
+        """Return the program for inputs like these with its weights, and what its sizes must be.
+
+        UnsupportedError where the values of an input decide sizes, so that it is no parameter.
+        """
+        given = self._given(arrays, named)
+
+        def capture(step: Step, arguments: tuple[Tensor, ...]) -> Lowered:
+            if len(arguments) != len(given):
+                raise UnsupportedError(
+                    f"{quoted(self.name)} has sizes that the values of an input decide",
+                    hint="make that input a constant of the file",
+                )
+            return step.captured(arguments)
+
+        with use_backend(self.backend):
+            return self._tried(given, capture)
 
     @abstractmethod
     def _tried(
