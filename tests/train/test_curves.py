@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from gptrs_runtime.load import load_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
 from gptrs_train.learner import FACTORS, LowRank, factor_name
 from gptrs_train.products import _full, adapter_config
+from gptrs_train.runs import Data, Machine, Outputs, finetune
 from train.runs_support import run, save_lm, settings, stream
 
 pytestmark = pytest.mark.long
@@ -91,6 +93,32 @@ def test_adapters_learn_as_in_peft(kind, tmp_path):
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
     learnt = [name for name, p in adapted.named_parameters() if p.requires_grad]
     assert len(learnt) == len(trained)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_peft_reads_what_is_written(kind, tmp_path):
+    peft = pytest.importorskip("peft", reason="it must read the adapter, too")
+    torch = pytest.importorskip("torch", reason="PEFT needs torch")
+    model = save_lm(tmp_path / "model", kind)
+    out, tokens = tmp_path / "adapter", stream()[:20].astype(np.int64)[np.newaxis]
+    stream().tofile(tmp_path / "train.bin")
+
+    def chosen(length):
+        return settings(steps=5, rate=2e-2)
+
+    targets = ("all-linear",) if kind == "gpt2" else ("q_proj", "model.layers.1.mlp.down_proj")
+    finetune(
+        str(tmp_path / "model"), Data(tmp_path / "train.bin"), Outputs(out),
+        LowRank(4, 16.0, targets), chosen, Machine("ref"),
+    )  # fmt: skip
+    adapted = peft.PeftModel.from_pretrained(model, out)
+    with torch.no_grad():
+        expected = adapted(torch.tensor(tokens)).logits.numpy()
+    plain = load_model(tmp_path / "model", "ref")
+    for made in (load_model(tmp_path / "model", "ref", adapter=out), plain.with_adapter(out)):
+        np.testing.assert_allclose(made.forward(tokens), expected, atol=2e-5)
+    assert np.abs(expected - plain.forward(tokens)).max() > 1e-2
 
 
 def test_parts_of_a_batch_learn_as_the_whole(tmp_path):

@@ -70,7 +70,8 @@ class _Asked:
 
     weights: dict[str, tuple[int, ...]]
     layers: dict[str, tuple[int, int]]
-    experts: set[str]
+    matrices: set[str]
+    """Those that rows are multiplied by, and tables: all begin alike."""
 
 
 class LearningParams(Params):
@@ -110,8 +111,8 @@ class LearningParams(Params):
         elif found is None:
             found = super().tensor(name, shape, **how)
         self.asked.weights[whole] = tuple(map(int, found.shape))
-        if how.get("use") == "expert":
-            self.asked.experts.add(whole)
+        if how.get("use") is not None:
+            self.asked.matrices.add(whole)
         return found
 
     @override
@@ -126,7 +127,7 @@ class LearningParams(Params):
     def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
         whole = self._prefix + name
         self.asked.weights[whole] = tuple(shape)
-        self.asked.experts.add(whole)
+        self.asked.matrices.add(whole)
         if whole in self._given or self._fresh:
             return self.tensor(name, shape)
         return super().stacked_whole(name, shape)
@@ -268,7 +269,7 @@ class Learner:
         known = _first_values(self._made(self.params.holding(probes, 1.0)), probes)
         found: dict[str, np.ndarray] = {}
         for number, (name, shape) in enumerate(self.params.asked.weights.items()):
-            value = "normal" if name in self.params.asked.experts else known.get(name)
+            value = "normal" if name in self.params.asked.matrices else known.get(name)
             if value is None:
                 raise ModelError(
                     f"`{self.source.model_type}` models have {quoted(name)}, whose first value is"
