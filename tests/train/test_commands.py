@@ -138,6 +138,13 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
     with pytest.raises(UsageError, match="is another one: `batch` was `2`, is `3`"):
         gptrs(*args, "--resume", "--force", "--batch", 3)
     gptrs(*args, "--force", "--batch", 3)
+    for kept, problem in ((tmp_path / "model", "lies in"), (tmp_path, "lies in")):
+        with pytest.raises(UsageError, match=problem):
+            gptrs(*args[:4], "--out", kept, *QUICK, "--force")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep me")
+    with pytest.raises(UsageError, match="is no model or adapter that --force could replace"):
+        gptrs(*args[:4], "--out", tmp_path / "mine", *QUICK, "--force")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +157,7 @@ def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
         (("--optimizer", "adam"), UsageError, "there is no optimizer `adam`"),
         (("--mask-prompt",), UsageError, "is no file of rows, and has no prompts to mask"),
         (("--valid", "short.bin"), DataError, "has 3 tokens"),
+        (("--valid", "none.bin"), UsageError, "there is no file `none.bin` to evaluate on"),
     ],
 )
 def test_bad_settings_are_told_before_any_work(more, error, problem, tokens, tmp_path, monkeypatch):

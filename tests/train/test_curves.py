@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from gptrs.plugins.manager import backend_of
 from gptrs_runtime.load import load_model
 from gptrs_train.batches import Windows
 from gptrs_train.data import Source
@@ -119,6 +120,21 @@ def test_peft_reads_what_is_written(kind, tmp_path):
     for made in (load_model(tmp_path / "model", "ref", adapter=out), plain.with_adapter(out)):
         np.testing.assert_allclose(made.forward(tokens), expected, atol=2e-5)
     assert np.abs(expected - plain.forward(tokens)).max() > 1e-2
+
+
+def test_products_in_bf16_follow_the_curve(tmp_path):
+    if "bf16" not in backend_of("numba", None).precisions:
+        pytest.skip("this processor has no products in bf16")
+    save_lm(tmp_path / "model", "gpt2")
+    chosen, losses = settings(steps=30), {}
+    for precision in ("f32", "bf16"):
+        out = tmp_path / precision
+        _, trained, losses[precision] = run(
+            tmp_path / "model", out, ["*"], "numba", chosen, precision=precision
+        )
+        assert all(array.dtype == np.float32 for array in trained.values())
+    assert losses["f32"] != losses["bf16"]
+    np.testing.assert_allclose(losses["bf16"], losses["f32"], atol=0.02)
 
 
 def test_parts_of_a_batch_learn_as_the_whole(tmp_path):

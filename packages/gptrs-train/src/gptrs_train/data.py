@@ -126,6 +126,8 @@ def files_of(data: Path, valid: Path | None) -> tuple[Path, Path | None]:
     """
     if not data.exists():
         raise UsageError(f"there is no data at {quoted(str(data), 200)}")
+    if valid is not None and not valid.is_file():
+        raise UsageError(f"there is no file {quoted(str(valid), 200)} to evaluate on")
     if data.is_file():
         return data, valid
     train = _in_folder(data, (TRAIN,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from gptrs.checkpoint.formats.foreign_files import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors import write_safetensors
 from gptrs.quoting import quoted
 from gptrs_runtime.converting.atomic_folder import atomic_folder
-from gptrs_runtime.converting.convert import WRITERS, Destination
+from gptrs_runtime.converting.convert import WRITERS, Destination, require_apart
 from gptrs_runtime.converting.model_content import StoredModel, in_dtype, stored_model
-from gptrs_runtime.sources.model_source import MAX_TOKENIZER_BYTES, ModelSource
+from gptrs_runtime.sources.model_source import CONFIG, MAX_TOKENIZER_BYTES, ModelSource
 from gptrs_train.learner import FACTORS, Learner, factor_name
 from gptrs_train.saved_run import METRICS, folder_is_new
 
@@ -31,17 +32,32 @@ _BODIES: Final = {"h": "transformer.", "layers": "model."}
 """What transformers calls the body of a model whose checkpoint leaves that out."""
 
 
-def require_new(out: Path, run: str, *, resume: bool, force: bool) -> None:
-    """UsageError if `out` holds anything but the product of the run with the digest `run`."""
-    if folder_is_new(out) or force:
+def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, force: bool) -> None:
+    """UsageError if `out` holds anything but the product of the run with the digest `run`.
+
+    With `force` a model or an adapter may be replaced, but no folder that holds something else, and
+    none that has one of `sources`, the model and the data.
+    """
+    shown = quoted(str(out), 200)
+    if folder_is_new(out):
         return
     own = out / REPORT
     if resume and own.is_file() and json.loads(own.read_bytes()).get("run") == run:
         return
-    raise UsageError(
-        f"{quoted(str(out), 200)} exists",
-        hint="--force replaces it, --resume goes on with the run that wrote it",
-    )
+    if not force:
+        raise UsageError(
+            f"{shown} exists",
+            hint="--force replaces it, --resume goes on with the run that wrote it",
+        )
+    for source in sources:
+        require_apart(source / CONFIG, out)  # a file in it: `out` may be the source itself
+    names = os.listdir(out) if out.is_dir() else []
+    folders = any((out / name).is_dir() for name in names)
+    if folders or not {CONFIG, ADAPTER_CONFIG}.intersection(names):
+        raise UsageError(
+            f"{shown} is no model or adapter that --force could replace",
+            hint="choose another folder, or remove it yourself",
+        )
 
 
 def write_product(

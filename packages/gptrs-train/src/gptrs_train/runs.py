@@ -27,7 +27,7 @@ from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 from gptrs_runtime.text_batches import shown_bytes
 from gptrs_runtime.tokenization.tokenizer import tokenizer_of
 from gptrs_train.batches import Rows, Told, Windows, batches_of, longest, split
-from gptrs_train.data import ModelTexts, Source, Texts, files_of, read_source
+from gptrs_train.data import DataError, ModelTexts, Source, Texts, files_of, read_source
 from gptrs_train.learner import Learner, LowRank
 from gptrs_train.products import require_new, write_product
 from gptrs_train.saved_run import SavedRun, SavedRunError, digest_of_file
@@ -35,6 +35,7 @@ from gptrs_train.trainer import Ended, Settings, Status, Trainer
 
 HELD_OUT: Final = 0.05
 """The share of the data that is held out where there is no file for that."""
+_PRECISIONS: Final = ("f32", "bf16")
 _LENGTH: Final = 512
 """Tokens of a row unless told, if the context has as many."""
 _COPIES: Final = {"adamw": 4, "lion": 3, "adafactor": 2, "sgd": 3}
@@ -175,11 +176,17 @@ def _run(
     fresh: bool = False,
 ) -> Result:
     settings = settings_of(min(learner.context_length, _LENGTH))
+    if backend.precision not in _PRECISIONS:
+        raise UsageError(
+            f"products in `{backend.precision}` have no gradients",
+            hint=f"--precision {' or '.join(_PRECISIONS)}",
+        )
     _require_context(learner, settings)
     rows, valid, digests = _read(learner, texts, data, settings, watch)
     run = _identity(learner, settings, data, backend, [identity, *digests])
     digest = hashlib.blake2b(json.dumps(run, sort_keys=True).encode(), digest_size=16).hexdigest()
-    require_new(outputs.out, digest, resume=outputs.resume, force=outputs.force)
+    sources = (learner.source.path, data.path)
+    require_new(outputs.out, digest, sources, resume=outputs.resume, force=outputs.force)
     saved = SavedRun.beside(outputs.out, run)
     _require_unfinished(saved, outputs)
     _require_room(learner, settings, saved.folder)
@@ -229,10 +236,15 @@ def _read(
         read_source, texts=texts, vocabulary=learner.vocabulary, mask_prompt=data.mask_prompt,
         progress=watch.texts,
     )  # fmt: skip
-    source, held = read(path), None if valid_path is None else read(valid_path)
+    try:
+        digests = [digest_of_file(each) for each in (path, valid_path) if each is not None]
+        source, held = read(path), None if valid_path is None else read(valid_path)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {quoted(str(error.filename), 200)}: {error.strerror}"
+        ) from error
     if held is None:
         source, held = split(source, data.held_out, settings.seed)
-    digests = [digest_of_file(each) for each in (path, valid_path) if each is not None]
     return *_batches(source, held, settings, data.packed), digests
 
 

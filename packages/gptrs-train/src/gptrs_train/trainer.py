@@ -181,6 +181,8 @@ class Trainer:
     def _first_state(self, resume: bool) -> dict[str, Any]:
         if resume:
             whole, self.at = self._saved.load()
+            evaluations = (row.get("valid_loss") for row in reversed(self._saved.metrics))
+            self.valid_loss = next((loss for loss in evaluations if loss is not None), None)
             return {"whole": _tensors(whole)}
         trained = _tensors(self._learner.trained)
         return {"whole": {"trained": trained, "optimizer": self._optimizer.init(trained)}}
