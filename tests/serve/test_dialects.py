@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import request_fields
 from gptrs_serve.fields import decoded, field_rows, known_type
 from gptrs_serve.openapi import ROUTES, openapi_page
 from gptrs_serve.problems import RequestError
@@ -41,6 +42,11 @@ BODIES = {row.body.__name__: row.body for row in ROUTES.values() if row.body is 
 
 def read(name: str, /, **fields: object) -> Any:
     return decoded(json.dumps({**REQUIRED[name], **fields}).encode(), BODIES[name])
+
+
+def test_the_page_of_fields_is_current():
+    written = request_fields.PAGE.read_text(encoding="utf-8")
+    assert written == request_fields.page_text(), "run `python tools/request_fields.py`"
 
 
 def test_every_body_is_tried():

@@ -281,10 +281,10 @@ def serve(
     most_body: _MostBody = "4MB",
     config: _Config = None,
 ) -> None:
-    """Answer the clients of OpenAI's API.
+    """Answer the clients of OpenAI, Anthropic and Ollama.
 
-    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/classify,
-    /v1/tag, /v1/models, /tokenize, /detokenize, /health, /ready, /metrics, and a chat page at /.
+    There are the routes of their APIs, /v1/rerank, /v1/classify, /v1/tag, /infill, /tokenize,
+    /detokenize, /health, /ready, /metrics, /openapi.json, and a chat page at /.
     """
     group = ProcessGroup.stated(coordinator, processes, process_id, led=True)
     made = _backend(backend, threads, device, mesh, backend_option, group)

@@ -132,7 +132,7 @@ def openapi_page() -> dict[str, Any]:
         "info": {
             "title": "gptrs serve",
             "version": __version__,
-            "description": "Models of gptrs, as the clients of OpenAI's API expect them.",
+            "description": "Models of gptrs, as the clients of OpenAI, Anthropic and Ollama expect.",
         },
         "paths": {path: {route.method: _operation(path, route, known)}
                   for path, route in ROUTES.items()},

@@ -4,7 +4,7 @@ from gptrs.api import CommandPlugin
 
 PLUGIN = CommandPlugin(
     name="serve",
-    summary="Answer the clients of OpenAI's API with models of your own.",
+    summary="Answer the clients of OpenAI, Anthropic and Ollama with your models.",
     factory="gptrs_serve.command:serve",
     api="0.1",
 )

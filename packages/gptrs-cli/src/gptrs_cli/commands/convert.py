@@ -76,8 +76,8 @@ class ConvertOptions:
         list[str],
         option(
             "--symbol",
-            "Image sizes, for a plugin's format: height=SIZE, width=SIZE. For imported models: fix a"
-            " free size.",
+            "Image sizes, for a plugin's format: height=SIZE, width=SIZE. For imported models:"
+            " fix a free size.",
             metavar="NAME=SIZE",
         ),
     ] = field(default_factory=list[str])
