@@ -15,7 +15,7 @@ from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.connections import http_protocol
-from gptrs_serve.served import Served
+from gptrs_serve.served import WRITING, Served
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat
 from serve.talkers import talkers
@@ -31,7 +31,7 @@ def serving(
     models, access=None, most_output=100, drain_seconds=None, **engine
 ) -> Iterator[tuple[str, Any]]:
     """Serve on a free port; the address, and the engine."""
-    writers = {name: m for name, m in models.items() if "causal_lm" in m.capabilities}
+    writers = {name: m for name, m in models.items() if not m.capabilities.isdisjoint(WRITING)}
     made = Engine(writers, **engine) if writers else None
     app = new_app(Served(models, made, most_output), access or Access())
     config = uvicorn.Config(

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from gptrs_runtime.load import load_model
 from gptrs_runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.served import Served
+from gptrs_serve.served import WRITING, Served
 
 _SERVE: Final[Any] = serve
 """The module `ray.serve`, which is only partly typed."""
@@ -56,6 +56,6 @@ def _application(
     keys: tuple[str, ...],
 ) -> Starlette:
     loaded = {name: load_model(path, backend, threads) for name, path in models.items()}
-    writers = {name: each for name, each in loaded.items() if "causal_lm" in each.capabilities}
+    writers = {n: each for n, each in loaded.items() if not each.capabilities.isdisjoint(WRITING)}
     engine = Engine(writers) if writers else None
     return new_app(Served(loaded, engine, most_output), Access(keys=keys))

@@ -35,7 +35,7 @@ from gptrs_serve.listening import (
 )
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.request_log import LogFormat, json_log
-from gptrs_serve.served import Served, load_drafts, load_models, with_adapters
+from gptrs_serve.served import WRITING, Served, load_drafts, load_models, with_adapters
 
 _ORIGIN: Final = re.compile(
     r"\*|null|[a-z][a-z0-9+.-]*://([^\s/:@?#*\[\]]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
@@ -423,7 +423,7 @@ def _engine(
     backend: Backend,
 ) -> Engine | None:
     """Return the engine of the models that write texts, None without any."""
-    writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
+    writers = {name: m for name, m in loaded.items() if not m.capabilities.isdisjoint(WRITING)}
     guessing = load_drafts(drafts, list(writers), backend)
     return made(writers, drafts=guessing) if writers else None
 

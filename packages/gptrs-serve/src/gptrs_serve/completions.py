@@ -37,7 +37,7 @@ from gptrs_serve.requests import (
     require_written,
     usage,
 )
-from gptrs_serve.served import Served
+from gptrs_serve.served import WRITING, Served
 from gptrs_serve.token_texts import TokenTexts
 
 
@@ -56,7 +56,7 @@ async def completions(
 ) -> Response:
     """Continue each prompt; errors are those of the engine, and RequestError."""
     require_fitting(body)
-    name, model = served.named(body.model, "causal_lm")
+    name, model = served.named(body.model, served.capability(body.model, WRITING))
     prompts: list[AskedPrompt] = []
 
     def cancel() -> None:

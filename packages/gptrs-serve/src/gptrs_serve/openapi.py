@@ -132,7 +132,7 @@ def openapi_page() -> dict[str, Any]:
         "info": {
             "title": "gptrs serve",
             "version": __version__,
-            "description": "Models of gptrs, as the clients of OpenAI, Anthropic and Ollama expect.",
+            "description": "Models of gptrs for the clients of OpenAI, Anthropic and Ollama.",
         },
         "paths": {path: {route.method: _operation(path, route, known)}
                   for path, route in ROUTES.items()},

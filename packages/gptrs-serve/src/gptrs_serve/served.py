@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gptrs.api import UsageError
+from gptrs.api import ContextLengthError, UsageError
 from gptrs.api.backends import Backend
 from gptrs.quoting import listed
 from gptrs_runtime.chat.conversation import Conversation
@@ -32,8 +32,13 @@ RANKING: Final = ("text_classifier", "reranker")
 EMBEDDING: Final = ("text_embedder", "image_text", "image_embedder")
 """The capabilities of embedders: of texts, of texts and images in one space, of images."""
 HEARING: Final = ("transcriber", "ctc", "sound_transcriber")
-SERVED: Final = ("causal_lm", *EMBEDDING, "token_classifier", *RANKING, *HEARING)
+WRITING: Final = ("causal_lm", "seq2seq")
+"""The capabilities of models that write texts: after a prompt, or about it."""
+SERVED: Final = (*WRITING, *EMBEDDING, "token_classifier", *RANKING, *HEARING)
 """Capabilities; a model with one of these at least can be served."""
+_MOST_SOURCE: Final = 4096
+"""Tokens that encoder-decoders read and write at most: T5 has no bound of its own, and reads a text
+in one step, whose memory grows with the square of its length."""
 _SHORT: Final = 2000
 """Characters of a text that the thread of the connections reads by itself."""
 
@@ -132,7 +137,9 @@ class Served:
         than the way there and back. What is too long for the model by its length alone is refused
         before it is read.
         """
-        most = model.causal_lm().context_length
+        most = longest_prompt(model)
+        if "seq2seq" in model.capabilities:
+            return await self.reading.run(lambda: _source(model, prompt, most))
         is_long = isinstance(prompt, str) and len(prompt) > _SHORT
         if not is_long and not isinstance(prompt, Conversation):
             return model.prompt_tokens(prompt, most)
@@ -156,7 +163,8 @@ class Served:
             raise RequestError(
                 f"this server writes {most} tokens at most, asked for {asked}", param="max_tokens"
             )
-        room = model.causal_lm().context_length - prompt
+        reads = "seq2seq" in model.capabilities  # its text has a context of its own
+        room = _context(model) - 1 if reads else longest_prompt(model) - prompt
         wanted = most if asked is None else asked
         if room < 1:  # refused by the engine, which counts both
             return wanted or 1
@@ -233,6 +241,24 @@ class Served:
             lambda texts: list(zip(*work(texts), strict=True)),
         )
         return [row for row, _ in rows], sum(length.read for _, length in rows)
+
+
+def longest_prompt(model: LoadedModel) -> int:
+    """Return how many tokens of a prompt a model that writes reads."""
+    if "seq2seq" in model.capabilities:
+        return min(model.seq2seq().source_length, _MOST_SOURCE)
+    return model.causal_lm().context_length
+
+
+def _context(model: LoadedModel) -> int:
+    return min(model.seq2seq().context_length, _MOST_SOURCE)
+
+
+def _source(model: LoadedModel, prompt: str | list[int] | Conversation, most: int) -> Sequence[int]:
+    tokens = model.prompt_tokens(prompt, most)
+    if len(tokens) > most:
+        raise ContextLengthError(f"{len(tokens)} tokens do not fit into the {most} that are read")
+    return tokens
 
 
 def _forward_scores(

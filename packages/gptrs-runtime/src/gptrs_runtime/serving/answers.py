@@ -257,14 +257,19 @@ def shared_budget(
     malformed one, ModelError for a model that cannot generate.
     """
     total = cache_budget(budget)
-    contexts = [_context_bytes(model.causal_lm(), cache_dtype(dtype)) for model in models]
+    # Encoder-decoders keep no pages.
+    contexts = [
+        0 if "seq2seq" in model.capabilities else _context_bytes(model.causal_lm(), kept)
+        for kept in [cache_dtype(dtype)]
+        for model in models
+    ]
     if len(models) == 1:
         return [total]
     if total is None:
         memory = memory_bytes()
         total = _CONTEXTS * sum(contexts)
         total = total if memory is None else min(total, memory // _SHARE_OF_MEMORY)
-    return [total * size // sum(contexts) for size in contexts]
+    return [total * size // max(1, sum(contexts)) or None for size in contexts]
 
 
 def _context_bytes(lm: CausalLM, dtype: DType) -> int:

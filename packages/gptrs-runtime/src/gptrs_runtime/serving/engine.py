@@ -48,7 +48,8 @@ class Engine:
 
     Each answer equals that of `generate` for its prompt and options, bit for bit, regardless of
     other requests. Adapters of one model (`LoadedModel.with_adapter`) take steps together, other
-    models in turn. A step takes up to `token_budget` tokens: one of each answer that is being
+    models in turn; an encoder-decoder writes the texts that wait together, and then the next ones.
+    A step takes up to `token_budget` tokens: one of each answer that is being
     written, and chunks of prompts. At most `most_running` answers run at once, fewer if the
     key/value cache has no room; other requests wait, ordered by priority, then by turns of their
     clients, then by arrival. No more than `most_requests` answers may wait and run. The models
@@ -201,6 +202,8 @@ class Engine:
     def _guessed(self, name: str, options: GenerationOptions) -> GenerationOptions:
         """Return the options of a request with what the engine guesses ahead by."""
         draft = self._drafts.get(name)
+        if "seq2seq" in self._models[name].capabilities:  # nothing of its text is in its source
+            return options
         if draft is None and not self._prompt_lookup:
             return options
         return replace(

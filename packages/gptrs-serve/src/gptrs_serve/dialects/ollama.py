@@ -38,9 +38,11 @@ from gptrs_serve.listing import context_length, embedded
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.problems import OLLAMA, RequestError, problem_of
 from gptrs_serve.requests import client_of
-from gptrs_serve.served import Served
+from gptrs_serve.served import WRITING, Served
 from gptrs_serve.writing import AnswerWriter
 
+_NO_LIMIT: Final = 1 << 30
+"""Tokens of an answer without `num_predict`: as many as there is room for."""
 _LATEST: Final = ":latest"
 VERSION: Final = "0.12.0"
 """The version of Ollama whose API this is: clients ask what it can do."""
@@ -81,7 +83,7 @@ async def generated(
 ) -> Response:
     """Answer a text, as a message of the template, or continue it where there is none."""
     name = known_name(body.model, served)
-    _, model = served.named(name, "causal_lm")
+    _, model = served.named(name, served.capability(name, WRITING))
     if not body.prompt and not body.suffix:
         return JSONResponse({**_stamp(body.model), "response": "", **_LOADED})
     if body.raw or body.suffix or not _has_template(model):
@@ -108,7 +110,7 @@ async def _continued(
     """Ask for a text that goes on, without template."""
     asked = body.completion(name)
     if asked.max_tokens == 16 and (body.options is None or body.options.num_predict is None):
-        asked.max_tokens = model.causal_lm().context_length  # as Ollama has it
+        asked.max_tokens = _NO_LIMIT
     prompt = await asked_prompt(asked, name, model, body.prompt, served, client)
     assert prompt.stream is not None  # some token is asked for
     return Chat(name, model, prompt.stream, AnswerForm(), False, served.texts_of(name), metrics)
@@ -342,7 +344,7 @@ def _parameters(model: LoadedModel) -> int:
 
 def _capabilities(model: LoadedModel, template: str) -> list[str]:
     """Return Ollama's words for what a model can do."""
-    found = ["completion"] if "causal_lm" in model.capabilities else []
+    found = [] if model.capabilities.isdisjoint(WRITING) else ["completion"]
     found += [word for name, word in _CAPABILITIES.items() if name in model.capabilities]
     if "tools" in template:
         found.append("tools")
