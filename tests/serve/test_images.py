@@ -78,6 +78,26 @@ def test_tokens_of_images_are_those_of_the_vocabulary(address, reader):
     assert found.count(reader.image_lm().image_token) == 5 * reader.image_lm().picture_tokens
 
 
+def test_an_image_is_the_same_in_every_protocol(address):
+    url = url_of(pixels(50, 40))
+    kind, data = url.removeprefix("data:").split(";base64,")
+    told = post(address, "/tokenize", asked(url)).json()["count"]
+    text, limits = "what is", {"max_tokens": 2}
+    source = {"type": "base64", "media_type": kind, "data": data}
+    blocks = [{"type": "text", "text": text}, {"type": "image", "source": source}]
+    message = {"messages": [{"role": "user", "content": blocks}]}
+    usage = post(address, "/v1/messages", {**message, **limits}).json()["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == told
+    assert post(address, "/v1/messages/count_tokens", message).json()["input_tokens"] == told
+    parts = [{"type": "input_text", "text": text},
+             {"type": "input_image", "image_url": url, "detail": "low"}]  # fmt: skip
+    body = {"input": [{"role": "user", "content": parts}], "max_output_tokens": 2}
+    assert post(address, "/v1/responses", body).json()["usage"]["input_tokens"] == told
+    body = {"model": "tiny", "stream": False, "options": {"num_predict": 2},
+            "messages": [{"role": "user", "content": text, "images": [data]}]}  # fmt: skip
+    assert post(address, "/api/chat", body).json()["prompt_eval_count"] == told
+
+
 @pytest.mark.parametrize("url", ["https://example.org/fox.png", "file:///etc/hostname", "fox.png"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 def test_nothing_is_opened(address, url, path):

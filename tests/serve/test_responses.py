@@ -135,6 +135,19 @@ def test_the_items_of_a_turn_become_one_message(talking):
     assert told["count"] == count
 
 
+def test_messages_of_one_role_stay_apart(talking):
+    said = [{"role": "user", "content": text} for text in ("hi", "there")]
+    body = {"model": "lists", "input": said}
+    count = post(talking, body, "/v1/responses/input_tokens").json()["input_tokens"]
+    tokenizer = talking[1]["lists"].tokenizer
+    assert count == len(tokenizer.encode("<user>hi<user>there<answer>", special=False))
+    body = {"model": "lists", "messages": said}
+    counted = post(talking, body, "/v1/messages/count_tokens").json()["input_tokens"]
+    assert counted == count
+    made = post(talking, {**body, "stream": False, "options": {"num_predict": 1}}, "/api/chat")
+    assert made.json()["prompt_eval_count"] == count
+
+
 def test_a_response_is_gone_on_with_as_if_all_had_been_sent(talking):
     first = post(talking, {"model": "lists", "input": "hi", "max_output_tokens": 4}).json()
     text = first["output"][0]["content"][0]["text"]

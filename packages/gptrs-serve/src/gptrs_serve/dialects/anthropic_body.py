@@ -378,6 +378,7 @@ class MessagesBody(MessagesFields, kw_only=True):
 
 def _add(turns: Turns, message: UserMessage | AssistantMessage | SystemMessage) -> None:
     """Add a message, whose blocks may be several of a chat."""
+    turns.begin()
     if isinstance(message, SystemMessage):
         turns.say("system", _parts(message.content))
         return

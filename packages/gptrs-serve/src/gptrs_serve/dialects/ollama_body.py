@@ -320,6 +320,7 @@ class _Numbers:
 
 
 def _add(turns: Turns, message: OllamaMessage, numbers: _Numbers) -> None:
+    turns.begin()
     parts: list[dict[str, object]] = []
     if message.content:
         parts.append({"type": "text", "text": message.content})

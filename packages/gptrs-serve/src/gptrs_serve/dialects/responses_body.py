@@ -429,6 +429,7 @@ def _instructed(
 
 
 def _add(turns: Turns, item: Struct) -> None:
+    turns.begin()
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
         turns.say(role, _parts(item.content))

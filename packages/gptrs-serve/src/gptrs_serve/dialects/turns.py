@@ -16,16 +16,23 @@ class Turns:
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
+        self._goes_on = False
+        """Whether parts that come next are of the last message."""
+
+    def begin(self) -> None:
+        """Begin another message: text of the same role is no more of the last one."""
+        self._goes_on = False
 
     def say(self, role: str, parts: Sequence[Part]) -> None:
-        """Add parts of what somebody says; to the last message, if it is theirs.
+        """Add parts of what somebody says: to the message that has begun, or to mere thoughts.
 
         An instruction is added to one before it: most templates take a single one.
         """
         last = self._messages[-1] if self._messages else {}
-        same = last.get("role") == role and "tool_calls" not in last
-        if not same:
+        joins = self._goes_on or role == "system" or not last.get("content")
+        if not (joins and last.get("role") == role and "tool_calls" not in last):
             last = self._new(role)
+        self._goes_on = True
         if role == "system" and last["content"]:
             parts = [{"type": "text", "text": "\n\n"}, *parts]
         last["content"] = [*(last.get("content") or ()), *parts]
