@@ -29,6 +29,7 @@ from gptrs_serve.dialects.ollama_body import (
     ShowBody,
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
+from gptrs_serve.problems import OLLAMA
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,31 @@ class Route:
     answer: str = "application/json"
     form: bool = False
     """Whether the body is a form."""
+    deletes: str = ""
+    """The summary of DELETE, where there is one."""
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """The summaries of all methods."""
+        ways = {self.method: self.summary} if self.summary else {}
+        return {**ways, **({"delete": self.deletes} if self.deletes else {})}
 
 
 def _summary(task: str) -> str:
     return "Give each text a vector." if task == "embed" else VERBS[task].summary
 
 
+CHANGES: Final = tuple(f"{OLLAMA}{name}" for name in ("pull", "push", "create", "copy", "delete"))
+"""Paths by which Ollama's clients change the models of a server."""
+_DELETE: Final = CHANGES[-1]
 ROUTES: Final[Mapping[str, Route]] = {
     "/v1/chat/completions": Route("post", "Answer a conversation.", ChatBody),
     "/v1/completions": Route("post", "Continue prompts.", CompletionBody),
     "/v1/responses": Route("post", "Answer an input, as OpenAI's Responses.", ResponsesBody),
     "/v1/responses/input_tokens": Route("post", "Count its tokens.", InputTokensBody),
-    "/v1/responses/{name}": Route("get", "Return a response that is kept."),
+    "/v1/responses/{name}": Route(
+        "get", "Return a response that is kept.", deletes="Forget a response."
+    ),
     "/v1/messages": Route("post", "Answer a conversation, as Anthropic's API.", MessagesBody),
     "/v1/messages/count_tokens": Route("post", "Count its tokens.", CountBody),
     **{
@@ -79,6 +93,8 @@ ROUTES: Final[Mapping[str, Route]] = {
     "/api/tags": Route("get", "List the models, as Ollama."),
     "/api/ps": Route("get", "List the models that are loaded, as Ollama."),
     "/api/version": Route("get", "Tell the version of Ollama whose API this is."),
+    **{path: Route("post", "Say how models are served.") for path in CHANGES if path != _DELETE},
+    _DELETE: Route("delete", "", deletes="Say how models are served."),
     "/v1/models": Route("get", "List the models that are served."),
     "/v1/models/{name}": Route("get", "Describe a model."),
     "/health": Route("get", "Tell whether the server can answer."),
@@ -100,6 +116,7 @@ _REFUSALS: Final = {
     "415": "The body is not called JSON.",
     "429": "There are as many requests as the server takes; try again later.",
     "500": "The server failed.",
+    "501": "The server does not do this; the message says what does.",
     "503": "The server ends, or a process of its model is lost.",
 }
 _ERROR: Final = {
@@ -134,7 +151,8 @@ def openapi_page() -> dict[str, Any]:
             "version": __version__,
             "description": "Models of gptrs for the clients of OpenAI, Anthropic and Ollama.",
         },
-        "paths": {path: {route.method: _operation(path, route, known)}
+        "paths": {path: {method: _operation(path, route, summary, known)
+                         for method, summary in route.ways.items()}
                   for path, route in ROUTES.items()},
         "components": {
             "schemas": {**{name: _nullable(each) for name, each in schemas.items()},
@@ -161,7 +179,9 @@ def _takes_null(schema: dict[str, Any]) -> bool:
     return schema.get("type") == "null" or any(map(_takes_null, schema.get("anyOf", ())))
 
 
-def _operation(path: str, route: Route, known: Mapping[type, dict[str, Any]]) -> dict[str, Any]:
+def _operation(
+    path: str, route: Route, summary: str, known: Mapping[type, dict[str, Any]]
+) -> dict[str, Any]:
     content: dict[str, Any] = {route.answer: {"schema": {}}}
     if route.answer == "application/json":
         content = {route.answer: {"schema": {"type": "object"}}}
@@ -171,7 +191,7 @@ def _operation(path: str, route: Route, known: Mapping[type, dict[str, Any]]) ->
         content["application/x-ndjson"] = {"schema": {}}
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     told: dict[str, Any] = {
-        "summary": route.summary,
+        "summary": summary,
         "responses": {
             "200": {"description": "The answer.", "content": content},
             **{status: {"description": why, **refused} for status, why in _REFUSALS.items()},
