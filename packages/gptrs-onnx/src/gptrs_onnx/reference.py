@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes of a file, for `gptrs validate`, where it is installed."""
+"""Outputs of a file as ONNX Runtime computes them, for `gptrs validate`, where it is installed."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def new_app(served: Served, access: Access) -> Starlette:
 
 
 def _path_of(routes: Sequence[Route]) -> Callable[[Scope], str | None]:
-    """Return what tells the path of the route of a request, None where there is none."""
+    """Return what tells the path of the route of a request, None if there is none."""
     plain = {route.path for route in routes if "{" not in route.path}
     patterns = [route for route in routes if "{" in route.path]
 

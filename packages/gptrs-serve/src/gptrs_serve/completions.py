@@ -54,7 +54,7 @@ class AskedPrompt:
 async def completions(
     request: Request, body: CompletionBody, served: Served, metrics: Metrics
 ) -> Response:
-    """Continue each prompt; errors are those of the engine, and RequestError."""
+    """Continue each prompt; raise what the engine raises, and RequestError."""
     require_fitting(body)
     name, model = served.named(body.model, served.capability(body.model, WRITING))
     prompts: list[AskedPrompt] = []

@@ -280,7 +280,7 @@ def _note_end(stream: AnswerStream, counts: ModelCounts) -> None:
 
 
 def guesses_of(streams: Sequence[AnswerStream]) -> GuessCounts | None:
-    """Return what became of guessed tokens; None where nothing guesses."""
+    """Return what became of guessed tokens; None if nothing guesses."""
     texts = [text.guesses for stream in streams for text in stream.texts]
     counts = [guesses.counts for guesses in texts if guesses is not None]
     return sum(counts, GuessCounts()) if counts else None

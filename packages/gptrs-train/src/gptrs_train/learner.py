@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     weights: Any
     """F32 [B, T], what each target counts: 0 for prompts and padding."""
     positions: Any
-    """Si64 [B, T], from 0 in each text; None where each row is one text."""
+    """Si64 [B, T], from 0 in each text; None if each row is one text."""
 
 
 @dataclass(frozen=True)

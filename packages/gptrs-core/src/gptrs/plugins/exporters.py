@@ -205,7 +205,7 @@ def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) 
 def file_contents(path: str | os.PathLike[str], importer: str) -> FileContents | None:
     """Return what the plugin `importer` says about a file, None if it does not look into files.
 
-    Errors are those of `import_model`.
+    Raises as `import_model` does.
     """
     plugins = manager()
     reference = plugins.find(ImporterPlugin, importer).contents

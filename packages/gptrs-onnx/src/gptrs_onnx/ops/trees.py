@@ -305,7 +305,7 @@ def _of_two(
     positive: bool | None,
     transform: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return class and scores for two classes, of which only one may have weights.
+    """Return class and scores for two classes where only one may have weights.
 
     What then is the score of the other one follows ONNX Runtime: the standard does not say.
     """
