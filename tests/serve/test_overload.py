@@ -38,6 +38,25 @@ def test_a_request_that_waits_too_long_is_busy(model):
         assert first.result()[0].finish_reason == "length"  # it has begun
 
 
+def test_a_busy_engine_tells_when_an_answer_will_have_ended(model):
+    class Slow:
+        def __call__(self, tokens, logits):
+            time.sleep(0.1)
+            return logits
+
+    asked = {"logits_processors": [Slow()], "ignore_eos": True}
+    with Engine(model, most_running=1, most_requests=4) as engine:
+        for stream in [engine.submit("x", max_tokens=3, **asked) for _ in range(4)]:
+            stream.result()
+        streams = [engine.submit("x", max_tokens=40, **asked) for _ in range(4)]
+        with pytest.raises(EngineBusyError, match="the most it takes") as busy:
+            engine.submit("y")
+        for stream in streams:
+            stream.cancel()
+    # Those before took at least 0.3 s each.
+    assert busy.value.retry_after > 0.25
+
+
 def test_a_time_limit_ends_the_answer(model):
     with Engine(model) as engine:
         stream = engine.submit(

@@ -275,11 +275,16 @@ class Engine:
         if not self.accepts:
             raise EngineClosedError("the engine takes no more requests")
         if sum(stream.open for stream in list(self._requests)) >= self._most_requests:
-            raise EngineBusyError(
+            busy = EngineBusyError(
                 f"the engine has {self._most_requests} answers that have not ended, which is the"
                 " most it takes",
                 hint="try again later",
             )
+            # Of several models the one that is next to end an answer makes room.
+            lanes = dict.fromkeys(self._lanes.values())
+            found = [seconds for lane in lanes if (seconds := lane.seconds_for(1)) is not None]
+            busy.retry_after = min(found, default=busy.retry_after)
+            raise busy
 
     def _open_requests(self) -> int:
         return sum(not stream.done for stream in list(self._requests))

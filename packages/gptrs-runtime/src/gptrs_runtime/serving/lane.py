@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final
 
 from gptrs.errors import CacheBudgetError, EngineBusyError, GptrsError, TimeLimitError
 from gptrs_runtime.generation.generated_text import GeneratedText
@@ -20,6 +21,12 @@ _logger = logging.getLogger("gptrs")
 
 _ATTEMPTS = 2
 """How often a step is tried before its texts are given up."""
+
+
+_FORECAST_FROM: Final = 64
+"""Answers whose ends tell how fast others will end: a few seconds of a busy server."""
+_FORECAST_S: Final = 60.0
+"""Seconds after which they tell nothing: who asks for what has changed since."""
 
 
 class Lane:
@@ -38,6 +45,8 @@ class Lane:
         self._streams: dict[GeneratedText, AnswerStream] = {}
         self._failures = 0
         self._changed: set[AnswerStream] = set()
+        self._ends: deque[float] = deque(maxlen=_FORECAST_FROM)
+        """When the last answers ended, by `time.perf_counter`."""
 
     @property
     def can_score(self) -> bool:
@@ -66,6 +75,16 @@ class Lane:
     def streams(self) -> set[AnswerStream]:
         """The requests that have not ended."""
         return set(self._streams.values())
+
+    def seconds_for(self, answers: int) -> float | None:
+        """Return in how many seconds so many answers will have ended, by the rate of the last ones.
+
+        None if too few have ended to tell, or not lately.
+        """
+        ends = list(self._ends)
+        if len(ends) < 2 or time.perf_counter() - ends[-1] > _FORECAST_S:
+            return None
+        return answers * (ends[-1] - ends[0]) / (len(ends) - 1)
 
     def check(self, text: GeneratedText) -> None:
         """Raise CacheBudgetError if the cache would not even hold the text alone."""
@@ -124,8 +143,9 @@ class Lane:
                     f"the request has waited for {most_wait:g} s, the longest that one may",
                     hint="try again later",
                 )
-                # Those that wait now are before it, and have waited for less.
-                error.retry_after = most_wait
+                # All that wait now are before it if it comes again.
+                forecast = self.seconds_for(self.waiting)
+                error.retry_after = most_wait if forecast is None else forecast
                 self.end(stream, error)
 
     def changed(self) -> set[AnswerStream]:
@@ -139,6 +159,7 @@ class Lane:
             stream.grow(text, piece)
             self._changed.add(stream)
             if text.ended:
+                self._ends.append(time.perf_counter())
                 del self._streams[text]
 
     def _failed(self, text: GeneratedText, error: Exception) -> None:
