@@ -75,6 +75,22 @@ def test_layout_and_role_never_show(dtype: str) -> None:
         assert all(np.array_equal(found[0], other) for other in found[1:]), (m, k, n)
 
 
+@pytest.mark.paths
+@pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
+def test_integers_of_32_bits_wrap(role: InputRole) -> None:
+    """In all layouts, for all tails; numbers that would be NaN or subnormal as floats, too."""
+    random = np.random.default_rng(12)
+    shapes = ((1, 9, 5), (1, 70, 300), (4, 33, PANEL), (ROWS + 1, 800, PANEL + 3), (310, 780, 40))
+    for (m, k, n), axes in zip(shapes, itertools.cycle([(1, 0), (0, 1), (1, 1)]), strict=False):
+        x, w = (random.integers(-(2**31), 2**31, s, np.int32) for s in ((m, k), (k, n)))
+        left = x if axes[0] == 1 else np.ascontiguousarray(x.T)
+        right = w if axes[1] == 0 else np.ascontiguousarray(w.T)
+        types = [f"si32[{', '.join(map(str, each.shape))}]" for each in (left, right)]
+        program = parse_program(dot(*types, f"si32[{m}, {n}]", axes[1], axes[0]))
+        (found,) = create(2).compile(program, [ARGUMENT, role]).run([left, right])
+        assert np.array_equal(np.asarray(found), x @ w), (m, k, n)
+
+
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
 def test_strided_operands(role: InputRole) -> None:
     text = """ptir.v0.5

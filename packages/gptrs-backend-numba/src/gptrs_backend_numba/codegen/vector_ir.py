@@ -183,9 +183,28 @@ class VectorEmitter:
         return left
 
 
+class WordEmitter(VectorEmitter):
+    """Vectors of si32, whose bits are held as f32: they are moved alike, products and sums wrap."""
+
+    def floats(self, pointer, dtype):
+        """Load `WIDTH` elements."""
+        return self.load(pointer, VECTOR, 4)
+
+    def multiply_add(self, x, y, z):
+        """Return `x * y + z` of integers."""
+        b = self.builder
+        x, y, z = (b.bitcast(value, ir.VectorType(I32, WIDTH)) for value in (x, y, z))
+        return b.bitcast(b.add(b.mul(x, y), z), VECTOR)
+
+
+def emitter_of(builder, dtype):
+    """Return the emitter for elements of a type: "si32", or what `VectorEmitter.floats` reads."""
+    return WordEmitter(builder) if dtype == "si32" else VectorEmitter(builder)
+
+
 def bytes_of(dtype):
-    """Return the bytes of an element that `VectorEmitter.floats` reads: "f32", "bf16", "f16"."""
-    return 4 if dtype == "f32" else 2
+    """Return the bytes of an element: of "f32", "bf16", "f16" or "si32"."""
+    return 4 if dtype in ("f32", "si32") else 2
 
 
 def number(value):

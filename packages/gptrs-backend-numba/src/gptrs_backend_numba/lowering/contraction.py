@@ -44,6 +44,10 @@ def dot_general(builder: ScheduleBuilder, unit: Unit) -> None:
     if accumulator is dtypes.f32 and matmul.suits(product, out):
         matmul.multiply(builder, product, out)
         return
+    if {accumulator, lhs.dtype, out.dtype} == {dtypes.si32}:
+        is_one(product.lhs.rows)
+        matmul.multiply_words(builder, product, out)
+        return
     builder.call_tasks(
         compiled_task(kernels.contraction(lhs.dtype, accumulator, out.dtype)),
         product.lhs.rows * math.prod(product.batch),

@@ -50,7 +50,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     tasks_of_thread,
 )
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.schedule import ScheduleBuilder
+from gptrs_backend_numba.schedule import ScheduleBuilder, with_dtype
 from gptrs_backend_numba.views import Matrix, MemorySpace, Product, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
@@ -101,6 +101,20 @@ def multiply(
     else:
         right = _right(builder, product, whole=_is_read_often(product))
         _multiply_tiles(builder, product, right, out, epilogue)
+
+
+def multiply_words(builder: ScheduleBuilder, product: Product, out: View) -> None:
+    """Add the calls for a batch of products of si32, whose sums wrap, into a contiguous `out`.
+
+    All but the tiles move words of 4 bytes, whatever they mean.
+    """
+    sides = (
+        replace(side, view=with_dtype(side.view, dtypes.f32)) for side in (product.lhs, product.rhs)
+    )
+    lhs, rhs = sides
+    product = replace(product, lhs=lhs, rhs=rhs)
+    right = _right(builder, product, whole=_is_read_often(product))
+    _multiply_tiles(builder, product, right, with_dtype(out, dtypes.f32), PLAIN, dtypes.si32)
 
 
 def suits(product: Product, out: View) -> bool:
@@ -175,23 +189,30 @@ def packed_view(builder: ScheduleBuilder, view: View, packing: Packing) -> View:
 
 
 def _multiply_tiles(
-    builder: ScheduleBuilder, product: Product, right: View, out: View, epilogue: Epilogue
+    builder: ScheduleBuilder,
+    product: Product,
+    right: View,
+    out: View,
+    epilogue: Epilogue,
+    kind: DType | None = None,
 ) -> None:
+    """Add the calls; `kind` is the type of the right side if its view does not have it."""
+    kind = kind or right.dtype
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
     block_length = greatest(_block_length(m, k), 1)
     most = _most_tiles(block_length)
     fields = call_fields(product, out, epilogue)
-    mode = _right_mode(product, right)
+    mode = _right_mode(product, right, can_transpose=kind in FLOATS)
     shares = tasks_of_thread(product)
     fields |= division(product, tiles, most, builder.context.threads, shares) | {
         RIGHT_MODE: mode,
         BLOCK_LENGTH: block_length,
-        TILE: compiled_task(kernels.any_tile(right.dtype)),
+        TILE: compiled_task(kernels.any_tile(kind)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
-    if mode not in (PACKED, IN_PLACE, BLOCKS) and product.rhs.row != 1:
+    if kind in FLOATS and mode not in (PACKED, IN_PLACE, BLOCKS) and product.rhs.row != 1:
         fields[TILE_ALONG_K] = compiled_task(kernels.any_tile_along_k(right.dtype))
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
@@ -230,13 +251,13 @@ def _multiply_table(
     run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
 
-def _right_mode(product: Product, right: View) -> int:
+def _right_mode(product: Product, right: View, can_transpose: bool) -> int:
     if right is not product.rhs.view:
         return PACKED
     rows, rhs = product.lhs.rows, product.rhs
     if rhs.row == 1 or rhs.rows == 1:
         return select(_FEW_ALONG_N - rows, IN_PLACE, BLOCKS)
-    along_k = rhs.column == 1 and product.k != 1
+    along_k = can_transpose and rhs.column == 1 and product.k != 1
     return select(_FEW_ALONG_K - rows, ALONG_K, BLOCKS) if along_k else BLOCKS
 
 

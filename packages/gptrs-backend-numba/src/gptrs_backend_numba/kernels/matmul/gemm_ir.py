@@ -22,6 +22,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     ZERO,
     VectorEmitter,
     bytes_of,
+    emitter_of,
     number,
     words,
 )
@@ -71,7 +72,10 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
 
 @cache
 def tile_of_any_height(dtype: str):
-    """Intrinsic: `tile` of 1 to `ROWS` rows; of one row and `PANELS_OF_ROW` panels for `rows` 0."""
+    """Intrinsic: `tile` of 1 to `ROWS` rows; of one row and `PANELS_OF_ROW` panels for `rows` 0.
+
+    Of a right side of `dtype`; "si32" multiplies integers of 32 bits on both sides.
+    """
 
     @named_intrinsic(f"tile_of_any_height_{dtype}")
     def micro_kernel(
@@ -79,7 +83,7 @@ def tile_of_any_height(dtype: str):
         prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            emit = VectorEmitter(builder)
+            emit = emitter_of(builder, dtype)
             wanted, *rest = arguments
             for height in emit.one_of(wanted, range(ROWS + 1)):
                 panels = 1 if height else PANELS_OF_ROW
