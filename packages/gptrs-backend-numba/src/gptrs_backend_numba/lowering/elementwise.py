@@ -85,12 +85,12 @@ def _taken(builder: ScheduleBuilder, unit: Unit) -> dict[Value, View]:
     if not is_joinable(unit):
         return {}
     views = {value: builder.view(value) for value in unit.inputs}
-    uses = Counter(view.storage for view in views.values())
+    uses = Counter(view.storage.root for view in views.values())
     free = [
         value
         for value, view in views.items()
         if view.storage.space is MemorySpace.INPUT
-        and uses[view.storage] == 1
+        and uses[view.storage.root] == 1
         and builder.may_overwrite(view)
     ]
     sources: dict[Value, set[Value]] = {value: {value} for value in views}
