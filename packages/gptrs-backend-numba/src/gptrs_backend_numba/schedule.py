@@ -312,7 +312,7 @@ class ScheduleBuilder:
         axes = merged_axes(output.shape, strides) or [(1, (1,) * len(strides))]
         accesses = _accesses(inputs, output, axes)
         done = operations or [_move(accesses[0])]
-        kernel = len(axes), accesses[:-1], accesses[-1], done
+        kernel = len(axes), tuple(accesses[:-1]), accesses[-1], tuple(done)
         sizes = [size for size, _ in axes]
         strides = [
             steps[place]

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 import torch
 from torch import _decomp, fx
 from torch._decomp import core_aten_decompositions
+from torch._dynamo import config
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
@@ -31,7 +32,7 @@ from gptrs_torch.weights import Watch, WeightWatch
 assert ops  # its modules register the converters
 # Dynamo breaks graphs at recurrent layers otherwise, and a module around one runs in torch, with no
 # word about it. There is no setting for one backend: `torch.compile` offers none a scope.
-torch._dynamo.config.allow_rnn = True
+config.allow_rnn = True
 Rules: TypeAlias = "dict[Any, Callable[..., Any]]"
 _ATEN = torch.ops.aten
 _MORE = (

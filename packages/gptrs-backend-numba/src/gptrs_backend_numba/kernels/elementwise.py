@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op
@@ -198,8 +199,9 @@ def can_fail(op: Op, dtype: DType) -> bool:
     return isinstance(op, (ops.Div, ops.Rem)) and dtype.is_integer
 
 
+@lru_cache(maxsize=1024)
 def source(
-    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+    rank: int, inputs: tuple[Access, ...], output: Access, operations: tuple[Operation, ...]
 ) -> str:
     """A kernel of the addresses of the inputs, of the output, and of a geometry, `rank` >= 1 loops.
 
@@ -215,8 +217,9 @@ def source(
     return "\n".join(lines) + "\n"
 
 
+@lru_cache(maxsize=1024)
 def task_source(
-    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+    rank: int, inputs: tuple[Access, ...], output: Access, operations: tuple[Operation, ...]
 ) -> str:
     """Return the kernel of `source` as a task of `run_elementwise`, which computes one block.
 
