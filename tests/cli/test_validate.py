@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from functionals.temporary import implemented
+from fuzzing import tiny_gguf
 from gptrs import functionals as F
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from models.image_models import save_image_model
@@ -193,6 +194,17 @@ class TestBesideTorch:
         assert result.code == 3
         assert "transformers finds no weights for" in result.err
         assert "compare a folder that transformers saved" in result.err
+
+    def test_a_gguf_file_agrees(self, gptrs, tmp_path):
+        pytest.importorskip("gguf", reason="transformers reads such files with it")
+        file = tmp_path / "tiny.gguf"
+        # transformers needs these keys, which llama.cpp may leave out.
+        more = {"llama.vocab_size": 40, "llama.attention.head_count_kv": 2}
+        file.write_bytes(tiny_gguf.llama(("Q8_0",), more=more))
+        run = ("validate", "--model", file, "--backend", "ref", "--max-tokens", 4)
+        result = gptrs(*run, "--precision", "f32", "--tokens", "1,2,3", "--json")
+        assert result.code == 0, result.err
+        assert (result.json["agrees"], result.json["greedy"]["equal"]) == (True, 4)
 
     def test_a_checkpoint_file_is_refused(self, gptrs, gpt2, tmp_path):
         file = tmp_path / "m.gptrschk"

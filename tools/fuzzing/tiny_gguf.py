@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -57,8 +58,9 @@ def llama(
     types: Sequence[str] = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16"),
     tokenizer: str = "gpt2",
     width: int = 32,
+    more: Mapping[str, Value] = MappingProxyType({}),
 ) -> bytes:
-    """Return a `llama` of two layers whose matrices are of `types` in turn."""
+    """Return a `llama` of two layers whose matrices are of `types` in turn; `more` are settings."""
     layers, heads = 2, 2
     shapes = {"token_embd.weight": (40, width), "output_norm.weight": (width,)}
     for layer in range(layers):
@@ -81,7 +83,7 @@ def llama(
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 10000.0,
     }
-    return gguf({**settings, **TOKENIZERS[tokenizer]}, tensors)
+    return gguf({**settings, **TOKENIZERS[tokenizer], **more}, tensors)
 
 
 def other_layouts() -> list[bytes]:

@@ -31,6 +31,7 @@ from gptrs_observe.results import ValidateAgainst
 from gptrs_runtime.load import load_model
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import Profile, RunTimings
+from gptrs_runtime.sources.gguf_model import GgufModel
 from gptrs_runtime.sources.hf_directory import HfDirectory
 
 if TYPE_CHECKING:
@@ -211,8 +212,8 @@ def torch_reference(command: str) -> type[TorchReference]:
 
 
 def require_folder(model: LoadedModel) -> None:
-    """Raise ModelError if the model is not a folder."""
-    if not isinstance(model.files, HfDirectory):
+    """Raise ModelError if the model is neither a folder nor a GGUF file."""
+    if not isinstance(model.files, (HfDirectory, GgufModel)):
         raise ModelError(
             f"{quoted(str(model.files.path), 200)} is a file that transformers does not read",
             hint="compare the folder it was made from, or make one with `gptrs convert`",

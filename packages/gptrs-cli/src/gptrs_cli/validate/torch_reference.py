@@ -19,6 +19,7 @@ from transformers.image_utils import load_image
 from gptrs.errors import ModelError
 from gptrs.quoting import clipped, quoted
 from gptrs_runtime.loaded_model import LoadedModel
+from gptrs_runtime.sources.gguf_model import GgufModel
 
 _CLASSES: Final[dict[str, Any]] = {
     "causal_lm": transformers.AutoModelForCausalLM,
@@ -37,7 +38,10 @@ Result = TypeVar("Result")
 
 
 class TorchReference:
-    """The model loaded by transformers in f32, only from this folder, without running its code."""
+    """The model loaded by transformers in f32, only from this folder, without running its code.
+
+    GGUF files count as well: transformers reads them by the package `gguf`.
+    """
 
     def __init__(self, model: LoadedModel) -> None:
         """Load the model; ModelError if transformers cannot, or lacks weights for a part of it."""
@@ -46,15 +50,18 @@ class TorchReference:
             raise ModelError(
                 f"`{model.name}` has no capability that transformers could be compared on"
             )
-        self._folder = model.files.path
+        self._path = self._folder = model.files.path
+        where: dict[str, object] = {"use_safetensors": True}
+        if isinstance(model.files, GgufModel):  # transformers dequantizes its weights
+            self._folder, where = self._path.parent, {"gguf_file": self._path.name}
         self._embeds = capability == "text_embedder"
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         loaded, report = self._load(
             _CLASSES[capability].from_pretrained,
             dtype=torch.float32,
-            use_safetensors=True,
             output_loading_info=True,
+            **where,
         )
         self._require_weights(report["missing_keys"])
         self._model = loaded.eval()
@@ -124,7 +131,7 @@ class TorchReference:
         except Exception as problem:  # a library may raise anything on untrusted files
             reason = clipped(" ".join(str(problem).split()) or type(problem).__name__, 300)
             raise ModelError(
-                f"transformers cannot load {quoted(str(self._folder), 200)}: {reason}"
+                f"transformers cannot load {quoted(str(self._path), 200)}: {reason}"
             ) from problem
 
     def _require_weights(self, missing: set[str]) -> None:
@@ -132,7 +139,7 @@ class TorchReference:
         if names:
             raise ModelError(
                 f"transformers finds no weights for {len(names)} tensors in"
-                f" {quoted(str(self._folder), 200)}, such as {quoted(names[0])}",
+                f" {quoted(str(self._path), 200)}, such as {quoted(names[0])}",
                 hint="compare a folder that transformers saved",
             )
 
