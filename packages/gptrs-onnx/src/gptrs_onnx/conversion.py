@@ -35,7 +35,6 @@ from gptrs_onnx.size_facts import MOST_DIMS, Refused
 
 
 _REFUSED = {
-    "boxes": ("NonMaxSuppression",),
     "sequences": ("SequenceMap",),
     "strings": (
         *("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
@@ -53,12 +52,6 @@ def is_refused(node: Node) -> bool:
 def refuse(node: Node) -> NoReturn:
     """Raise UnsupportedError for an operator without a converter; it says what to do."""
     kind = kind_of(node.domain, node.op_type)
-    if kind == "boxes":
-        node.refuse(
-            "leaves as many boxes as the data asks for, and the sizes of results are known before a"
-            " program runs",
-            hint=_cut(node),
-        )
     if kind == "sequences":
         node.refuse(
             "is about sequences, and values are tensors",
@@ -66,7 +59,7 @@ def refuse(node: Node) -> NoReturn:
             " of its own",
         )
     if kind is not None:
-        node.refuse(f"is about {kind}, and values are tensors of numbers", hint=_cut(node))
+        node.refuse(f"is about {kind}, and values are tensors of numbers", hint=cut_before(node))
     converts.refuse(node)
 
 
@@ -77,7 +70,7 @@ def kind_of(domain: str, op_type: str) -> str | None:
     return next((kind for kind, names in _REFUSED.items() if op_type in names), None)
 
 
-def _cut(node: Node) -> str:
+def cut_before(node: Node) -> str:
     """Return how to get the model without the part that begins with a node."""
     names = [each.name for each in node.source.inputs if each is not None and each.name]
     listed = ", ".join(f"'{shown(name)}'" for name in names[:2])

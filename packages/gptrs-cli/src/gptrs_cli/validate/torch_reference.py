@@ -53,7 +53,8 @@ class TorchReference:
         self._path = self._folder = model.files.path
         where: dict[str, object] = {"use_safetensors": True}
         if isinstance(model.files, GgufModel):  # transformers dequantizes its weights
-            self._folder, where = self._path.parent, {"gguf_file": self._path.name}
+            self._folder = self._path.parent
+            where = {"gguf_file": self._path.name}
         self._embeds = capability == "text_embedder"
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
