@@ -167,7 +167,7 @@ def cast_like(node: Node, x: Value, target: Value) -> Tensor:
 
 
 def converted(node: Node, x: Tensor, dtype: DType) -> Tensor:
-    """Return x as `dtype`: integers wrap, floats of 8 bits saturate unless told otherwise."""
+    """Return x as `dtype`: integers wrap, 8-bit floats saturate by default."""
     if x.dtype == dtype:
         return x
     if x.dtype.is_complex and not dtype.is_complex:

@@ -76,9 +76,9 @@ def _weight(
     middle = _middles(zeros, (outputs, blocks), bits, like.dtype)
     if groups is not None:
         plain = F.slice_axis(plain, 1, 0, inputs)
-        places = F.slice_axis(F.cast(groups, dtypes.si64), 0, 0, inputs)
-        scales = F.take(scales, places, 1)
-        middle = F.take(middle, places, 1) if isinstance(middle, Tensor) else middle
+        order = F.slice_axis(F.cast(groups, dtypes.si64), 0, 0, inputs)
+        scales = F.take(scales, order, 1)
+        middle = F.take(middle, order, 1) if isinstance(middle, Tensor) else middle
         return (plain - middle) * scales
     whole = F.reshape(plain, [outputs, blocks, block])
     if isinstance(middle, Tensor):
@@ -121,11 +121,11 @@ def gather_block_quantized(
     if packed and bits not in (2, 4, 8):
         node.refuse(f"has a table of {bits} bits; 2, 4 and 8 bits are done")
     axis, along = gather_axis % data.rank, quantize_axis % data.rank
-    places = counted_from_start(indices, data.shape[axis])
-    inside = F.logical_and(places >= 0, places < data.shape[axis])
-    places = F.where(inside, places, F.zeros([], places.dtype))
-    codes, factors = F.take(data, places, axis), _taken(scales, data, places, axis)
-    points = None if zeros is None else F.take(zeros, places, axis)
+    rows = counted_from_start(indices, data.shape[axis])
+    inside = F.logical_and(rows >= 0, rows < data.shape[axis])
+    rows = F.where(inside, rows, F.zeros([], rows.dtype))
+    codes, factors = F.take(data, rows, axis), _taken(scales, data, rows, axis)
+    points = None if zeros is None else F.take(zeros, rows, axis)
     if packed:
         codes, points = _rows(codes, bits), None if points is None else _rows(points, bits)
     moved = along if along < axis else along + indices.rank - 1
@@ -142,10 +142,10 @@ def gather_block_quantized(
     return F.cast(made, scales.dtype)
 
 
-def _taken(scales: Tensor, data: Tensor, places: Tensor, axis: int) -> Tensor:
+def _taken(scales: Tensor, data: Tensor, rows: Tensor, axis: int) -> Tensor:
     """Return the scales of slices; one scale along the axis is that of all of them."""
     one = is_number(scales.shape[axis], 1) and not is_number(data.shape[axis], 1)
-    return F.take(scales, places * 0 if one else places, axis)
+    return F.take(scales, rows * 0 if one else rows, axis)
 
 
 def _rows(packed: Tensor, bits: int) -> Tensor:

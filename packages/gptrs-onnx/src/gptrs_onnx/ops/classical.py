@@ -203,10 +203,10 @@ def label_encoder(node: Node, x: Tensor) -> Tensor:
     same = F.equal(wide, table)
     if np.isnan(keys.astype(np.float64)).any():
         same = F.logical_or(same, F.logical_and(F.is_nan(wide), constant(np.isnan(keys))))
-    # The last one of equal keys counts: the greatest place.
-    place = F.max(F.where(same, F.arange(len(keys)) + 1, scalar(0, dtypes.si64)), -1)
+    # The last one of equal keys counts: the greatest index.
+    index = F.max(F.where(same, F.arange(len(keys)) + 1, scalar(0, dtypes.si64)), -1)
     every = np.concatenate([np.asarray(default, values.dtype).reshape(1), values])
-    return F.take(constant(every), place, 0)
+    return F.take(constant(every), index, 0)
 
 
 def _listed(node: Node, name: str) -> Known:

@@ -54,15 +54,17 @@ def eye_like(x: Tensor, *, dtype: DType | None = None, k: int = 0) -> Tensor:
 
 @converts("OneHot")
 def one_hot(node: Node, indices: Tensor, depth: Known, values: Tensor) -> Tensor:
-    """Return `values[1]` at places that indices name along a new axis, `values[0]` elsewhere."""
+    """Return `values[1]` at the indices along a new axis, `values[0]` elsewhere."""
     count = numbers(depth)[0] if depth.dtype.kind != "f" else int(depth.item())
     axis = node.integer("axis", -1) % (indices.rank + 1)
     whole = F.cast(indices, primitives.constant(np.int64(0)).dtype)
     whole = F.where(whole < 0, whole + count, whole)
-    places = F.reshape(F.arange(count), [-1 if i == axis else 1 for i in range(indices.rank + 1)])
+    positions = F.reshape(
+        F.arange(count), [-1 if i == axis else 1 for i in range(indices.rank + 1)]
+    )
     off, on = F.split(values, 2, 0)
     return F.where(
-        F.equal(F.expand_dims(whole, axis), places), F.reshape(on, []), F.reshape(off, [])
+        F.equal(F.expand_dims(whole, axis), positions), F.reshape(on, []), F.reshape(off, [])
     )
 
 
@@ -107,10 +109,10 @@ def mel_weights(
     low, high = (2595 * math.log10(1 + each.item() / 700) for each in (lower, upper))
     edges = np.arange(count + 2) * ((high - low) / (count + 2)) + low
     hertz = 700 * (10 ** (edges / 2595) - 1)
-    places = ((size + 1) * hertz // numbers(rate)[0]).astype(int)
+    edges_at = ((size + 1) * hertz // numbers(rate)[0]).astype(int)
     made = np.zeros((size // 2 + 1, count))
     for i in range(count):
-        left, middle, right = places[i : i + 3]
+        left, middle, right = edges_at[i : i + 3]
         if middle == left:
             made[middle, i] = 1
         else:

@@ -1,4 +1,4 @@
-"""Reading and writing at places that tensors name."""
+"""Reading and writing at indices that tensors hold."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def counted_from_start(indices: Tensor, size: int) -> Tensor:
 
 @converts("Gather")
 def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """Return the slices of x at `indices` along an axis, whose place their dims take."""
+    """Return the slices of x at `indices` along an axis; their dims replace that axis."""
     axis %= x.rank
     return F.take(x, counted_from_start(indices, x.shape[axis]), axis)
 
 
 @converts("GatherElements")
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """Return elements of x at places of their own along an axis."""
+    """Return the elements of x at `indices` along an axis, one each."""
     axis %= x.rank
     return F.gather(x, counted_from_start(indices, x.shape[axis]), axis)
 
@@ -54,7 +54,7 @@ def scatter_elements(
     axis: int = 0,
     reduction: str = "none",
 ) -> Tensor:
-    """Return x with updates put, or reduced, at places along an axis."""
+    """Return x with updates written, or reduced, at indices along an axis."""
     axis %= x.rank
     places = counted_from_start(indices, x.shape[axis])
     return F.scatter(x, places, updates, axis, _kind(node, reduction))
@@ -66,7 +66,7 @@ def _kind(node: Node, reduction: str) -> ScatterKind:
 
 @converts("GatherND")
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    """Return slices of x at places of several axes, after axes that both share."""
+    """Return slices of x at indices of several axes, after shared batch axes."""
     batch = batch_dims
     depth = indices.shape[-1]
     lead = x.shape[:batch]
@@ -86,7 +86,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
 
 
 def _flat_indices(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return places of several axes, the last of `indices`, as numbers in row-major order."""
+    """Return indices of several axes, the last axis of `indices`, as row-major numbers."""
     total: Tensor | None = None
     for axis, size in enumerate(shape):
         column = F.squeeze(F.slice_axis(indices, -1 % indices.rank, axis, 1), -1)
@@ -100,7 +100,7 @@ def _flat_indices(indices: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _checked(place: Tensor, size: int) -> Tensor:
-    """Return places as they are; one outside the axis becomes one that no table has."""
+    """Return indices unchanged; one outside the axis becomes one outside every table."""
     inside = F.logical_and(place >= 0, place < as_tensor(sizes([size]).reshape(())))
     return F.where(inside, place, -(2**40))
 
@@ -109,7 +109,7 @@ def _checked(place: Tensor, size: int) -> Tensor:
 def scatter_nd(
     node: Node, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none"
 ) -> Tensor:
-    """Return x with slices put, or reduced, at places of several axes."""
+    """Return x with slices written, or reduced, at indices of several axes."""
     depth = indices.shape[-1]
     rest = x.shape[depth:]
     count, width = math.prod(indices.shape[:-1]), math.prod(rest)
@@ -151,7 +151,7 @@ def compress(x: Tensor, condition: Known, *, axis: int | None = None) -> Tensor:
 
 @converts("NonZero")
 def non_zero(x: Known) -> Tensor:
-    """Return the places where known elements are not 0 [rank, count]."""
+    """Return the indices of known elements that are not 0 [rank, count]."""
     found = np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x != 0)))
     return primitives.constant(found.astype(np.int64))
 
@@ -170,7 +170,7 @@ def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
 def top_k(
     node: Node, x: Tensor, count: Sizes | None = None, *, axis: int = -1, largest: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest, or smallest, elements along an axis in order, and their places."""
+    """Return the largest, or smallest, elements along an axis in order, and their indices."""
     most = node.integer("k") if count is None else count[0]
     values, places = F.top_k(x, most, axis, largest=largest)
     return values, F.cast(places, dtypes.si64)
@@ -180,7 +180,7 @@ def top_k(
 def unique(
     x: Known, *, axis: int | None = None, sorted: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the distinct elements, or slices, of known data: first places, numbers, counts."""
+    """Return the distinct elements, or slices, of known data: first indices, numbers, counts."""
     if sorted:
         found = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
         values, first, inverse, counts = found

@@ -210,7 +210,7 @@ def reduced(
     keepdims: bool = True,
     noop_with_empty_axes: bool = False,
 ) -> Tensor:
-    """Reduce along `axes`, by default all, keeping them with size 1 unless told otherwise."""
+    """Reduce along `axes`, by default all; by default they remain with size 1."""
     named = axes if given is None else given
     if not named and noop_with_empty_axes:
         if function in (F.sum, F.prod, F.max, F.min, _mean):

@@ -158,9 +158,9 @@ def max_unpool(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:
-    """Return zeros with the elements of x at the places that `MaxPool` gave.
+    """Return zeros with the elements of x at the indices that `MaxPool` returned.
 
-    The places are those of the shape that the windows give; `shape` adds zeros at the ends.
+    The indices refer to the shape that the windows imply; `shape` adds zeros at the ends.
     """
     count = len(kernel_shape)
     strides, pads = strides or [1] * count, pads or [0] * (2 * count)

@@ -128,7 +128,7 @@ def _scaled(size: int, scale: float) -> int:
     return size * part.numerator // part.denominator
 
 
-# Values of images at places that tensors name.
+# Values of images at positions that tensors name.
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -145,7 +145,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """Return x [N, C, spatial..] at places in [-1, 1] (Jaderberg et al. 2015)."""
+    """Return x [N, C, spatial..] at positions in [-1, 1] (Jaderberg et al. 2015)."""
     mode, padding, corners = _MODES.get(mode, mode), padding_mode, align_corners
     if mode not in _KNOWN["mode"] or padding not in ("zeros", "border", "reflection"):
         node.refuse(f"has the mode {mode[:40]!a} or padding {padding[:40]!a}")
@@ -153,14 +153,14 @@ def grid_sample(
     count = len(spatial)
     if mode == "cubic" and count != 2:
         node.malformed("is cubic for other than two axes")
-    places: list[Tensor] = []
+    positions: list[Tensor] = []
     for axis, size in enumerate(spatial):
         unit = F.squeeze(F.slice_axis(grid, grid.rank - 1, count - 1 - axis, 1), -1)
-        place = (unit + 1.0) * ((size - 1) / 2) if corners else ((unit + 1.0) * size - 1.0) / 2.0
+        position = (unit + 1.0) * ((size - 1) / 2) if corners else ((unit + 1.0) * size - 1.0) / 2.0
         if mode != "cubic" and padding != "zeros":
-            place = _inside(place, size, padding, corners)
-        places.append(place)
-    taps = [taps_of(place, mode) for place in places]
+            position = _inside(position, size, padding, corners)
+        positions.append(position)
+    taps = [taps_of(position, mode) for position in positions]
     total: Tensor | None = None
     for choice in combinations(*taps):
         value = read_places(x, [tap for tap, _ in choice], padding, corners)
@@ -172,12 +172,12 @@ def grid_sample(
     return total
 
 
-def taps_of(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Return the elements that a place reads along an axis, and their weights."""
+def taps_of(position: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Return the elements that a position reads along an axis, and their weights."""
     if mode == "nearest":
-        return [(F.round(place), None)]
-    first = F.floor(place)
-    rest = place - first
+        return [(F.round(position), None)]
+    first = F.floor(position)
+    rest = position - first
     if mode == "linear":
         return [(first, 1.0 - rest), (first + 1.0, rest)]
     a = _CUBIC
@@ -191,15 +191,15 @@ def taps_of(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
     return [(first + float(o), w) for o, w in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
-def _inside(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
-    """Return places moved into the image: to its border, or mirrored at it."""
+def _inside(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
+    """Return positions moved into the image: to its border, or mirrored at it."""
     if padding == "border":
-        return F.clamp(place, 0.0, float(size - 1))
+        return F.clamp(position, 0.0, float(size - 1))
     low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
     span = high - low
     if span <= 0:
-        return place * 0.0
-    away = F.abs(place - low)
+        return position * 0.0
+    away = F.abs(position - low)
     turns = F.floor(away / span)
     rest = away - turns * span
     odd = F.equal(turns - 2.0 * F.floor(turns / 2.0), 1.0)
@@ -208,7 +208,7 @@ def _inside(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
 
 
 def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> Tensor:
-    """Return x [N, C, spatial..] at whole places [N, out..], 0 outside if padding is zeros."""
+    """Return x [N, C, spatial..] at whole positions [N, out..], 0 outside if padding is zeros."""
     spatial = x.shape[2:]
     batch, channels = x.shape[:2]
     flat: Tensor | None = None
@@ -275,7 +275,7 @@ def roi_align(
 
 
 def _samples(start: Tensor, length: Tensor, bins: int, ratio: int) -> Tensor:
-    """Return the places of samples along an axis [regions, bins * ratio]."""
+    """Return the positions of samples along an axis [regions, bins * ratio]."""
     offsets = (np.arange(bins * ratio) + 0.5) / (bins * ratio)
     return F.expand_dims(start, 1) + F.expand_dims(length, 1) * F.cast(
         constant(offsets), start.dtype
@@ -287,12 +287,12 @@ def _bilinear(x: Tensor, down: Tensor, across: Tensor, keep: bool) -> Tensor:
     height, width = x.shape[2:]
     outside = (down < -1.0) | (down > float(height)) | (across < -1.0) | (across > float(width))
     pairs: list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
-    for place, size in ((down, height), (across, width)):
-        place = F.maximum(place, F.zeros([], x.dtype))
-        low = F.minimum(F.floor(place), F.full([], float(size - 1), x.dtype))
-        place = F.where(low >= float(size - 1), low, place)
+    for position, size in ((down, height), (across, width)):
+        position = F.maximum(position, F.zeros([], x.dtype))
+        low = F.minimum(F.floor(position), F.full([], float(size - 1), x.dtype))
+        position = F.where(low >= float(size - 1), low, position)
         high = F.minimum(low + 1.0, F.full([], float(size - 1), x.dtype))
-        pairs.append(((low, 1.0 - (place - low)), (high, place - low)))
+        pairs.append(((low, 1.0 - (position - low)), (high, position - low)))
     values: list[Tensor] = []
     for (row, first), (column, second) in combinations(*pairs):
         weight = F.expand_dims(F.where(outside, 0.0, first * second), 1)

@@ -1,7 +1,7 @@
-"""Sequences of as many tensors as the graph says: tuples while it is converted.
+"""Sequences of tensors whose number the graph determines: tuples during conversion.
 
-Exporters write them for `torch.split`, `chunk`, `stack` and lists in scripted code. Of a sequence
-that is an input, an output, or part of a loop nobody knows the length: it is refused.
+Exporters write them for `torch.split`, `chunk`, `stack` and lists in scripted code. A sequence that
+is an input, an output, or carried by a loop has no known length and is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ MAX_ITEMS: Final = 4096
 
 @converts("SplitToSequence")
 def split_to_sequence(
-    node: Node, x: Tensor, told: Known | None = None, *, axis: int = 0, keepdims: bool = True
+    node: Node, x: Tensor, lengths: Known | None = None, *, axis: int = 0, keepdims: bool = True
 ) -> Items:
-    """Return the parts of x along an axis: of lengths that are told, of one, or of 1 element."""
+    """Return the parts of x along an axis: of given lengths, of one length, or of 1 element."""
     size = x.shape[axis]
-    if told is None:
+    if lengths is None:
         parts = F.split(x, _equal(node, size, 1), axis)
         return Items(tuple(part if keepdims else F.squeeze(part, axis) for part in parts))
-    lengths = numbers(told) if told.ndim else _equal(node, size, numbers(told)[0])
-    return Items(tuple(F.split(x, lengths, axis)))
+    given = numbers(lengths)
+    parts = given if lengths.ndim else _equal(node, size, given[0])
+    return Items(tuple(F.split(x, parts, axis)))
 
 
 def _equal(node: Node, size: int, each: int) -> list[int]:
@@ -62,7 +63,7 @@ def at(node: Node, items: Items, position: Known) -> Value:
 
 @converts("SequenceInsert")
 def insert(node: Node, items: Items, value: Value, position: Known | None = None) -> Items:
-    """Return a sequence with one more tensor, unless told otherwise at its end."""
+    """Return a sequence with one more tensor, by default at its end."""
     values = list(items.values)
     end = len(values)
     values.insert(end if position is None else _index(node, values, position, 1), value)
@@ -71,7 +72,7 @@ def insert(node: Node, items: Items, value: Value, position: Known | None = None
 
 @converts("SequenceErase")
 def erase(node: Node, items: Items, position: Known | None = None) -> Items:
-    """Return a sequence without one of its tensors, unless told otherwise the last one."""
+    """Return a sequence without one of its tensors, by default the last one."""
     values = items.values
     if not values:
         node.malformed("takes an element out of an empty sequence")
@@ -94,9 +95,9 @@ def concat(node: Node, items: Items, *, axis: int, new_axis: bool = False) -> Va
     return (F.stack if new_axis else F.concat)(parts, axis)
 
 
-def _index(node: Node, values: Sequence[Value], told: Known, beyond: int) -> int:
+def _index(node: Node, values: Sequence[Value], given: Known, beyond: int) -> int:
     """Return a position counted from the start; one past the end is `beyond`."""
-    (index,) = numbers(told)
+    (index,) = numbers(given)
     if not (is_number(index) and -len(values) <= index < len(values) + beyond):
         node.malformed(f"asks for element {index} of a sequence of {len(values)}")
     return index + len(values) if index < 0 else index

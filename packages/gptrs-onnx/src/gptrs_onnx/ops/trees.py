@@ -148,10 +148,8 @@ def _weights(
     node: Node, prefix: str, numbers: dict[tuple[int, int], int], count: int
 ) -> tuple[Known, Known]:
     """Return the weight of each node for each target, and whether it has one."""
-    places = zip(
-        node.integers(f"{prefix}_treeids"), node.integers(f"{prefix}_nodeids"), strict=True
-    )
-    rows = np.array([numbers[key] for key in places])
+    keys = zip(node.integers(f"{prefix}_treeids"), node.integers(f"{prefix}_nodeids"), strict=True)
+    rows = np.array([numbers[key] for key in keys])
     columns = np.array(node.integers(f"{prefix}_ids"))
     given = _numbers(node, f"{prefix}_weights")
     node.require_bounded(len(numbers), count)
@@ -247,10 +245,10 @@ def tree_ensemble(
         members,
     )
     table = np.zeros((inner + outer, n_targets), leaf_weights.dtype)
-    place = (inner + np.arange(outer), np.array(node.integers("leaf_targetids")))
-    table[place] = leaf_weights
+    entries = (inner + np.arange(outer), np.array(node.integers("leaf_targetids")))
+    table[entries] = leaf_weights
     has = np.zeros(table.shape, bool)
-    has[place] = True
+    has[entries] = True
     leaves = _leaves(node, forest, _rows(x))
     scores = _aggregated(node, leaves, table, has, _AGGREGATES[aggregate_function])
     return F.cast(_finished(node, scores, np.zeros(0), _TRANSFORMS[post_transform]), x.dtype)
