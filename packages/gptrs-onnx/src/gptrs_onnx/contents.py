@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gptrs.api import UnsupportedError
-from gptrs.api.importers import FileContents, FileValue
+from gptrs.api import ModelError, UnsupportedError
+from gptrs.api.importers import DAMAGE, FileContents, FileValue
 from gptrs_onnx import known_ops, ops
 from gptrs_onnx.conversion import kind_of
 from gptrs_onnx.element_types import DTYPES
@@ -21,6 +21,13 @@ assert ops  # its modules register the converters
 def contents_of(path: Path) -> FileContents:
     """Return what is in an .onnx file; ModelError for a file that is no sound model."""
     model = read_any_model(path)
+    try:
+        return _contents(model, path)
+    except DAMAGE as error:
+        raise ModelError(f"`{shown(path)}` is no sound ONNX model: {shown(error)}") from error
+
+
+def _contents(model: ir.Model, path: Path) -> FileContents:
     graph = model.graph
     values = [value for part in model.graphs() for value in part.initializers.values()]
     stored = [value.const_value for value in values if value.const_value is not None]
