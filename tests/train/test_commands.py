@@ -58,6 +58,7 @@ def test_an_adapter_is_written_that_runs(tokens, tmp_path, capsys):
     assert 1e-4 < np.abs(adapted - plain).max() < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["folder", "gguf"])
 def test_an_adapter_is_learnt_on_a_quantized_base(form, tokens, tmp_path):
     save_lm(tmp_path / "model", "llama", **SIZES)
@@ -73,6 +74,7 @@ def test_an_adapter_is_learnt_on_a_quantized_base(form, tokens, tmp_path):
         gptrs("finetune", base, "--data", tokens, "--out", tmp_path / "full", "--full", *QUICK)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_model_is_made_from_nothing(kind, tokens, tmp_path):
     folder = tmp_path / "config"
@@ -109,6 +111,7 @@ def test_chosen_weights_alone_change(tokens, tmp_path):
     assert changed == {name for name in before if ".mlp." in name}
 
 
+@pytest.mark.long
 def test_early_stop_keeps_the_best_evaluation(tokens, tmp_path):
     save_lm(tmp_path / "model", "llama")
     out = tmp_path / "out"
@@ -127,6 +130,7 @@ def test_early_stop_keeps_the_best_evaluation(tokens, tmp_path):
     assert abs(costs.mean() - min(held)) < abs(costs.mean() - max(held))
 
 
+@pytest.mark.long
 def test_what_is_there_is_kept_unless_told(tokens, tmp_path):
     save_lm(tmp_path / "model", "llama")
     out = tmp_path / "out"

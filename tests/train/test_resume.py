@@ -97,6 +97,7 @@ def test_measurements_after_the_saved_state_are_forgotten(tmp_path):
     assert [row["step"] for row in metrics(saved.folder)] == [1, 2]
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_after_an_update_and_keeps_all(tmp_path):
     save_lm(tmp_path / "model", "llama")
     before = Trainer._require_finite
