@@ -29,7 +29,7 @@ from gptrs_serve.dialects.ollama_body import (
     ShowBody,
 )
 from gptrs_serve.dialects.responses_body import InputTokensBody, ResponsesBody
-from gptrs_serve.problems import OLLAMA
+from gptrs_serve.problems import ANTHROPIC, OLLAMA
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,6 @@ _REFUSALS: Final = {
     "415": "The body is not called JSON.",
     "429": "There are as many requests as the server takes; try again later.",
     "500": "The server failed.",
-    "501": "The server does not do this; the message says what does.",
     "503": "The server ends, or a process of its model is lost.",
 }
 _ERROR: Final = {
@@ -135,6 +134,35 @@ _ERROR: Final = {
         }
     },
 }
+
+_ERRORS: Final[Mapping[str, dict[str, Any]]] = {
+    "Error": _ERROR,
+    "AnthropicError": {
+        "type": "object",
+        "required": ["type", "error"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+    "OllamaError": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}},
+    },
+}
+"""The errors of each protocol."""
+
+
+def _error_of(path: str) -> str:
+    """Return the name of the errors of a path."""
+    if path.startswith(OLLAMA):
+        return "OllamaError"
+    return "AnthropicError" if path.startswith(ANTHROPIC) else "Error"
 
 
 def openapi_page() -> dict[str, Any]:
@@ -156,7 +184,7 @@ def openapi_page() -> dict[str, Any]:
                   for path, route in ROUTES.items()},
         "components": {
             "schemas": {**{name: _nullable(each) for name, each in schemas.items()},
-                        "Error": _ERROR},
+                        **_ERRORS},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -189,7 +217,8 @@ def _operation(
         content["text/event-stream"] = {"schema": {}}  # of each event, as clients read it
     if route.body in _LINES:
         content["application/x-ndjson"] = {"schema": {}}
-    refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    error = {"$ref": f"#/components/schemas/{_error_of(path)}"}
+    refused = {"content": {"application/json": {"schema": error}}}
     told: dict[str, Any] = {
         "summary": summary,
         "responses": {

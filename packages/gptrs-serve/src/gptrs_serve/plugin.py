@@ -4,7 +4,7 @@ from gptrs.api import CommandPlugin
 
 PLUGIN = CommandPlugin(
     name="serve",
-    summary="Answer the clients of OpenAI, Anthropic and Ollama with your models.",
+    summary="Serve models to clients of OpenAI, Anthropic and Ollama.",
     factory="gptrs_serve.command:serve",
     api="0.1",
 )

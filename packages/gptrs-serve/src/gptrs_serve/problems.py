@@ -71,7 +71,8 @@ class RequestError(Exception):
                 "message": self.message,
             }
             if self.code is not None:  # by which clients decide what to do instead
-                error["details"] = {"error_code": self.code, "unsupported": [self.param]}
+                fields = [] if self.param is None else [self.param]
+                error["details"] = {"error_code": self.code, "unsupported": fields}
             return {"type": "error", "error": error}
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind

@@ -178,7 +178,9 @@ class FormOptions:
     grammar: Annotated[
         str | None,
         option(
-            "--grammar", "Generate text that matches the Lark grammar in this file.", metavar="FILE"
+            "--grammar",
+            "Generate text that matches the Lark or GBNF grammar in this file.",
+            metavar="FILE",
         ),
     ] = None
     regex: Annotated[

@@ -307,7 +307,7 @@ async def shown(body: ShowBody, served: Served) -> Response:
 
 def refused(what: str) -> RequestError:
     """Return how to do what changes the models of a server."""
-    return RequestError(f"this server does not {what} models: {HOW[what]}", status=501)
+    return RequestError(f"this server does not {what} models: {HOW[what]}", code="unsupported")
 
 
 def _listed(name: str, served: Served) -> dict[str, object]:
