@@ -66,7 +66,7 @@ def size_needed(error: UnknownSizeError, function: str, plan: AxisPlan) -> Usage
     return UsageError(
         f"`{function}` needs the number behind {described} at {frame.filename}:{frame.lineno},"
         f" `{frame.line}`: {plan.named(error.question)}",
-        hint="leave the axis out of `dynamic`, or use only +, -, * and comparisons",
+        hint="leave the axis out of `dynamic`, or use only +, -, *, // by a number and comparisons",
     )
 
 
