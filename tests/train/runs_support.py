@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fuzzing.tiny_models import save_tiny_model
 from gptrs.plugins.manager import backend_of
 from gptrs_runtime.sources.find_model import find_model
 from gptrs_train.batches import Windows
@@ -30,9 +31,20 @@ CONFIGS = {
 CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
 
 
-def save_lm(folder: Path, kind: str, **settings: object):
+def save_lm(folder: Path, kind: str, **settings: object) -> None:
+    """Save a tiny language model, without torch."""
+    rng = np.random.default_rng(3)
+
+    def weight(shape):
+        values = rng.normal(0, 0.05, shape) if len(shape) > 1 else np.ones(shape)
+        return values.astype(np.float32)
+
+    save_tiny_model(folder, kind, backend_of("ref", None), {**CONFIGS[kind], **settings}, weight)
+
+
+def torch_lm(folder: Path, kind: str):
     """Save a tiny language model; return it as transformers has it."""
-    return tiny(folder, CLASSES[kind], {**CONFIGS[kind], **settings}, seed=3)
+    return tiny(folder, CLASSES[kind], CONFIGS[kind], seed=3)
 
 
 def stream(count: int = 3000, seed: int = 0) -> np.ndarray:

@@ -14,7 +14,7 @@ from gptrs_train.data import Source
 from gptrs_train.learner import FACTORS, LowRank, factor_name
 from gptrs_train.products import _full, adapter_config
 from gptrs_train.runs import Data, Machine, Outputs, finetune
-from train.runs_support import run, save_lm, settings, stream
+from train.runs_support import run, save_lm, settings, stream, torch_lm
 
 pytestmark = pytest.mark.long
 STEPS = 50
@@ -55,7 +55,7 @@ def torchs_losses(model, chosen):
 @pytest.mark.parametrize("on", ["ref", "numba"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_all_weights_learn_as_in_torch(kind, on, tmp_path):
-    model = save_lm(tmp_path / "model", kind)
+    model = torch_lm(tmp_path / "model", kind)
     chosen = settings(steps=STEPS)
     _, trained, losses = run(tmp_path / "model", tmp_path / "out", ["*"], on, chosen)
     expected = torchs_losses(model, chosen)
@@ -70,7 +70,7 @@ def test_all_weights_learn_as_in_torch(kind, on, tmp_path):
 def test_adapters_learn_as_in_peft(kind, tmp_path):
     peft = pytest.importorskip("peft", reason="the oracle is PEFT")
     torch = pytest.importorskip("torch", reason="PEFT needs torch")
-    model = save_lm(tmp_path / "model", kind)
+    model = torch_lm(tmp_path / "model", kind)
     what, chosen = LowRank(4, 16.0), settings(steps=STEPS, rate=4e-3)
     first, _, _ = run(tmp_path / "model", tmp_path / "none", what, "ref", settings(steps=1))
     config = adapter_config(first._learner)
@@ -101,7 +101,7 @@ def test_adapters_learn_as_in_peft(kind, tmp_path):
 def test_peft_reads_what_is_written(kind, tmp_path):
     peft = pytest.importorskip("peft", reason="it must read the adapter, too")
     torch = pytest.importorskip("torch", reason="PEFT needs torch")
-    model = save_lm(tmp_path / "model", kind)
+    model = torch_lm(tmp_path / "model", kind)
     out, tokens = tmp_path / "adapter", stream()[:20].astype(np.int64)[np.newaxis]
     stream().tofile(tmp_path / "train.bin")
 
