@@ -19,7 +19,8 @@ class FakeHub:
     """Commits of repositories: `files[name][commit]` maps paths to contents.
 
     `revisions[name]` names commits, `errors` gives an HTTP status and a code of the API for a
-    repository, `requests` is what was asked for.
+    repository, `requests` is what was asked for. The connection breaks once in the middle of each
+    file in `breaking`; `continued` names the files of which the rest was asked for.
     """
 
     url: str = ""
@@ -27,6 +28,8 @@ class FakeHub:
     revisions: dict[str, dict[str, str]] = field(default_factory=dict)
     errors: dict[str, tuple[int, str]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    breaking: set[str] = field(default_factory=set)
+    continued: list[str] = field(default_factory=list)
 
     def add(self, name: str, files: Mapping[str, bytes], revision: str = "main") -> str:
         """Add a commit to a repository, to which `revision` leads from now on."""
@@ -117,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             self._send(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
             return
-        siblings = [{"rfilename": path} for path in files]
+        siblings = [{"rfilename": path, "size": len(data)} for path, data in files.items()]
         about = {"id": name, "modelId": name, "sha": commit, "private": False, "siblings": siblings,
                  "tags": [], "downloads": 0, "likes": 0}  # fmt: skip
         self._send(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
@@ -130,16 +133,27 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, "EntryNotFound")
         else:
             data = self.served.files[name][commit][path]
-            self._send(200, data, {"ETag": f'"{_etag(data)}"', "X-Repo-Commit": commit})
+            about = {"ETag": f'"{_etag(data)}"', "X-Repo-Commit": commit}
+            wanted = re.fullmatch(r"bytes=([0-9]+)-", self.headers.get("Range", ""))
+            if self.command == "GET" and path in self.served.breaking:
+                self.served.breaking.remove(path)
+                self._send(200, data[: len(data) // 2], {**about, "Content-Length": f"{len(data)}"})
+                self.close_connection = True
+            elif self.command == "GET" and wanted:
+                self.served.continued.append(path)
+                start = int(wanted[1])
+                covered = f"bytes {start}-{len(data) - 1}/{len(data)}"
+                self._send(206, data[start:], {**about, "Content-Range": covered})
+            else:
+                self._send(200, data, about)
 
     def _fail(self, status: int, code: str) -> None:
         self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
 
     def _send(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)

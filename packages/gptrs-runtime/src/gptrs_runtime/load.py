@@ -159,9 +159,9 @@ def load_model(
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
-    `path` is a model folder, a `GPTRSCHK` file or, where nothing has that name, a bundled model
-    (`demo`) or one on the Hugging Face hub as `ORG/NAME[@REVISION]`, which needs the library
-    `huggingface_hub`.
+    `path` is a model folder, a `GPTRSCHK` or GGUF file or, where nothing has that name, a bundled
+    model (`demo`) or one on the Hugging Face hub as `ORG/NAME[@REVISION]`, for a GGUF file of it
+    `ORG/NAME:Q4_K_M`, which needs the library `huggingface_hub`.
 
     `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. By default the
     one in `GPTRS_BACKEND` or the installed one of highest priority is used; `threads` None leaves

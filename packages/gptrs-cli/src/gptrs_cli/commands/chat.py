@@ -85,7 +85,8 @@ def chat(
         typer.Argument(
             metavar="MODEL",
             help="A model with a chat template: a folder, a file (.gptrschk, .gguf), or"
-            " ORG/NAME[@REVISION] of the Hugging Face hub; `gptrs models list` shows those here.",
+            " ORG/NAME[@REVISION][:Q4_K_M] of the Hugging Face hub; `gptrs models list` shows those"
+            " here.",
             show_default=False,
         ),
     ] = None,

@@ -281,8 +281,8 @@ ModelOption = Annotated[
     Path | None,
     option(
         "--model",
-        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[@REVISION] of the Hugging Face hub."
-        "  [default: demo]",
+        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[@REVISION][:Q4_K_M] of the Hugging Face"
+        " hub.  [default: demo]",
         metavar="MODEL",
         names=model_names,
     ),

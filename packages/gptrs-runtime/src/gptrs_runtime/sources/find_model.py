@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,29 +14,32 @@ from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
 from gptrs.quoting import quoted
 from gptrs_runtime.sources.hf_directory import HfDirectory
-from gptrs_runtime.sources.model_source import ModelSource
+from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 
 if TYPE_CHECKING:
     from gptrs.checkpoint.formats import tensor_archive
-    from gptrs_runtime.sources import gguf_model, hub, model_source
+    from gptrs_runtime.sources import gguf_choice, gguf_model, hub, model_source
 else:
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
+    gguf_choice = lazy_module("gptrs_runtime.sources.gguf_choice")
     gguf_model = lazy_module("gptrs_runtime.sources.gguf_model")
     model_source = lazy_module("gptrs_runtime.sources.model_source")
     hub = lazy_module("gptrs_runtime.sources.hub")
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
-    """Open the model at a path or, if that does not exist, of a hub id `ORG/NAME[@REVISION]`.
+    """Open the model at a path or, if that does not exist, of a hub id.
 
-    Reads its settings. ModelError says why there is no such model, or which file is missing or
-    malformed. The hub is not asked for a name in an existing folder, unless it has a revision.
+    The id is `ORG/NAME[@REVISION][:QUANTIZATION]`. A folder may also hold one GGUF model. Reads
+    the settings. ModelError says why there is no such model, or which file is missing or malformed.
+    The hub is not asked for a name in an existing folder, unless it has a revision.
     """
     wanted = None if os.path.lexists(name) else hub.HubModel.parse(os.fspath(name))
     if wanted is not None:
         _require_no_folder(wanted)
-        source = HfDirectory.open(hub.download(wanted))
-        source.name = wanted.repository
+        path = hub.download(wanted)
+        source = gguf_model.GgufModel.open(path) if path.is_file() else HfDirectory.open(path)
+        source.name = wanted.name
         return source
     start = _magic(name)
     if start.startswith(gptrschk.GPTRSCHK):
@@ -44,16 +48,31 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         return gguf_model.GgufModel.open(name)
     if os.path.isfile(name):
         raise _no_model(Path(name))
+    if os.path.isdir(name) and not os.path.lexists(os.path.join(name, CONFIG)):
+        found = gguf_choice.variants(gguf_choice.files_below(name))
+        if found:
+            return gguf_model.GgufModel.open(Path(name, _only(found, Path(name))))
     return HfDirectory.open(name)
+
+
+def _only(found: Sequence[gguf_choice.GgufVariant], folder: Path) -> str:
+    """Return the file of the only model in a folder; ModelError names them if there are several."""
+    if len(found) > 1:
+        names = ", ".join(quoted(str(folder / each.parts[0]), 200) for each in found)
+        raise ModelError(
+            f"{quoted(str(folder), 200)} has {len(found)} GGUF models", hint=f"name one of {names}"
+        )
+    return found[0].parts[0]
 
 
 def _require_no_folder(wanted: hub.HubModel) -> None:
     """Raise ModelError for `models/NAME` if there is a folder `models`: it is a mistyped path."""
     parent = wanted.repository.partition("/")[0]
     if wanted.revision is None and os.path.isdir(parent):
+        forced = hub.HubModel(wanted.repository, "main", wanted.quantization)
         raise ModelError(
             f"{quoted(str(wanted))} does not exist in the folder {quoted(parent)}",
-            hint=f"for the model of this name on the Hugging Face hub, write `{wanted}@main`",
+            hint=f"for the model of this name on the Hugging Face hub, write `{forced}`",
         )
 
 

@@ -30,7 +30,8 @@ from gptrs_runtime.sources.model_source import (
 )
 
 MOST_SHARDS = 1000
-_SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
+SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf")
+"""The name of a part: the model's, its number from 1, and the count of parts."""
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
@@ -162,7 +163,7 @@ def _other_shards(first: Path, header: GgufHeader) -> Sequence[Path]:
     count, number = header.metadata.get("split.count", 0), header.metadata.get("split.no", 0)
     if count in (0, 1):
         return ()
-    shown, named = quoted(str(first), 200), _SHARD.fullmatch(first.name)
+    shown, named = quoted(str(first), 200), SHARD.fullmatch(first.name)
     if type(count) is not int or not 1 <= count <= MOST_SHARDS or named is None:
         raise CheckpointError(
             f"{shown} is a part of a model that was split, but is not called so",

@@ -11,7 +11,7 @@ import importlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from gptrs.errors import GptrsError, MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted
+from gptrs_runtime.sources import gguf_choice
 from gptrs_runtime.sources.hf_directory import INDEX, WEIGHTS, shards_of
 from gptrs_runtime.sources.model_folder import (
     MODEL_CONFIG,
@@ -46,37 +47,57 @@ SETTINGS = (
 )
 """Files that are fetched besides the weights and the folders of modules."""
 _NAME = r"[A-Za-z0-9_][\w.-]*"
-_ID = re.compile(rf"({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?", re.ASCII)
+_ID = re.compile(
+    rf"(?:(?:https?:/{{1,2}})?(?:hf\.co|huggingface\.co)/)?({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?"
+    r"(?::([\w.+-]+))?",
+    re.ASCII,
+)
 _LONGEST_REASON = 300
 _LOG = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub, and a branch, tag or commit; None: the newest state."""
+    """A repository of the hub, and a branch, tag or commit; None: the newest state.
+
+    `quantization` names one of its GGUF files; None: safetensors, else the preferred GGUF file.
+    """
 
     repository: str
     revision: str | None = None
+    quantization: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the model of `ORG/NAME` or `ORG/NAME@REVISION`, None for any other text."""
+        """Return the model of `ORG/NAME[@REVISION][:QUANTIZATION]`, None for any other text.
+
+        `hf.co/` before it, as other tools write it, is allowed.
+        """
         found = _ID.fullmatch(text)
-        if found is None or ".." in text or text.endswith(".gptrschk"):
+        is_file = text.endswith((".gptrschk", ".gguf")) and ":" not in text
+        if found is None or ".." in text or is_file:
             return None
-        return cls(found[1], found[2])
+        return cls(found[1], found[2], found[3])
+
+    @property
+    def name(self) -> str:
+        """The name without the revision."""
+        return self.repository + (f":{self.quantization}" if self.quantization else "")
 
     def __str__(self) -> str:
-        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+        at = "" if self.revision is None else f"@{self.revision}"
+        return self.repository + at + (f":{self.quantization}" if self.quantization else "")
 
 
 def download(model: HubModel) -> Path:
-    """Fetch the files of a model that gptrs reads; return their folder in the library's cache.
+    """Fetch the files of a model that gptrs reads; return its folder or GGUF file in the cache.
 
-    Weights are fetched in safetensors format only: `model.safetensors`, else the shards that its
-    index names, and settings and weights in the folders of `modules.json`. ModelError gives the
-    reason for a failure: there is no such model or revision, access is denied, or there is neither
-    a connection nor a copy. MissingLibraryError if the library is not installed.
+    Weights are `model.safetensors`, else the shards that its index names, and settings and weights
+    in the folders of `modules.json`. A repository without them, or a model with a quantization,
+    means a GGUF file, or the parts of one. What was fetched in part is continued. ModelError gives
+    the reason for a failure: there is no such model, revision or quantization, access is denied,
+    or there is neither a connection nor a copy. MissingLibraryError if the library is not
+    installed.
     """
     library = _library(model)
     _say_who_is_asked(library, model)
@@ -87,11 +108,53 @@ def download(model: HubModel) -> Path:
             patterns = [glob.escape(name) for name in names]
             return Path(fetch(model.repository, revision=revision, allow_patterns=patterns))
 
-        folder = fetched([*SETTINGS, WEIGHTS, INDEX], model.revision)
-        named = _named_files(folder)
-        if named:  # of the same commit: the branch may have moved meanwhile
-            folder = fetched([*SETTINGS, WEIGHTS, INDEX, *named], folder.name)
-    return folder
+        if model.quantization is None:
+            folder = fetched([*SETTINGS, WEIGHTS, INDEX], model.revision)
+            named = _named_files(folder) if folder.is_dir() else []
+            if named:  # of the same commit: the branch may have moved meanwhile
+                folder = fetched([*SETTINGS, WEIGHTS, INDEX, *named], folder.name)
+            if named or (folder / WEIGHTS).exists():
+                return folder
+        else:
+            folder = fetched([CONFIG], model.revision)
+        found = gguf_choice.variants(_gguf_files(library, model, folder))
+        if not found and model.quantization is None and folder.is_dir():
+            return folder  # opening it says what is missing
+        file = _chosen(model, found)
+        return fetched(file.parts, folder.name) / file.parts[0]
+
+
+def _chosen(model: HubModel, found: Sequence[gguf_choice.GgufVariant]) -> gguf_choice.GgufVariant:
+    """Return the file that the name of a model means, and say which one if it is not named."""
+    if not found and model.quantization is None:
+        raise ModelError(
+            f"{quoted(model.repository)} on the Hugging Face hub has no files of a model",
+            hint="gptrs reads safetensors with a config.json, and GGUF",
+        )
+    if not found:
+        raise ModelError(
+            f"{quoted(model.repository)} has no GGUF files, and {quoted(str(model.quantization))}"
+            " names the quantization of one",
+            hint=f"name it `{model.repository}`; `--weights q4` quantizes it when it is loaded",
+        )
+    file = gguf_choice.chosen(found, model.quantization, quoted(str(model.repository)))
+    if model.quantization is None and len(found) > 1:
+        size = gguf_choice.shown_size(file.nbytes)
+        _LOG.info("taking %s (%s) of `%s`", file.tag, size, model)
+    return file
+
+
+def _gguf_files(library: ModuleType, model: HubModel, folder: Path) -> Mapping[str, int]:
+    """Return the GGUF files of the commit of `folder` with their sizes; offline, those in it."""
+    try:
+        info = library.HfApi().model_info(
+            model.repository, revision=folder.name, files_metadata=True
+        )
+    except Exception as problem:  # the folder is known: no answer means to do with what is there
+        _LOG.debug("the files of `%s` are not known: %s", model, problem)
+        return gguf_choice.files_below(folder)
+    files = {each.rfilename: each.size or 0 for each in info.siblings or ()}
+    return {name: size for name, size in files.items() if name.endswith(".gguf")}
 
 
 def _named_files(folder: Path) -> list[str]:
@@ -161,13 +224,23 @@ def _explained(errors: ModuleType, model: HubModel, problem: Exception) -> Model
 
 @contextmanager
 def _quiet_unless_seen(library: ModuleType) -> Generator[None]:
-    """Scope in which the library draws progress bars on a terminal only."""
+    """Scope in which the library draws progress bars on a terminal only.
+
+    Nor does it warn that a repository of GGUF files has none of the settings.
+    """
     bars = importlib.import_module(f"{library.__name__}.utils")
     hide = not sys.stderr.isatty() and not bars.are_progress_bars_disabled()
+    log = logging.getLogger(f"{library.__name__}._snapshot_download")
     if hide:
         bars.disable_progress_bars()
+    log.addFilter(_is_news)
     try:
         yield
     finally:
+        log.removeFilter(_is_news)
         if hide:
             bars.enable_progress_bars()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("No files matched")
