@@ -141,7 +141,10 @@ def test_schedules_rise_then_follow_their_formula(form, reference):
     schedule = schedules.schedule_of(form, 3.0, 100, 20, 0.3)
     counts = range(0, 130, 5)
     with use_backend(reference):
-        found = [gptrs.jit(lambda n: schedule(F.cast(n, "f32")) * 1.0)(np.int32(n)) for n in counts]
+        found = [
+            gptrs.jit(lambda n: F.ones(()) * schedule(F.cast(n, "f32")))(np.int32(n))
+            for n in counts
+        ]
         for count, rate in zip(counts, found, strict=True):
             expected = (count + 1) / 21 if count < 20 else FORMULAS[form](count - 20)
-            assert rate.item() == pytest.approx(3 * expected, rel=1e-5), count
+            assert float(rate.numpy()) == pytest.approx(3 * expected, rel=1e-5), count
