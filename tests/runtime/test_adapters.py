@@ -226,9 +226,7 @@ def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"use_dora": True}, "`use_dora` is set: DoRA"),
-        ({"modules_to_save": ["lm_head"]}, "`modules_to_save` is set"),
-        ({"bias": "all"}, "`bias` is `'all'`"),
+        ({"lora_bias": True}, "`lora_bias` is set"),
         ({"peft_type": "IA3"}, "`peft_type` is `'IA3'`"),
         ({"init_lora_weights": "pissa_niter_4"}, "changes the model itself"),
         ({"lora_alpha": "x"}, "`lora_alpha` is `'x'`"),
@@ -245,7 +243,7 @@ def test_what_is_not_supported_is_refused_by_name(settings, message, tmp_path):
 
 def test_adapters_of_other_models_are_refused(tmp_path):
     model = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
-    with pytest.raises(ModelError, match="no linear layers of"):
+    with pytest.raises(ModelError, match="are no linear layers, tables or tensors of `base`"):
         model.with_adapter(save_adapter(tmp_path / "gpt2", GPT2))
     with pytest.raises(ModelError, match=r"it has no adapter_config\.json"):
         model.with_adapter(tmp_path / "base")
@@ -258,9 +256,9 @@ def test_adapters_of_other_models_are_refused(tmp_path):
     save_file({**tensors, name: tensors[name][:2].copy()}, odd / "adapter_model.safetensors")
     with pytest.raises(CheckpointError, match="needs factors A"):
         model.with_adapter(odd)
-    save_file({**tensors, "base_model.model.x.lora_embedding_A": np.ones((2, 2), np.float32)},
+    save_file({**tensors, "base_model.model.x.lora_C.weight": np.ones((2, 2), np.float32)},
               odd / "adapter_model.safetensors")  # fmt: skip
-    with pytest.raises(ModelError, match="no factors of linear layers"):
+    with pytest.raises(ModelError, match="neither factors of linear layers or tables nor whole"):
         model.with_adapter(odd)
     adapted = model.with_adapter(save_adapter(tmp_path / "a", LLAMA))
     with pytest.raises(ModelError, match="an adapter already"):

@@ -201,5 +201,14 @@ class _Asked:
     def low_rank(self, inputs: int, outputs: int) -> list[None]:
         return []
 
+    def table_low_rank(self, count: int, width: int) -> None:
+        return None
+
+    def tied_table(self, name: str, shape: Sequence[int]) -> None:
+        return None
+
+    def rescaling(self) -> None:
+        return None
+
     def unused(self) -> list[str]:
         return []

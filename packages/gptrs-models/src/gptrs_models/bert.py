@@ -115,15 +115,15 @@ class Embeddings(Module):
         x = self.word_embeddings(tokens)
         if self.token_type_embeddings is not None:
             types = self.token_type_embeddings
-            x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
+            x = x + (F.slice_axis(types.table(), 0, 0, 1) if segments is None else types(segments))
         if self.task_type_embeddings is not None:
-            x = x + F.slice_axis(self.task_type_embeddings.weight, 0, 0, 1)
+            x = x + F.slice_axis(self.task_type_embeddings.table(), 0, 0, 1)
         return self.LayerNorm(x + self._positions(tokens))
 
     def _positions(self, tokens: Tensor) -> Tensor:
         """Return the vectors of positions: [T, E] if all texts have the same, else [B, T, E]."""
         if self._padding is None:
-            return F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])
+            return F.slice_axis(self.position_embeddings.table(), 0, 0, tokens.shape[1])
         return self.position_embeddings(counted_positions(tokens, self._padding) + self._padding)
 
 

@@ -286,7 +286,7 @@ class VisionTower(Module):
 
     def _positions(self, images: Tensor) -> Tensor:
         """Return the position embeddings of patches, resized for other grids."""
-        config, own = self.config, self.positions.weight
+        config, own = self.config, self.positions.table()
         size, grid = config.patch_size, config.image_size // config.patch_size
         rows, columns = images.shape[2] // size, images.shape[3] // size
         if not config.resizes or (rows, columns) == (grid, grid):
@@ -316,7 +316,7 @@ class TextTower(Module):
     def __call__(self, tokens: Tensor) -> Tensor:
         """Int [B, T] -> [B, C]."""
         batch, length = tokens.shape
-        x = self.tokens(tokens) + F.slice_axis(self.positions.weight, 0, 0, length)
+        x = self.tokens(tokens) + F.slice_axis(self.positions.table(), 0, 0, length)
         for layer in self.layers:
             x = layer(x)
         x = self.final_layer_norm(x)

@@ -219,10 +219,10 @@ class Embeddings(Module):
         """Int [B, T] -> [B, T, C], zeros at padding."""
         x = self.word_embeddings(tokens)
         if self.position_embeddings is not None:
-            x = x + F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])
+            x = x + F.slice_axis(self.position_embeddings.table(), 0, 0, tokens.shape[1])
         if self.token_type_embeddings is not None:
             types = self.token_type_embeddings
-            x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
+            x = x + (F.slice_axis(types.table(), 0, 0, 1) if segments is None else types(segments))
         x = self.LayerNorm(x if self.embed_proj is None else self.embed_proj(x))
         return _without_padding(x, mask)
 
@@ -410,7 +410,7 @@ class Deberta(Body):
         """Return the distances in texts of T tokens."""
         if self.rel_embeddings is None:
             return None
-        rows = self.rel_embeddings.weight
+        rows = self.rel_embeddings.table()
         rows = rows if self.LayerNorm is None else self.LayerNorm(rows)
         positions = F.arange(length, dtype=dtypes.si32)
         distance = F.reshape(positions, (length, 1)) - F.reshape(positions, (1, length))

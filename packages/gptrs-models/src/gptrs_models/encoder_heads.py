@@ -275,7 +275,7 @@ class WordHead(Module):
             None if heads.word is None else Transform(config, heads.word, params, body, norm, width)
         )
         self.weight = (
-            words.weight
+            words.unembedding()
             if config.tie_word_embeddings
             else params.tensor(f"{heads.word_out}.weight", (config.vocab_size, width))
         )

@@ -121,7 +121,7 @@ class RotaryEncoder(Body):
         x = x if scale == 1 else x * scale
         if types is not None:
             if segments is None or self.config.type_vocab_size == 1:
-                x = x + F.slice_axis(types.weight, 0, 0, 1)
+                x = x + F.slice_axis(types.table(), 0, 0, 1)
             else:
                 x = x + types(segments)
         return x if self.embed_norm is None else self.embed_norm(x)

@@ -108,7 +108,7 @@ class RelativeBias(Module):
         query = F.arange(queries) if position is None else F.arange(queries) + position
         distance = F.reshape(F.arange(keys), (1, keys)) - F.reshape(query, (queries, 1))
         clipped = F.clamp(distance, -self._most, self._most if self._both_ways else 0)
-        table = F.take(self.embedding.weight, tensor(self._buckets))  # (distances, H)
+        table = F.take(self.embedding.table(), tensor(self._buckets))  # (distances, H)
         bias = F.take(table, clipped + self._most)  # (T, S, H)
         return F.expand_dims(F.transpose(bias, (2, 0, 1)), 0)
 

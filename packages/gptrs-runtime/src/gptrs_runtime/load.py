@@ -29,7 +29,7 @@ from gptrs.quoting import quoted, shown_value
 from gptrs.spans import span
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.forward import model_choices
-from gptrs_runtime.loaded_model import LoadedModel, require_adapted
+from gptrs_runtime.loaded_model import LoadedModel, adapted_config, require_adapted
 from gptrs_runtime.running_model import model_factory
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
@@ -190,11 +190,11 @@ def load_model(
         added = None if adapter is None else LowRankAdapter(adapter)
         params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)
-        settings = ReadSettings(source.config)
+        settings = ReadSettings(adapted_config(source.config, added))
         with entered(choices):
             module = model_factory(source.model_type)(settings, params)
         if added is not None:
-            require_adapted(params, added, source.name)
+            require_adapted(params, added, source)
     _tell(source, settings, params)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)

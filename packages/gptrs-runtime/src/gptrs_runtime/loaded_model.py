@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +55,7 @@ else:
     image_prompts = lazy_module("gptrs_runtime.images.image_prompts")
     image_settings = lazy_module("gptrs_runtime.images.settings")
 
+_LOG = logging.getLogger(__name__)
 _VERBS: Final = frozenset(
     (
         *("answer_reader", "astream", "classify", "embed", "embed_images", "fill", "generate"),
@@ -95,7 +98,7 @@ class LoadedModel(CapableModel):
         self.overrides = overrides
         self.files = source
         super().__init__(source.name, capabilities, self._running(module))
-        self.config = source.config
+        self.config = adapted_config(source.config, adapter)
         self.generation_config = source.generation_config
         self.backend = backend
         self.load_seconds = load_seconds
@@ -153,8 +156,8 @@ class LoadedModel(CapableModel):
         started = time.perf_counter()
         adapter = LowRankAdapter(path)
         params = self._params.adapted(adapter)
-        module = self._made_of(params)
-        require_adapted(params, adapter, self.name)
+        module = self._made_of(params, adapted_config(self.config, adapter))
+        require_adapted(params, adapter, self.files)
         elapsed = time.perf_counter() - started
         made = LoadedModel(
             self.files, module, self.backend, elapsed, self.overrides, self.streamer,
@@ -170,11 +173,17 @@ class LoadedModel(CapableModel):
         It is for `adapted_step`, if the module has it; raises the errors of `with_adapter`.
         """
         assert self._params is not None, "it has given its weights to each of them"
-        return self._running(self._made_of(self._params.adapted(*adapters)))
+        more = next((adapter for adapter in adapters if not adapter.is_summed), None)
+        if more is not None:
+            raise ModelError(
+                f"the adapter {quoted(str(more.path), 200)} does more than add products to layers",
+                hint="run it in separate steps",
+            )
+        return self._running(self._made_of(self._params.adapted(*adapters), self.config))
 
-    def _made_of(self, params: Params) -> object:
+    def _made_of(self, params: Params, config: Mapping[str, object]) -> object:
         with entered(self.overrides):
-            return model_factory(self.kind)(self.config, params)
+            return model_factory(self.kind)(config, params)
 
     def _running(self, module: object) -> RunningModel:
         return RunningModel(module, self.kind, self.files.weights, self.overrides)
@@ -410,12 +419,75 @@ class LoadedModel(CapableModel):
         return []
 
 
-def require_adapted(params: Params, adapter: LowRankAdapter, name: str) -> None:
-    """ModelError unless a model that was made of `params` has all layers that `adapter` changes."""
-    missing = params.unadapted()
+def _last(name: str) -> str:
+    """Return the name of a model without its owner or folder, its revision and its ending."""
+    parts = name.replace("\\", "/").rstrip("/").split("/")
+    # A model in the cache of the hub lies in `models--OWNER--NAME/snapshots/REVISION`.
+    cached = len(parts) > _SNAPSHOT and parts[-2] == "snapshots"
+    last = parts[-3].rpartition("--")[2] if cached else parts[-1].partition("@")[0]
+    return last.lower().removesuffix(".gguf").removesuffix(".gptrs")
+
+
+_SNAPSHOT: Final = 2
+"""The parts of a path after the folder of a model in the cache of the hub."""
+_HEADS: Final = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
+"""The heads that `task_type` of PEFT means."""
+_SCORES: Final = re.compile(r"(.+\.)?(score|classifier(\.out_proj)?)\.weight")
+
+
+def adapted_config(
+    config: Mapping[str, object], adapter: LowRankAdapter | None
+) -> Mapping[str, object]:
+    """Return the settings of a model with an adapter: that of a classifier task brings its head.
+
+    Transformers makes such a head when it is asked for the task; the settings of the model are
+    those of its own head. Names of classes stay if there are as many.
+    """
+    head = None if adapter is None else _HEADS.get(str(adapter.task))
+    if adapter is None or head is None:
+        return config
+    counts = [len(a) for name, a in adapter.tensors.items() if _SCORES.fullmatch(name) and a.ndim]
+    if not counts:
+        return config
+    found = config.get("architectures")
+    named = str(cast("list[object]", found)[0]) if isinstance(found, list) and found else ""
+    body = re.sub(r"(For[A-Z]\w*|(LMHead|DoubleHeads)?Model)$", "", named)
+    made: dict[str, object] = {**config, "architectures": [body + head]}
+    names = config.get("id2label")
+    known = len(cast("Mapping[str, object]", names)) if isinstance(names, Mapping) else None
+    if known != counts[-1]:
+        made |= {"id2label": {f"{n}": f"LABEL_{n}" for n in range(counts[-1])}}
+        made.pop("label2id", None)
+        made.pop("num_labels", None)
+    return made
+
+
+def require_adapted(params: Params, adapter: LowRankAdapter, source: ModelSource) -> None:
+    """ModelError unless a model that was made of `params` has all layers that `adapter` changes.
+
+    Layers that the checkpoint has and the model never reads are skipped with a warning; one tells
+    of an adapter for a model of another name.
+    """
+    name, idle = source.name, params.idle()
+    missing = [module for module in params.unadapted() if module not in idle]
     if missing:
         raise ModelError(
             f"the adapter {quoted(str(adapter.path), 200)} changes {listed(missing, 3)}, which are"
-            f" no linear layers of {quoted(name)}",
+            f" no linear layers, tables or tensors of {quoted(name)}",
             hint="take the adapter of this model, or merge it with PEFT",
+        )
+    base = adapter.base if isinstance(adapter.base, str) else ""
+    if base and _last(base) not in (_last(name), _last(str(source.path))):
+        _LOG.warning(
+            "the adapter %s says that it was made for %s: is %s the same model?",
+            quoted(str(adapter.path), 200),
+            quoted(base, 200),
+            quoted(name),
+        )
+    if idle:
+        _LOG.warning(
+            "the adapter %s changes %s, which %s does not use: skipped",
+            quoted(str(adapter.path), 200),
+            listed(idle, 3),
+            quoted(name),
         )

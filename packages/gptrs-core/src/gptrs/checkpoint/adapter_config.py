@@ -1,4 +1,4 @@
-"""`adapter_config.json` of PEFT: the supported settings, and the factor of each product."""
+"""LoRA adapters of PEFT: the supported settings, products for layers, and whole tensors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ import numpy as np
 
 from gptrs.checkpoint.files.open_file import read_whole
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
-from gptrs.errors import CheckpointError, ModelError
+from gptrs.errors import CheckpointError, ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import listed, quoted, shown_value
+from gptrs.quoting import counted, listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
 _REFUSED: Final[Mapping[str, str]] = {
-    "use_dora": "DoRA scales the columns of each weight",
-    "modules_to_save": "it contains whole modules",
     "lora_bias": "its products have a bias",
-    "target_parameters": "it changes parameters that are no linear layers",
     "layer_replication": "it repeats layers of the model",
     "trainable_token_indices": "it changes the vectors of single tokens",
     "use_qalora": "QALoRA pools the inputs",
@@ -54,14 +51,18 @@ class AdapterConfig:
         for name, why in _REFUSED.items():
             if settings.get(name):
                 raise self._refused(f"`{name}` is set: {why}", "merge the adapter with PEFT")
-        if settings.get("bias", "none") != "none":
-            raise self._refused(f"`bias` is {shown_value(settings['bias'])}", "`none` is supported")
         init = settings.get("init_lora_weights")
         if isinstance(init, str) and init.lower().startswith(_CHANGES_BASE):
             raise self._refused(
                 f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
                 "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
             )
+        self.task = settings.get("task_type")
+        self.base = settings.get("base_model_name_or_path")
+        # PEFT copies these modules, also from an output layer that is tied to a table.
+        saved, tied = settings.get("modules_to_save"), settings.get("ensure_weight_tying") is True
+        copied = cast("list[object]", saved) if isinstance(saved, list) and not tied else []
+        self._apart = tuple(map(str, copied))
         self._alpha = self._number(settings.get("lora_alpha"), "lora_alpha")
         self._rank_stabilized = settings.get("use_rslora") is True
         self._alphas = {
@@ -75,6 +76,10 @@ class AdapterConfig:
             (alpha for name, alpha in self._alphas.items() if _matches(name, module)), self._alpha
         )
         return alpha / (math.sqrt(rank) if self._rank_stabilized else rank)
+
+    def is_apart(self, module: str) -> bool:
+        """Return whether a module is a copy of its own, and an output layer tied to it is not."""
+        return any(_matches(name, module) for name in self._apart if _PLAIN.fullmatch(name))
 
     def _number(self, value: object, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -111,7 +116,8 @@ def _matches(pattern: str, module: str) -> bool:
     return module == plain or module.endswith(f".{plain}")
 
 
-# LoRA adapters (Hu et al. 2021) in the layout of PEFT: a product of two factors for each layer.
+# LoRA adapters (Hu et al. 2021) in the layout of PEFT: a product of two factors for each layer,
+# and tensors that replace those of the model.
 
 
 CONFIG: Final = "adapter_config.json"
@@ -119,36 +125,75 @@ WEIGHTS: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
 _MOST_CONFIG_BYTES: Final = 1_000_000
 
-Factor = Literal["A", "B"]
+Part = Literal["A", "B", "table A", "table B", "magnitude"]
+_PARTS: Final[Mapping[str, Part]] = {
+    ".lora_A.weight": "A",
+    ".lora_B.weight": "B",
+    ".lora_embedding_A": "table A",
+    ".lora_embedding_B": "table B",
+    ".lora_magnitude_vector": "magnitude",
+    ".lora_magnitude_vector.weight": "magnitude",
+}
+"""The ends of the names of tensors that change a layer."""
+_INSIDE: Final = (".base_layer", ".modules_to_save")
+"""What PEFT puts between the name of a module and those of its tensors."""
 
 
 @dataclass(frozen=True)
 class LowRankProduct:
-    """The sum that a layer gets: `x A^T B^T factor`, for A [rank, inputs] and B [outputs, rank]."""
+    """The sum that a layer gets: `x A^T B^T factor`, for A [rank, inputs] and B [outputs, rank].
+
+    A `table` of vectors is a layer whose inputs are its entries. With a `magnitude` [outputs]
+    (DoRA, Liu et al. 2024, section 4), each output is then multiplied by `rescaling`.
+    """
 
     a: np.ndarray
     b: np.ndarray
     factor: float
+    magnitude: np.ndarray | None = None
+    is_table: bool = False
 
     def scaled_b(self) -> np.ndarray:
         """Return B times the factor, f32."""
         return self.b * np.float32(self.factor)
 
     def merged(self, weight: np.ndarray, *, turned: bool) -> np.ndarray:
-        """Return the weight f32 [outputs, inputs], [inputs, outputs] if `turned`, with the sum."""
+        """Return the weight f32 [outputs, inputs], [inputs, outputs] if `turned`, as changed."""
         change = self.scaled_b() @ self.a
-        return weight + (change.T if turned else change)
+        summed = weight + (change.T if turned else change)
+        if self.magnitude is None:
+            return summed
+        scale = _rescaling(summed, self.magnitude, turned=turned)
+        return summed * (scale if turned else scale[:, None])
+
+    def rescaling(self, weight: np.ndarray, *, turned: bool) -> np.ndarray:
+        """Return the magnitude over the norm of the changed weight of each output, f32 [outputs].
+
+        Takes the weight of `merged`. UsageError without a magnitude.
+        """
+        if self.magnitude is None:
+            raise UsageError("a product without a magnitude does not rescale a layer")
+        change = self.scaled_b() @ self.a
+        summed = weight + (change.T if turned else change)
+        return _rescaling(summed, self.magnitude, turned=turned)
+
+
+def _rescaling(summed: np.ndarray, magnitude: np.ndarray, *, turned: bool) -> np.ndarray:
+    norms = np.linalg.norm(summed, axis=0 if turned else 1)
+    return (magnitude / norms).astype(np.float32)
 
 
 class LowRankAdapter:
-    """The adapter in the folder `path`: products by the names of layers.
+    """The adapter in the folder `path`: products by the names of layers, and whole tensors.
 
-    `digest` is one of all that it adds. ModelError for files that are missing and settings that are
-    not supported, CheckpointError for damaged tensors and those that are not factors.
+    `digest` is one of all that it changes; `task` and `base` are the task and the model that it was
+    made for, if it says so. ModelError for files that are missing and settings that are not
+    supported, CheckpointError for damaged tensors and those that are not factors.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._whole: dict[str, np.ndarray] = {}
         self._products = self._read()
         digest = hashlib.blake2b(digest_size=16)
         for module, product in sorted(self._products.items()):
@@ -156,31 +201,55 @@ class LowRankAdapter:
             digest.update(repr(content).encode())
             digest.update(product.a.tobytes())
             digest.update(product.b.tobytes())
+            if product.magnitude is not None:
+                digest.update(b"magnitude" + product.magnitude.tobytes())
+        for name, array in sorted(self._whole.items()):
+            digest.update(repr((name, str(array.dtype), array.shape)).encode())
+            digest.update(array.tobytes())
         self.digest = digest.hexdigest()
 
     def __repr__(self) -> str:
-        return f"<LowRankAdapter {self.path}: {len(self._products)} layers>"
+        whole = f", {counted(len(self._whole), 'tensor')}" if self._whole else ""
+        return f"<LowRankAdapter {self.path}: {len(self._products)} layers{whole}>"
 
     @property
     def modules(self) -> Sequence[str]:
-        """The names of the layers that it changes, as transformers calls them."""
+        """The names of the layers that get products, as transformers calls them."""
         return tuple(self._products)
+
+    @property
+    def tensors(self) -> Mapping[str, np.ndarray]:
+        """The tensors that replace those of the model, by the names of transformers."""
+        return self._whole
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether all that it does is adding products to linear layers."""
+        plain = all(p.magnitude is None and not p.is_table for p in self._products.values())
+        return plain and not self._whole
 
     def module_of(self, layer: str) -> str | None:
         """Return the module that a checkpoint calls `layer`; None if it is not changed.
 
         Checkpoints may leave out the first part of a name, such as `transformer`, or add one.
         """
-        if layer in self._products:
-            return layer
-        shorter = layer.partition(".")[2]
-        if shorter in self._products:
-            return shorter
-        return self._without_first.get(layer)
+        return _own_name(layer, self._products, self._without_first)
+
+    def tensor_of(self, name: str) -> str | None:
+        """Return the name in `tensors` of what a checkpoint calls `name`, found as `module_of`."""
+        return _own_name(name, self._whole, self._whole_without_first)
+
+    def is_apart(self, tensor: str) -> bool:
+        """Return whether a tensor of `tensors` leaves an output layer that is tied to it alone."""
+        return tensor in self._apart
 
     @cached_property
     def _without_first(self) -> Mapping[str, str]:
         return {module.partition(".")[2]: module for module in self._products}
+
+    @cached_property
+    def _whole_without_first(self) -> Mapping[str, str]:
+        return {name.partition(".")[2]: name for name in self._whole}
 
     def product(self, module: str) -> LowRankProduct:
         """Return the product that is added to a module."""
@@ -197,41 +266,72 @@ class LowRankAdapter:
         where = str(self.path / CONFIG)
         settings = parse_object(read_whole(self.path / CONFIG, _MOST_CONFIG_BYTES), where)
         config = AdapterConfig(settings, where)
+        self.task, self.base = config.task, config.base
         with SafetensorsFile.open(self.path / WEIGHTS) as file:
-            factors = self._factors(file)
-        return {
-            module: LowRankProduct(pair["A"], pair["B"], config.factor(module, len(pair["A"])))
-            for module, pair in factors.items()
-        }
+            changes = self._changes(file)
+        apart = (name for name in self._whole if config.is_apart(name.rpartition(".")[0]))
+        self._apart = frozenset(apart) - self._inner
+        return {module: self._product(module, parts, config) for module, parts in changes.items()}
 
-    def _factors(self, file: SafetensorsFile) -> dict[str, dict[Factor, np.ndarray]]:
-        factors: dict[str, dict[Factor, np.ndarray]] = {}
+    def _changes(self, file: SafetensorsFile) -> dict[str, dict[Part, np.ndarray]]:
+        """Return the parts of products by module; keep the whole tensors."""
+        changes: dict[str, dict[Part, np.ndarray]] = {}
         odd: list[str] = []
+        inner = set[str]()
         for name in file.entries:
-            for factor in ("A", "B"):
-                end = f".lora_{factor}.weight"
-                if name.startswith(_PREFIX) and name.endswith(end):
-                    module = name[len(_PREFIX) : -len(end)]
-                    values = file.read(name).astype(np.float32)
-                    factors.setdefault(module, {})["A" if factor == "A" else "B"] = values
-                    break
-            else:
+            own = name.removeprefix(_PREFIX)
+            end = next((end for end in _PARTS if own.endswith(end)), None)
+            module = own if end is None else own.removesuffix(end)
+            if own == name or (end is None and ".lora_" in own) or module.endswith(_INSIDE):
                 odd.append(name)
+            elif end is not None:
+                values = file.read(name).astype(np.float32)
+                changes.setdefault(module, {})[_PARTS[end]] = values
+            else:
+                layer, _, last = own.rpartition(".")
+                plain = re.sub(r"\.(base_layer|modules_to_save)(?=\.|$)", "", layer)
+                whole = f"{plain}.{last}"
+                self._whole[whole] = file.read(name)
+                if layer.endswith(".base_layer"):
+                    inner.add(whole)
+        self._inner = frozenset(inner)
         where = quoted(str(self.path / WEIGHTS), 200)
         if odd:
             raise ModelError(
-                f"{where} has tensors that are no factors of linear layers: {listed(odd, 3)}",
+                f"{where} has tensors that are neither factors of linear layers or tables nor whole"
+                f" modules: {listed(odd, 3)}",
                 hint="merge the adapter with PEFT, and load the merged model",
             )
-        if not factors:
+        if not changes and not self._whole:
             raise CheckpointError(f"{where} has no tensors")
-        for module, pair in factors.items():
-            whole = len(pair) == len(("A", "B")) and pair["A"].ndim == pair["B"].ndim == 2
-            if not whole or len(pair["A"]) != pair["B"].shape[1] or not len(pair["A"]):
-                shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in pair.items())
-                raise CheckpointError(
-                    f"{where} needs factors A [rank, inputs] and B [outputs, rank] of"
-                    f" {quoted(module)}, found {shapes}",
-                    hint="save the adapter again",
-                )
-        return factors
+        return changes
+
+    def _product(
+        self, module: str, parts: Mapping[Part, np.ndarray], config: AdapterConfig
+    ) -> LowRankProduct:
+        is_table = "table A" in parts
+        first = parts.get("table A" if is_table else "A")
+        second = parts.get("table B" if is_table else "B")
+        magnitude = parts.get("magnitude")
+        if first is not None and second is not None and first.ndim == second.ndim == 2:
+            fits = magnitude is None or magnitude.size == len(second)
+            if fits and 0 < len(first) == second.shape[1]:
+                flat = None if magnitude is None else magnitude.reshape(-1)
+                factor = config.factor(module, len(first))
+                return LowRankProduct(first, second, factor, flat, is_table)
+        shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in parts.items())
+        raise CheckpointError(
+            f"{quoted(str(self.path / WEIGHTS), 200)} needs factors A [rank, inputs] and B"
+            f" [outputs, rank] of {quoted(module)}, and a magnitude [outputs] if it has one, found"
+            f" {shapes}",
+            hint="save the adapter again",
+        )
+
+
+def _own_name(name: str, own: Mapping[str, object], without_first: Mapping[str, str]) -> str | None:
+    if name in own:
+        return name
+    shorter = name.partition(".")[2]
+    if shorter in own:
+        return shorter
+    return without_first.get(name)

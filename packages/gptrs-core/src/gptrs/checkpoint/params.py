@@ -101,6 +101,8 @@ class Params:
         self._adapted = set[str]()
         """The modules of the adapters that the model has, and the weights merged with one."""
         self._merged = set[str]()
+        self._replaced = set[str]()
+        """Tensors of the checkpoint that an adapter replaces."""
         self._prefix = ""
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
@@ -126,9 +128,22 @@ class Params:
         return other
 
     def unadapted(self) -> list[str]:
-        """Return the modules of the adapters that no layer of the model requested."""
-        modules = dict.fromkeys(module for each in self._adapters for module in each.modules)
-        return [module for module in modules if module not in self._adapted]
+        """Return the modules and tensors of the adapters that no layer of the model requested."""
+        own = dict.fromkeys(
+            name for each in self._adapters for name in (*each.modules, *each.tensors)
+        )
+        return [name for name in own if name not in self._adapted]
+
+    def idle(self) -> list[str]:
+        """Return those of `unadapted` whose weights the checkpoint has and the model never reads.
+
+        What an adapter says of them has no effect.
+        """
+        unread = self.unused()
+        layers = [name.removesuffix(".weight") for name in unread if name.endswith(".weight")]
+        found = {each.module_of(layer) for each in self._adapters for layer in layers}
+        found |= {each.tensor_of(name) for each in self._adapters for name in unread}
+        return [name for name in self.unadapted() if name in found]
 
     def low_rank(self, inputs: int, outputs: int) -> list[Factors | None]:
         """Return what each adapter adds to this layer: A [rank, inputs], B [outputs, rank], scaled.
@@ -155,20 +170,79 @@ class Params:
         if f"{layer}.weight" in self._merged:
             return None
         name = f"{layer}{_PART}adapter {adapter.digest}"
-        return self._factor(f"{name} A", product.a), self._factor(f"{name} B", product.scaled_b())
+        # Entries of a table are looked up, so that its vectors have to be the rows of A.
+        a = np.ascontiguousarray(product.a.T) if product.is_table else product.a
+        return self._factor(f"{name} A", a), self._factor(f"{name} B", product.scaled_b())
 
-    def _factor(self, name: str, values: np.ndarray) -> Tensor:
+    def table_low_rank(self, count: int, width: int) -> Factors | None:
+        """Return what the adapter adds to a table of vectors: A [count, rank], B [width, rank].
+
+        None without one. Raises the errors of `low_rank`.
+        """
+        return self._factors(self._adapters[0], count, width) if self._adapters else None
+
+    def rescaling(self) -> Tensor | None:
+        """Return what the outputs of this layer are multiplied by after `low_rank` (DoRA).
+
+        None if the adapter has no magnitudes for it, or if `tensor` returned the weight merged.
+        """
+        layer = self._prefix.removesuffix(".")
+        weight = f"{layer}.weight"
+        for adapter in self._adapters:
+            module = adapter.module_of(layer)
+            product = None if module is None else adapter.product(module)
+            if product is None or product.magnitude is None or weight in self._merged:
+                continue
+            turned = product.is_table or self._uses.get(weight) == "turned"
+            name = f"{layer}{_PART}adapter {adapter.digest} rescaling"
+            type = TensorType(dtypes.f32, product.magnitude.shape)
+            load = partial(self._rescaling, weight, product, turned)
+            return self._computed(name, type, load)
+        return None
+
+    def _rescaling(self, weight: str, product: LowRankProduct, turned: bool) -> np.ndarray:
+        own = self._own(weight)
+        if own is not None:
+            values = own[1].astype(np.float32)
+        else:
+            type = self._source.type_of(weight).with_dtype(dtypes.f32)
+            values = load_as(self._source, weight, type)
+        return product.rescaling(values, turned=turned)
+
+    def _computed(self, name: str, type: TensorType, load: Callable[[], np.ndarray]) -> Tensor:
         with self._lock:
             if name not in self._parameters:
                 key = param_key(self._namespace, base_param_id(name))
-                self._parameters[name] = Parameter(
-                    TensorType.of(values), key, name, lambda: values, self.backend
-                )
+                self._parameters[name] = Parameter(type, key, name, load, self.backend)
             return Tensor.of_parameter(self._parameters[name])
 
+    def _factor(self, name: str, values: np.ndarray) -> Tensor:
+        return self._computed(name, TensorType.of(values), lambda: values)
+
+    def _own(self, name: str) -> tuple[LowRankAdapter, np.ndarray] | None:
+        """Return the tensor that an adapter has in place of one of the checkpoint, or None."""
+        for adapter in self._adapters:
+            own = adapter.tensor_of(name)
+            if own is not None:
+                return adapter, adapter.tensors[own]
+        return None
+
+    def tied_table(self, name: str, shape: Sequence[int]) -> Tensor | None:
+        """Return the table of an output layer tied to the table `name`; None if it is the same.
+
+        A table that an adapter has in `modules_to_save` is a copy; the output layer keeps its own.
+        """
+        whole = self._prefix + name
+        for adapter in self._adapters:
+            own = adapter.tensor_of(whole)
+            if own is not None and adapter.is_apart(own) and whole in self._names:
+                return self.adapted().tensor(name, shape, use="table")
+        return None
+
     def __contains__(self, name: str) -> bool:
-        """Return whether the checkpoint has the tensor `name` in this scope."""
-        return self._prefix + name in self._names
+        """Return whether the checkpoint, or an adapter, has the tensor `name` in this scope."""
+        whole = self._prefix + name
+        return whole in self._names or self._own(whole) is not None
 
     def __repr__(self) -> str:
         return f"Params({self._prefix.removesuffix('.')!r})"
@@ -248,7 +322,7 @@ class Params:
         CheckpointError if the decoded weight has another shape.
         """
         full = self._prefix + name
-        if self._quantized_source is None or full not in self._names:
+        if self._quantized_source is None or full not in self._names or self._own(full):
             return None
         found = self._quantized_source.quantized(full)
         if found is None:
@@ -265,7 +339,7 @@ class Params:
         the axes of each matrix. CheckpointError if the decoded weights have another shape.
         """
         source, full = self._quantized_source, [self._prefix + name for name in names]
-        if source is None or not self._names.issuperset(full):
+        if source is None or not self._names.issuperset(full) or any(map(self._own, full)):
             return None
         first, *others = (source.quantized(name) for name in full)
         if first is None or first.transposed or any(other != first for other in others):
@@ -321,6 +395,13 @@ class Params:
     def _require_shape(self, name: str, type: TensorType, shape: Sequence[int] | None) -> None:
         if shape is not None and type.shape != tuple(shape):
             needed = type.with_shape(tuple(shape))
+            own = self._own(name)
+            if own is not None:
+                raise CheckpointError(
+                    f"tensor {quoted(name)} in the adapter {quoted(str(own[0].path), 200)} is"
+                    f" `{type}`, the model needs `{needed}`",
+                    hint="it is an adapter of another model, or the model has got other tokens",
+                )
             raise CheckpointError(
                 f"tensor {quoted(name)} in {self._origin} is `{type}`, the model needs `{needed}`",
                 hint="config.json and the weights are not of one model",
@@ -329,7 +410,7 @@ class Params:
     def unused(self) -> list[str]:
         """Return the tensors of this scope that `tensor` never returned, in checkpoint order."""
         with self._lock:
-            used = frozenset((*self._parameters, *self._read_quantized))
+            used = frozenset((*self._parameters, *self._read_quantized, *self._replaced))
         names = self._source.names()
         return [name for name in names if name.startswith(self._prefix) and name not in used]
 
@@ -355,7 +436,7 @@ class Params:
 
     def _quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized if the backend computes with it as stored."""
-        if self._quantized_source is None or name not in self._names:
+        if self._quantized_source is None or name not in self._names or self._own(name):
             return None
         found = self._quantized_source.quantized(name)
         return found if found is not None and reads_quantized(self.backend, found) else None
@@ -383,11 +464,30 @@ class Params:
             return Tensor.of_parameter(self._parameters[key])
 
     def _parameter(self, name: str) -> Parameter:
+        own = self._own(name)
+        key = name if own is None else f"{name}{_PART}adapter {own[0].digest}"
         with self._lock:
-            if name not in self._parameters:
-                made = self._parameters[name] = self._made(name)
+            if own is not None:
+                self._adapted.add(own[0].tensor_of(name) or name)
+                self._replaced.add(name)
+            if key not in self._parameters:
+                made = self._made(name) if own is None else self._made_of(name, key, own[1])
                 made.axes = self._axes_of(name, made.type.rank)
-            return self._parameters[name]
+                self._parameters[key] = made
+            return self._parameters[key]
+
+    def _made_of(self, name: str, key: str, values: np.ndarray) -> Parameter:
+        """Return the parameter of a tensor that an adapter has."""
+        stored = TensorType.of(values)
+        wanted = self._wanted(stored)
+        ranks = (3,) if name in self._narrow else (_MATRIX,)
+        type = stored if stays_narrow(stored, wanted, self.backend, ranks) else wanted
+
+        def load() -> np.ndarray:
+            return values.astype(type.dtype.numpy, copy=False)
+
+        id = param_key(self._namespace, base_param_id(key))
+        return Parameter(type, id, name, load, self.backend, read=load)
 
     def _axes_of(self, name: str, rank: int) -> Axes | None:
         if self._plan is not None:

@@ -224,14 +224,36 @@ class Embedding(Module):
     def __init__(self, params: Params, count: int, width: int, axis: str | None = None) -> None:
         axes = None if axis is None else (axis, "embed")
         self.weight = params.tensor("weight", (count, width), use="table", axes=axes)
+        self.tied_weight = params.tied_table("weight", (count, width))
+        self.low_rank = [*(params.table_low_rank(count, width) or ())]
+        self.rescaling = params.rescaling()
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Int [i..] -> [i.., width]."""
-        return F.embedding(indices, self.weight)
+        found = F.embedding(indices, self.weight)
+        if self.low_rank:
+            a, b = self.low_rank
+            found = found + F.linear(F.embedding(indices, a), b)
+        return found if self.rescaling is None else found * self.rescaling
+
+    def table(self) -> Tensor:
+        """Return all vectors as an adapter changes them, [count, width]."""
+        if not self.low_rank:
+            return self.weight
+        a, b = self.low_rank
+        found = self.weight + F.linear(a, b)
+        return found if self.rescaling is None else found * self.rescaling
+
+    def unembedding(self) -> Tensor:
+        """Return the weight of the tied output layer, [count, width].
+
+        It is without the product of an adapter, which is of the lookup alone.
+        """
+        return self.weight if self.tied_weight is None else self.tied_weight
 
     def unembed(self, x: Tensor) -> Tensor:
         """Scores of every entry, [..., width] -> [..., count]: the tied output layer."""
-        return F.linear(x, self.weight)
+        return F.linear(x, self.unembedding())
 
 
 # The affine layer.
@@ -262,11 +284,16 @@ class Linear(Module):
         added = None if axes is None else axes[1:]
         self.bias = params.tensor("bias", (outputs,), axes=added) if bias else None
         self.low_rank = [[*(factors or ())] for factors in params.low_rank(inputs, outputs)]
+        self.rescaling = params.rescaling()
         self.row_adapters: Tensor | None = None
         self._layout: Literal["out_in", "in_out"] = layout
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map the last axis of `x`."""
+        if self.rescaling is not None:
+            y = F.linear(x, self.weight, layout=self._layout) + self._added(x)
+            y = y * self.rescaling
+            return y if self.bias is None else y + self.bias
         y = F.linear(x, self.weight, self.bias, self._layout)
         return y + self._added(x) if any(self.low_rank) else y
 

@@ -327,7 +327,9 @@ def families(models: Mapping[str, LoadedModel]) -> list[Family]:
     """
     alike: dict[Hashable, dict[str, LoadedModel]] = {}
     for name, model in models.items():
-        changed = () if model.adapter is None else model.adapter.modules
+        own = model.adapter
+        # Only sums are chosen by the row; what else an adapter changes is its own model.
+        changed = () if own is None else own.modules if own.is_summed else (own.digest,)
         alike.setdefault((id(model.base or model), frozenset(changed)), {})[name] = model
     return [family for named in alike.values() for family in _of_equal_layers(named)]
 
