@@ -126,7 +126,6 @@ def test_a_mistake_is_one_line(gptrs, arguments, code, words):
     [
         (["frobnicate"], "no such command 'frobnicate'"),
         (["generat"], "did you mean 'generate'"),
-        (["list"], "missing command"),
         (["list", "nothing"], "no such command 'nothing'"),
         (["inspect"], "missing argument"),
         (["--unknown"], "no such option: --unknown"),

@@ -45,6 +45,27 @@ def test_the_help_of_each_command_fits(gptrs, command):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_shows_its_help(gptrs, group):
+    alone = gptrs(group)
+    assert (alone.code, alone.err) == (0, "")
+    assert alone.out == gptrs(group, "--help").out
+
+
+@pytest.mark.parametrize(("short", "whole"), [("pull", "pull"), ("rm", "remove"), ("ls", "list")])
+def test_the_names_that_ollama_gives_to_commands(gptrs, short, whole):
+    mine, theirs = (gptrs(*words, "--help").out for words in ((short,), ("models", whole)))
+    assert mine.partition("\n")[2] == theirs.partition("\n")[2]
+
+
+@pytest.mark.parametrize(("name", "hint"), [("ps", "`gptrs models list`"), ("show", "inspect")])
+def test_a_command_of_another_tool_is_answered_with_ours(gptrs, name, hint):
+    result = gptrs(name, "x")
+    assert result.code == 2
+    assert result.err.startswith(f"error: there is no command `{name}`; ")
+    assert hint in result.err
+
+
 def test_shared_options_are_explained_once(gptrs):
     explained = "Limit the memory of the weights"
     assert explained in " ".join(gptrs("--help").out.split())

@@ -43,6 +43,6 @@ def test_no_hub_is_asked_for_a_path_that_was_mistyped(gptrs, hub, tmp_path, monk
     assert result.code == 3
     assert result.err == (
         "error: `some/tiny` does not exist in the folder `some`; for the model of this name on the"
-        " Hugging Face hub write `some/tiny@main`\n"
+        " Hugging Face hub, write `some/tiny@main`\n"
     )
     assert not hub.requests

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from checkpoint.fake_hub import FakeHub, serving
+from fuzzing import tiny_gguf
+from gptrs_cli.commands.models import shown_age
 
 pytest.importorskip("huggingface_hub")
 
 
 @pytest.fixture(autouse=True)
-def _cache(monkeypatch, tmp_path, model_directory):
+def hub(monkeypatch, tmp_path, model_directory):
     """A hub that serves `some/tiny`, and an empty cache."""
     served = FakeHub()
     served.add_folder("some/tiny", model_directory)
@@ -23,7 +26,7 @@ def _cache(monkeypatch, tmp_path, model_directory):
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         template = served.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        yield
+        yield served
         importlib.import_module("huggingface_hub.utils").close_session()
 
 
@@ -55,6 +58,52 @@ def test_pull_list_path_remove(gptrs):
     assert removed.out.startswith("removed some/tiny, 1 revision, ")
     assert names(run("list", "--json")) == ["demo"]
     assert run("remove", "some/tiny", "--yes").code == 3
+
+
+def test_gguf_files_of_the_hub_are_models_of_their_own(gptrs, hub):
+    content = tiny_gguf.llama()
+    files = {"m-Q4_0.gguf": content, "m-Q8_0.gguf": content + bytes(32), "copy.txt": b""}
+    hub.add("some/gguf", files)
+
+    def run(*arguments):
+        return gptrs("models", *arguments)
+
+    for tag in ("Q4_0", "q8_0"):
+        pulled = run("pull", f"hf.co/some/gguf:{tag}", "--json")
+        assert (pulled.code, pulled.json["kind"]) == (0, "llama"), pulled.err
+    assert pulled.json["bytes"] == len(content) + 32
+    assert names(run("list", "--json")) == ["demo", "some/gguf:Q4_0", "some/gguf:Q8_0"]
+    assert run("path", "some/gguf:Q8_0").out.strip() == pulled.json["path"]
+    assert "just now" in run("list").out
+    absent = run("remove", "some/gguf:Q5_0", "--yes")
+    assert absent.code == 3
+    removed = run("remove", "some/gguf:Q4_0", "--yes", "--json")
+    assert (removed.code, removed.json["bytes"]) == (0, len(content)), removed.err
+    assert names(run("list", "--json")) == ["demo", "some/gguf:Q8_0"]
+    assert run("remove", "some/gguf", "--yes").code == 0
+    assert names(run("list", "--json")) == ["demo"]
+
+
+def test_a_file_that_another_commit_needs_stays(gptrs, hub):
+    content = tiny_gguf.llama()
+    hub.add("some/gguf", {"m-Q4_0.gguf": content, "m-Q8_0.gguf": content + bytes(32)}, "old")
+    hub.add("some/gguf", {"m-Q4_0.gguf": content, "m-F16.gguf": content + bytes(64)})
+    for name in ("some/gguf@old:Q4_0", "some/gguf@old:Q8_0", "some/gguf:Q4_0"):
+        assert gptrs("models", "pull", name).code == 0
+    removed = gptrs("models", "remove", "some/gguf@old:Q4_0", "--yes", "--json")
+    assert (removed.code, removed.json["bytes"]) == (0, 0), removed.err
+    assert gptrs("inspect", "some/gguf:Q4_0").code == 0
+    listed = names(gptrs("models", "list", "--json"))
+    assert listed == ["demo", "some/gguf:Q4_0", "some/gguf@old:Q8_0"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "shown"),
+    [(0.01, "just now"), (0.5, "30 minutes ago"), (30, "1 day ago"), (24 * 800, "2 years ago")],
+)
+def test_the_age_of_a_model(hours, shown):
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    assert shown_age(moment, moment + timedelta(hours=hours)) == shown
 
 
 def test_folders_are_searched(gptrs, model_directory, tmp_path):

@@ -42,6 +42,22 @@ _OF_PACKAGES = {
     "train": "gptrs-train",
 }
 """Commands that come with other distributions of gptrs."""
+_SHORT = {
+    "pull": ("models", "pull"),
+    "rm": ("models", "remove"),
+    "ls": ("models", "list"),
+}
+"""Commands of groups by the names that ollama gives them."""
+_ELSEWHERE = {
+    "ps": "each command loads its own model; `gptrs models list` shows those on this disk, and"
+    " `/api/ps` of a running `gptrs serve` those that it holds",
+    "show": "`gptrs inspect MODEL` shows a model",
+    "create": "`gptrs quantize` and `gptrs convert` write models",
+    "cp": "a model is a folder or a file: copy it",
+    "stop": "nothing runs after a command; end `gptrs serve` by Ctrl+C",
+    "help": "`gptrs --help` explains the commands, `gptrs COMMAND --help` one of them",
+}
+"""Commands of other tools: what to do instead."""
 HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
 """The built-in commands in the order of the help: those that run models come first."""
 
@@ -79,6 +95,11 @@ class CommandGroup(PlainGroup):
                 f"the command `{cmd_name}` comes with `{package}`, which is not installed",
                 hint=install_own(package),
             )
+        if cmd_name in _SHORT:
+            group, name = _SHORT[cmd_name]
+            return _load(built_in(), group).get_command(ctx, name)
+        if cmd_name in _ELSEWHERE:
+            raise UsageError(f"there is no command `{cmd_name}`", hint=_ELSEWHERE[cmd_name])
         self.commands = dict.fromkeys(self.list_commands(ctx))  # for typer's suggestions
         return None
 

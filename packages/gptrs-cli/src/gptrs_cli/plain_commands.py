@@ -56,6 +56,14 @@ class PlainGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
 
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show the help of a group that is named alone, as the bare `gptrs` does."""
+        if not args and not self.invoke_without_command:
+            print(ctx.get_help())
+            raise typer.Exit
+        return super().parse_args(ctx, args)
+
 
 class Application(typer.Typer):
     """A typer application of such commands."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
+import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from msgspec import Struct
 
 from gptrs.errors import GptrsError, MissingLibraryError, ModelError, UsageError
-from gptrs.install_hints import install_extra
 from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import counted, did_you_mean, quoted
+from gptrs.quoting import counted, quoted
 from gptrs_cli.inspect.checkpoint import byte_size
 from gptrs_cli.models.head import architecture
+from gptrs_cli.models.hub_cache import (
+    CachedRevision,
+    cached,
+    cached_revisions,
+    freed_bytes,
+    remove,
+)
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
@@ -30,135 +35,18 @@ from gptrs_cli.terminal.tables import print_table
 from gptrs_runtime.content_digest import model_path
 from gptrs_runtime.results import Result
 from gptrs_runtime.sources.find_model import find_model, is_checkpoint
+from gptrs_runtime.sources.gguf_model import SHARD
 from gptrs_runtime.sources.hub import HubModel, download
 from gptrs_runtime.sources.model_source import CONFIG
 
-# The cache of the Hugging Face hub on this disk, through its own library.
-
-
-class CacheError(GptrsError):
-    """The cache of the hub cannot be changed."""
-
-    code = "file"
-
-
-@dataclass(frozen=True)
-class CachedRevision:
-    """A commit of a model in the cache: the name that `--model` takes, its files and their bytes.
-
-    `model` is the name of the whole repository.
-    """
-
-    name: str
-    model: str
-    commit: str
-    refs: tuple[str, ...]
-    path: Path
-    nbytes: int
-
-
-def hub_library() -> ModuleType:
-    """Return the library; MissingLibraryError if it is not installed."""
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as problem:
-        raise MissingLibraryError(
-            "the cache of the Hugging Face hub needs the library `huggingface_hub`",
-            hint=install_extra("gptrs-runtime", "hub"),
-        ) from problem
-
-
-def cached_revisions() -> list[CachedRevision]:
-    """Return all commits of all models in the cache, by name; none if there is no cache."""
-    repositories = _repositories()
-    found = [each for repository in repositories for each in _revisions(repository)]
-    return sorted(found, key=lambda each: each.name)
-
-
-def cached(model: HubModel) -> list[CachedRevision]:
-    """Return the commits of a model, or of the revision that it names.
-
-    Raises ModelError if the cache has none.
-    """
-    revisions = cached_revisions()
-    wanted = model.revision
-    found = [
-        each
-        for each in revisions
-        if each.model == model.repository
-        and (wanted is None or wanted in each.refs or each.commit.startswith(wanted))
-    ]
-    if not found:
-        shown = quoted(str(model))
-        guess = did_you_mean(str(model), {each.name for each in revisions})
-        raise ModelError(
-            f"{shown} is not in the cache of the hub",
-            hint=f"{guess}`gptrs models list` shows what is,"
-            f" `gptrs models pull {model}` fetches it",
-        )
-    return found
-
-
-def freed_bytes(revisions: Iterable[CachedRevision]) -> int:
-    """Return the bytes that removing these frees; files shared with other commits stay."""
-    return int(_strategy(revisions).expected_freed_size)
-
-
-def remove(revisions: Iterable[CachedRevision]) -> None:
-    """Remove commits from the cache; CacheError if a file could not be removed."""
-    revisions = list(revisions)
-    try:
-        _strategy(revisions).execute()
-    except OSError as error:
-        raise CacheError(f"cannot remove all: {error.strerror or error}") from error
-    left = [each.path for each in revisions if each.path.exists()]
-    if left:
-        raise CacheError(
-            f"{quoted(str(left[0]), 200)} could not be removed", hint="who may write there?"
-        )
-
-
-def _strategy(revisions: Iterable[CachedRevision]) -> Any:
-    return _cache().delete_revisions(*(each.commit for each in revisions))
-
-
-def _cache() -> Any:
-    library = hub_library()
-    constants = importlib.import_module(f"{library.__name__}.constants")
-    return library.scan_cache_dir(constants.HF_HUB_CACHE)
-
-
-def _repositories() -> list[Any]:
-    library = hub_library()
-    errors = importlib.import_module(f"{library.__name__}.errors")
-    try:
-        cache = _cache()
-    except errors.CacheNotFound:
-        return []
-    return [each for each in cache.repos if each.repo_type == "model"]
-
-
-def _revisions(repository: Any) -> Iterator[CachedRevision]:
-    """Yield the commits; the newest has the plain name, others one with `@`."""
-    for revision in repository.revisions:
-        refs = tuple(sorted(revision.refs))
-        at = "main" if "main" in refs else (*refs, revision.commit_hash)[0]
-        name = repository.repo_id if at == "main" else f"{repository.repo_id}@{at}"
-        yield CachedRevision(
-            name,
-            repository.repo_id,
-            revision.commit_hash,
-            refs,
-            Path(revision.snapshot_path),
-            int(revision.size_on_disk),
-        )
-
-
-# Models on this disk: their kinds, and whether they run here.
-
-
 _DEEPEST = 3
 """Depth of the search below a given folder."""
+_DAY = 86_400
+_UNITS = (
+    *(("year", 365 * _DAY), ("month", 30 * _DAY), ("week", 7 * _DAY), ("day", _DAY)),
+    *(("hour", 3600), ("minute", 60)),
+)
+"""Units of ages in seconds, longest first."""
 
 
 Source = Literal["bundled", "hub", "folder"]
@@ -168,7 +56,8 @@ class DiskModel(Struct, frozen=True, rename={"nbytes": "bytes"}):
     """A model on this disk: the name that `--model` takes, and its path.
 
     `source` is `bundled`, `hub` or `folder`; `problem` says why it does not run, None if it does.
-    `architecture` is the class of transformers that config.json names: its head.
+    `architecture` is the class of transformers that config.json names: its head. `modified` is
+    the time of its last change in UTC, None if it is unknown.
     """
 
     name: str
@@ -178,6 +67,7 @@ class DiskModel(Struct, frozen=True, rename={"nbytes": "bytes"}):
     nbytes: int
     path: str
     problem: str | None = None
+    modified: str | None = None
 
 
 def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
@@ -194,7 +84,7 @@ def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
         yield _examined(record.name, "bundled", path)
     try:
         for revision in cached_revisions():
-            yield _examined(revision.name, "hub", revision.path)
+            yield _examined(revision.name, "hub", revision.path, revision.modified)
     except MissingLibraryError as error:
         note(f"{error.message}: it is not listed")
     for folder in folders:
@@ -214,27 +104,39 @@ def _models_in(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for entry in entries:
-        if entry.suffix == ".gptrschk" and is_checkpoint(entry):
-            yield entry
+        part = SHARD.fullmatch(entry.name)
+        if entry.suffix in (".gptrschk", ".gguf") and is_checkpoint(entry):
+            if part is None or int(part[2]) == 1:
+                yield entry
         elif depth > 0 and entry.is_dir() and not entry.name.startswith("."):
             yield from _models_in(entry, depth - 1)
 
 
-def _examined(name: str, source: Source, path: Path) -> DiskModel:
-    kind, head, size = None, None, _size(path)
+def _examined(name: str, source: Source, path: Path, modified: float | None = None) -> DiskModel:
+    kind, head, size, problem = None, None, _size(path), None
     try:
         model = find_model(path)
         kind, head = model.model_type, architecture(model)
         manager().model_plugin(kind)
         model.weights.names()
     except GptrsError as error:
-        return DiskModel(name, source, kind, head, size, str(path), error.message)
-    return DiskModel(name, source, kind, head, size, str(path))
+        problem = error.message
+    if modified is None:
+        modified = path.stat().st_mtime
+    when = datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds")
+    return DiskModel(name, source, kind, head, size, str(path), problem, when)
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of the files in a folder."""
-    files = [path] if path.is_file() else [Path(top, n) for top, _, ns in os.walk(path) for n in ns]
+    """Return the bytes of a model: of a file with its other parts, or of the files in a folder."""
+    if path.is_dir():
+        files = [Path(top, name) for top, _, names in os.walk(path) for name in names]
+        if (path / CONFIG).is_file():  # GGUF files beside it are other models
+            files = [file for file in files if file.suffix != ".gguf"]
+    else:
+        part = SHARD.fullmatch(path.name)
+        parts = part and path.parent.glob(f"{glob.escape(part[1])}-?????-of-{part[3]}.gguf")
+        files = [*(parts or (path,))]
     total = 0
     for file in files:
         try:
@@ -250,7 +152,8 @@ app = Application(
 )
 _BYTES = {"nbytes": "bytes"}
 _HubArgument = Annotated[
-    str, typer.Argument(metavar="ORG/NAME[@REVISION]", help="A model of the Hugging Face hub.")
+    str,
+    typer.Argument(metavar="ORG/NAME[@REVISION][:Q4_K_M]", help="A model of the Hugging Face hub."),
 ]
 
 
@@ -304,7 +207,7 @@ def list_models(
         note("there are none; `gptrs models pull ORG/NAME` fetches one, FOLDER names others")
         return
     rows = [_row(model) for model in found]
-    print_table(["model", "from", "kind", "architecture", "size", "runs"], rows)
+    print_table(["model", "from", "kind", "architecture", "size", "modified", "runs"], rows)
 
 
 @app.command()
@@ -315,8 +218,7 @@ def pull(*, model: _HubArgument, settings: Settings) -> None:
     Files that are there already are not fetched again.
     """
     path = download(_hub_model(model))
-    size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    kind = find_model(path).model_type
+    size, kind = _size(path), find_model(path).model_type
     if settings.json:
         return print_result(ModelsPull(model=model, kind=kind, path=str(path), nbytes=size))
     print(printable(f"{model}: {kind}, {byte_size(size)} in {path}"))
@@ -379,7 +281,7 @@ def _hub_model(name: str) -> HubModel:
     if model is None:
         raise UsageError(
             f"{quoted(name)} is no name on the Hugging Face hub",
-            hint="names are ORG/NAME or ORG/NAME@REVISION; remove files of your own yourself",
+            hint="names are ORG/NAME, ORG/NAME@REVISION or ORG/NAME:QUANTIZATION",
         )
     return model
 
@@ -398,4 +300,14 @@ def _path(name: str) -> Path:
 def _row(model: DiskModel) -> list[str]:
     runs = "yes" if model.problem is None else f"no: {model.problem}"
     kind, head = model.kind or "", model.architecture or ""
-    return [model.name, model.source, kind, head, byte_size(model.nbytes), runs]
+    age = "" if model.modified is None else shown_age(datetime.fromisoformat(model.modified))
+    return [model.name, model.source, kind, head, byte_size(model.nbytes), age, runs]
+
+
+def shown_age(moment: datetime, now: datetime | None = None) -> str:
+    """Return how long ago a moment is, in its largest whole unit: `3 days ago`."""
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{counted(int(seconds // length), unit)} ago"
+    return "just now"

@@ -281,8 +281,7 @@ ModelOption = Annotated[
     Path | None,
     option(
         "--model",
-        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[@REVISION][:Q4_K_M] of the Hugging Face"
-        " hub.  [default: demo]",
+        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[:Q4_K_M] of the hub.  [default: demo]",
         metavar="MODEL",
         names=model_names,
     ),
