@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.ir import dtypes, parse_program, print_json
+from runtime.tiny_chat import save_scripted_chat
 
 PROGRAM = """
 ptir.v0.5
@@ -243,3 +246,57 @@ def test_what_is_missing_comes_before_what_its_size_would_be(gptrs, tmp_path):
     result = gptrs("run", path)
     assert result.code == 2
     assert "no input is given for `x`: f32[?0], which is needed" in result.err
+
+
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def test_a_model_with_a_prompt_answers_it_as_a_message_if_it_has_a_template(gptrs, tmp_path):
+    model = save_scripted_chat(tmp_path / "m", "meow", prompt="the cat", template=TEMPLATE)
+    made = gptrs("run", model, "the cat", "--greedy", "--max-tokens", "9", "--json")
+    assert made.code == 0, made.err
+    asked = gptrs("generate", "--model", model, "the cat", "--greedy", "--chat", "--json")
+    assert made.json["text"] == asked.json["text"] == "meow"
+    assert made.json["prompt"] == asked.json["prompt"]
+    plain = gptrs("run", model, "--prompt-ids", "1,2", "--max-tokens", "2", "--json")
+    assert plain.json["prompt_token_ids"] == [1, 2]
+
+
+def test_a_model_without_a_template_continues_what_is_piped_in(gptrs_process, model_directory):
+    options = ("--max-tokens", "2", "--greedy", "--json")
+    made = gptrs_process("run", model_directory, *options, stdin=b"the cat\n")
+    assert (made.code, made.json["prompt"]) == (0, "the cat"), made.err
+
+
+def test_a_model_chats_where_nothing_is_piped_in(gptrs, tmp_path, monkeypatch):
+    model = save_scripted_chat(tmp_path / "m", "meow", prompt="the cat", template=TEMPLATE)
+    monkeypatch.setattr("gptrs_cli.models.run_model.is_piped", lambda: False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\n"))
+    talked = gptrs("run", model, "--greedy")
+    assert (talked.code, talked.out.strip()) == (0, "meow"), talked.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--out", "x.npz"], "`--out` is for programs, `demo` is a model of text"),
+        (["p.ptir", "--greedy"], "no such option: --greedy"),
+        (["p.ptir", "more"], "unexpected extra argument: more"),
+        (["--greedy", "demo"], "name the program or the model first"),
+        (["demo", "a", "--no-such"], "No such option"),
+    ],
+)
+def test_what_does_not_go_with_a_program_or_a_model(gptrs, arguments, words):
+    result = gptrs("run", *arguments)
+    assert result.code == 2
+    assert words.lower() in result.err.lower()
+
+
+def test_a_model_of_another_task_names_its_command(gptrs, tmp_path, model_directory):
+    folder = shutil.copytree(model_directory, tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["GPT2ForSequenceClassification"]
+    (folder / "config.json").write_text(json.dumps(config))
+    result = gptrs("run", folder, "hello")
+    assert result.code == 2
+    assert f"it is one for `gptrs classify --model {folder}`" in result.err

@@ -23,7 +23,7 @@ TRACE = _command("trace", "Run a model once and print statistics of its hidden s
 EMBED, CLASSIFY, RANK, MATCH, TAG, FILL, TRANSCRIBE, TOKENIZE, PERPLEXITY = map(
     _of_verb, VERBS.values()
 )
-RUN = _command("run", "Run a program, or an imported model, and print its results.", "run")
+RUN = _command("run", "Run a program, or an imported model, and print its results.", "app")
 LIST = _command("list", "List backends, models, functionals, ops, patterns or plugins.", "app")
 MODELS = _command("models", "List, fetch and remove the models on this disk.", "app")
 INSPECT = _command("inspect", "Show the contents of a checkpoint, or verify a program.", "inspect")

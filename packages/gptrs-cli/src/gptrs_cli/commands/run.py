@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import field
@@ -22,9 +23,11 @@ from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.loading import chosen_backend, observed, profile_of
+from gptrs_cli.models.meant import is_model
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import PROGRAM, Settings
+from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.failures import Waiting
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
@@ -108,13 +111,21 @@ class ProgramInputs:
     ] = field(default_factory=list[str])
 
 
+app = Application(add_completion=False)
+_ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Options of `generate` and `chat` come along, and are read once it is known that one is meant."""
+
+
+@app.command("run", context_settings=_ANY)
 @command_options(*PROGRAM)
 def run(
     *,
+    ctx: typer.Context,
     program: Annotated[
         Path,
         typer.Argument(
-            help="A program, as text (.ptir) or as JSON, or a model that an importer reads.",
+            help="A program, as text (.ptir) or as JSON, a model that an importer reads (.onnx), or"
+            " a model of text: a folder, a file (.gguf), ORG/NAME[:Q4_K_M] of the hub.",
             show_default=False,
         ),
     ],
@@ -131,8 +142,33 @@ def run(
 ) -> None:
     """Run a program, or an imported model, and print its results.
 
-    Parameters without a name are called arg0, arg1 and so on by position.
+    Parameters without a name are called arg0, arg1 and so on by position. A model of text answers
+    the prompt after it, and chats if there is none; options are those of `gptrs generate`.
     """
+    if str(program).startswith("-"):
+        raise UsageError(
+            f"no such option for a program: {program}", hint="name the program or the model first"
+        )
+    if is_model(program):
+        given = {
+            "--input": inputs.inputs,
+            "--random-seed": inputs.random_seed,
+            "--symbol": inputs.symbols,
+            "--out": out,
+        }
+        wrong = next((name for name, value in given.items() if value not in (None, [])), None)
+        if wrong is not None:
+            raise UsageError(f"`{wrong}` is for programs, `{program}` is a model of text")
+        # Imported late: programs need no models.
+        models = importlib.import_module("gptrs_cli.models.run_model")
+        return models.run_model(program, ctx.args, ctx)
+    if ctx.args:
+        what = "no such option" if ctx.args[0].startswith("-") else "unexpected extra argument"
+        raise UsageError(f"{what}: {ctx.args[0]}", hint="see `gptrs run --help`")
+    _run_file(program, inputs, out, settings)
+
+
+def _run_file(program: Path, inputs: ProgramInputs, out: Path | None, settings: Settings) -> None:
     importer = importer_of(program)
     sizes = {} if importer else parse_sizes(inputs.symbols)
     if settings.overrides and importer is None:
