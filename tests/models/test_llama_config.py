@@ -147,11 +147,11 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("stablelm", {"partial_rotary_factor": 0.1, "hidden_size": 64}, "components of a head"),
     ("smollm3", {"no_rope_layers": [1, 0, 1]}, "`no_rope_layers`.*one number for each of 2 layers"),
     ("exaone4", {"sliding_window_pattern": "LGLG"}, "`sliding_window_pattern`.*form LLLG"),
-    ("falcon", {"alibi": True}, "`alibi` of a `falcon`.*must be false if 4 heads share 1 of"),
+    ("falcon", {"alibi": True}, "`alibi` of a `falcon`.*must be false if 4 heads share 1 key"),
     (
         "falcon",
         {"alibi": True, "new_decoder_architecture": True, "num_kv_heads": 2},
-        "`alibi` of a `falcon` model must be false where 4 heads share 2 of keys",
+        "`alibi` of a `falcon` model must be false if 4 heads share 2 key heads",
     ),
     (
         "falcon",

@@ -56,7 +56,7 @@ def test_as_json(new, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["backend", "ref"], "`gptrs-backend-ref` has a backend called `ref`; take another name"),
-        (["backend", "Acme"], "`Acme` cannot be the name of a plugin; begin with a lower-case"),
+        (["backend", "Acme"], "`Acme` cannot be the name of a plugin; use lower-case letters"),
         (["model", "../x"], "`../x` cannot be the name of a plugin"),
         (["command", "a" * 41], "cannot be the name of a plugin"),
         (["demo-model", "acme"], "demo-model"),
