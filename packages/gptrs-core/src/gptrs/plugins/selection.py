@@ -13,7 +13,7 @@ OWN = frozenset(
     f"gptrs-{name}"
     for name in (
         *("core", "runtime", "observe", "cli", "models", "conformance", "new", "serve", "onnx"),
-        *("ray", "torch", "backend-ref", "backend-numba", "backend-jax"),
+        *("ray", "torch", "train", "backend-ref", "backend-numba", "backend-jax"),
     )
 )
 """The distributions of gptrs itself; no other one can take the names of their plugins."""
