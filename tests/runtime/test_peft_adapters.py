@@ -43,6 +43,15 @@ def gpt2(head="LMHeadModel", **settings):
     return getattr(transformers, f"GPT2{head}")(config).eval()
 
 
+def qwen3_moe(**settings):
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=97, hidden_size=40, intermediate_size=56, num_hidden_layers=2, head_dim=10,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24, **settings,
+    )  # fmt: skip
+    return transformers.Qwen3MoeForCausalLM(config).eval()
+
+
 def bert(head="ForSequenceClassification", **settings):
     config = transformers.BertConfig(
         vocab_size=97, hidden_size=40, intermediate_size=56, num_hidden_layers=2,
@@ -110,6 +119,9 @@ FORMS = {
     "all biases": (gpt2, {}, {"target_modules": ["c_attn"], "bias": "all", "use_rslora": True}),
     "positions": (gpt2, {}, {"target_modules": ["wpe", "wte"]}),
     "dora with biases": (gpt2, {}, {"target_modules": ["c_fc"], "bias": "all", "use_dora": True}),
+    "routers": (
+        qwen3_moe, {}, {"target_modules": ["q_proj"], "target_parameters": ["mlp.gate.weight"]},
+    ),
     "patterns": (
         llama, {},
         {"target_modules": "all-linear", "rank_pattern": {"layers.1.mlp.up_proj": 8},
@@ -153,6 +165,14 @@ def test_dora_beside_quantized_weights_is_that_of_their_values(tmp_path):
     expected = saved(llama(**wide), tmp_path, target_modules=targets, use_dora=True)
     found = computed(tmp_path, weights="q8")
     assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_compiled_kernels_compute_the_same(tmp_path):
+    torch.manual_seed(3)
+    expected = saved(llama(), tmp_path, target_modules=["q_proj", "embed_tokens"], use_dora=True)
+    base = load_model(tmp_path / "base", "numba")
+    found = base.with_adapter(tmp_path / "adapter").forward(TOKENS)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_layers_that_nothing_reads_are_skipped_with_a_note(tmp_path, caplog):

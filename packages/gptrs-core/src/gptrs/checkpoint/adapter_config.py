@@ -57,6 +57,7 @@ class AdapterConfig:
                 f"`init_lora_weights` is {shown_value(init)}, which changes the model itself",
                 "save it converted to plain LoRA (`path_initial_model_for_weight_conversion`)",
             )
+        self._refuse_parameters(settings.get("target_parameters"))
         self.task = settings.get("task_type")
         self.base = settings.get("base_model_name_or_path")
         # PEFT copies these modules, also from an output layer that is tied to a table.
@@ -80,6 +81,22 @@ class AdapterConfig:
     def is_apart(self, module: str) -> bool:
         """Return whether a module is a copy of its own, and an output layer tied to it is not."""
         return any(_matches(name, module) for name in self._apart if _PLAIN.fullmatch(name))
+
+    def _refuse_parameters(self, names: object) -> None:
+        """ModelError for parameters that are not the weight of a module, as those of routers are.
+
+        PEFT has the factors of all experts of a layer in one tensor, nested without their names.
+        """
+        if names is None:
+            return
+        targets = cast("list[object]", names) if isinstance(names, list) else [names]
+        odd = [name for name in targets if not str(name).endswith(".weight")]
+        if odd:
+            raise self._refused(
+                f"`target_parameters` has {shown_value(odd[0])}: experts in one tensor are not"
+                " supported",
+                "merge the adapter with PEFT",
+            )
 
     def _number(self, value: object, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
