@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from gptrs_runtime.load import load_model
 from runtime.tiny_bert import save_tiny_bert
@@ -67,3 +67,25 @@ def test_an_adapter_changes_vectors(gptrs, tmp_path):
     plain, changed = gptrs(*asked).json, gptrs(*asked, "--adapter", adapter).json
     assert np.abs(np.subtract(changed["embeddings"], plain["embeddings"])).max() > 1e-3
     assert (changed["adapter"], "adapter" in plain) == (str(adapter), False)
+
+
+def test_an_adapter_brings_the_classes_of_an_encoder(gptrs, tmp_path):
+    model = save_tiny_bert(tmp_path / "bert")
+    width = load_model(model, "ref").config["hidden_size"]
+    layer = "bert.encoder.layer.0.attention.self.query"
+    adapter = save_adapter(tmp_path / "adapter", layer, width, width)
+    head = {
+        "base_model.model.classifier.weight": np.eye(3, width, dtype=np.float32),
+        "base_model.model.classifier.bias": np.zeros(3, np.float32),
+        "base_model.model.bert.pooler.dense.weight": np.eye(width, dtype=np.float32),
+        "base_model.model.bert.pooler.dense.bias": np.zeros(width, np.float32),
+    }
+    file = adapter / "adapter_model.safetensors"
+    save_file({**load_file(file), **head}, file)
+    task = '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "task_type": "SEQ_CLS"}'
+    (adapter / "adapter_config.json").write_text(task, encoding="utf-8")
+    asked = ("classify", "--model", model, "--text", "the cat", "--backend", "ref", "--json")
+    assert gptrs(*asked).code == 3
+    found = gptrs(*asked, "--adapter", adapter).json
+    assert {each["label"] for each in found["classes"][0]} == {"LABEL_0", "LABEL_1", "LABEL_2"}
+    assert found["adapter"] == str(adapter)

@@ -179,6 +179,8 @@ class TextsRun(OfModel, frozen=True, kw_only=True):
 class Classify(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.classify/1"):
     """`gptrs classify`."""
 
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
     texts: list[str]
     pairs: list[str] | UnsetType = UNSET
     """With `--pair`: the second text of each."""
@@ -192,6 +194,8 @@ class Classify(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.classify/
 class Rank(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.rank/1"):
     """`gptrs rank`."""
 
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
     query: str
     ranking: list[Ranked]
     """The best first."""
@@ -216,6 +220,8 @@ class Match(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.match/1"):
 class Tag(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.tag/1"):
     """`gptrs tag`."""
 
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
     texts: list[str]
     entities: list[list[Entity]]
     """The named parts of each text, in the order of the text."""
@@ -225,6 +231,8 @@ class Tag(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.tag/1"):
 class Fill(TextsRun, Result, frozen=True, kw_only=True, tag="gptrs.fill/1"):
     """`gptrs fill`."""
 
+    adapter: str | UnsetType = UNSET
+    """With `--adapter`: its folder."""
     texts: list[str]
     fillings: list[list[tuple[Filling, ...]]]
     """For each masked position of each text the likeliest tokens, the best first."""
