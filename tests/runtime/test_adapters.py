@@ -242,6 +242,23 @@ def test_what_is_not_supported_is_refused_by_name(settings, message, tmp_path):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"use_dora": True},
+            "lacks the magnitude of `model.*`, which `use_dora` needs",
+        ),
+        ({"modules_to_save": ["lm_head"]}, "lacks the modules of `modules_to_save`"),
+    ],
+)
+def test_an_adapter_without_what_its_settings_say_is_refused(settings, message, tmp_path):
+    base = save_tiny_lm(tmp_path / "base", "llama", dtypes.f32)
+    adapter = save_adapter(tmp_path / "adapter", LLAMA, **settings)
+    with pytest.raises(CheckpointError, match=message):
+        load_model(base, "ref", adapter=adapter)
+
+
 def test_adapters_of_other_models_are_refused(tmp_path):
     model = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
     with pytest.raises(ModelError, match="are no linear layers, tables or tensors of `base`"):

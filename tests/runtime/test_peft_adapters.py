@@ -107,6 +107,10 @@ FORMS = {
         llama, {}, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
     ),
     "copied norm": (llama, {}, {"target_modules": ["q_proj"], "modules_to_save": ["norm"]}),
+    "copied tables and head of masked words": (
+        lambda **settings: bert("ForMaskedLM", **settings), {},
+        {"target_modules": ["query"], "modules_to_save": ["bert.embeddings"]},
+    ),
     "dora": (llama, {}, {"target_modules": "all-linear", "use_dora": True}),
     "dora of a table": (llama, {}, {"target_modules": TABLE, "use_dora": True}),
     "dora of gpt2": (

@@ -64,6 +64,8 @@ class AdapterConfig:
         saved, tied = settings.get("modules_to_save"), settings.get("ensure_weight_tying") is True
         copied = cast("list[object]", saved) if isinstance(saved, list) and not tied else []
         self._apart = tuple(map(str, copied))
+        self.saves_modules = saved not in (None, [])
+        self.use_dora = settings.get("use_dora") is True
         self._alpha = self._number(settings.get("lora_alpha"), "lora_alpha")
         self._rank_stabilized = settings.get("use_rslora") is True
         self._alphas = {
@@ -80,7 +82,9 @@ class AdapterConfig:
 
     def is_apart(self, module: str) -> bool:
         """Return whether a module is a copy of its own, and an output layer tied to it is not."""
-        return any(_matches(name, module) for name in self._apart if _PLAIN.fullmatch(name))
+        parts = module.split(".")
+        around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        return any(_matches(name, each) for name in self._apart for each in around)
 
     def _refuse_parameters(self, names: object) -> None:
         """ModelError for parameters that are not the weight of a module, as those of routers are.
@@ -286,6 +290,8 @@ class LowRankAdapter:
         self.task, self.base = config.task, config.base
         with SafetensorsFile.open(self.path / WEIGHTS) as file:
             changes = self._changes(file)
+        if config.saves_modules and not self._whole:
+            raise self._lacks("the modules of `modules_to_save`")
         apart = (name for name in self._whole if config.is_apart(name.rpartition(".")[0]))
         self._apart = frozenset(apart) - self._inner
         return {module: self._product(module, parts, config) for module, parts in changes.items()}
@@ -323,6 +329,10 @@ class LowRankAdapter:
             raise CheckpointError(f"{where} has no tensors")
         return changes
 
+    def _lacks(self, what: str) -> CheckpointError:
+        where = quoted(str(self.path / WEIGHTS), 200)
+        return CheckpointError(f"{where} lacks {what}", hint="save the adapter again")
+
     def _product(
         self, module: str, parts: Mapping[Part, np.ndarray], config: AdapterConfig
     ) -> LowRankProduct:
@@ -330,6 +340,8 @@ class LowRankAdapter:
         first = parts.get("table A" if is_table else "A")
         second = parts.get("table B" if is_table else "B")
         magnitude = parts.get("magnitude")
+        if config.use_dora and magnitude is None:
+            raise self._lacks(f"the magnitude of {quoted(module)}, which `use_dora` needs")
         if first is not None and second is not None and first.ndim == second.ndim == 2:
             fits = magnitude is None or magnitude.size == len(second)
             if fits and 0 < len(first) == second.shape[1]:
