@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from gptrs_cli.command_group import HELP_ORDER, commands_by_group
+from gptrs_cli.command_group import HELP_ORDER, command_of, commands_by_group
 from gptrs_cli.commands.list import LISTS
+from gptrs_cli.main import app
+from gptrs_cli.options.settings import Settings
 
-MOST_LINES, MOST_LINES_OF_ALL = 59, 76
+MOST_LINES, MOST_LINES_OF_ALL = 63, 76
 GROUPS = ("list", "bench", "cache", "conformance", "models", "plugins")
 COMMANDS = (
     *((name,) for name in HELP_ORDER),
@@ -45,6 +49,42 @@ def test_the_help_of_each_command_fits(gptrs, command):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_each_command_has_two_examples_that_it_takes(gptrs, words):
+    shown = gptrs(*words, "--help").out.partition("\nExamples:\n")[2].splitlines()
+    assert len(shown) == 2
+    for example in shown:
+        told = shlex.split(example)
+        assert told[: len(words) + 1] == ["gptrs", *words]
+        command, context, rest = command_of(app, "gptrs"), None, told
+        while hasattr(command, "get_command"):
+            context = command.make_context(rest[0], rest[1:], parent=context, obj=Settings())
+            rest = [*context._protected_args, *context.args]
+            command = command.get_command(context, rest[0])
+        command.make_context(rest[0], rest[1:], parent=context)
+
+
+def test_a_model_may_stand_first(gptrs, model_directory):
+    options = ("--greedy", "--max-tokens", "2", "--json")
+    named = gptrs("generate", "--model", model_directory, "the cat", *options)
+    first = gptrs("generate", model_directory, "the cat", *options)
+    assert first.code == 0, first.err
+    assert first.json["token_ids"] == named.json["token_ids"]
+    one = gptrs("tokenize", "demo").out
+    assert len(one.split(",")) == len(gptrs("tokenize", "demo", "demo").out.split(","))
+    shape = gptrs("forward", model_directory, "--prompt", "the", "--json").json["shape"]
+    assert (
+        shape
+        == gptrs("forward", "--model", model_directory, "--prompt", "the", "--json").json["shape"]
+    )
+    for wrong in (
+        ("nothing", "x"),
+        (model_directory, "x", "y"),
+        (model_directory, "--model", "m", "x"),
+    ):
+        assert gptrs("generate", *wrong).code == 2
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_alone_shows_its_help(gptrs, group):
     alone = gptrs(group)
@@ -55,7 +95,7 @@ def test_a_group_alone_shows_its_help(gptrs, group):
 @pytest.mark.parametrize(("short", "whole"), [("pull", "pull"), ("rm", "remove"), ("ls", "list")])
 def test_the_names_that_ollama_gives_to_commands(gptrs, short, whole):
     mine, theirs = (gptrs(*words, "--help").out for words in ((short,), ("models", whole)))
-    assert mine.partition("\n")[2] == theirs.partition("\n")[2]
+    assert mine.partition("\n")[2] == theirs.partition("\n")[2].partition("\nExamples:\n")[0]
 
 
 @pytest.mark.parametrize(("name", "hint"), [("ps", "`gptrs models list`"), ("show", "inspect")])

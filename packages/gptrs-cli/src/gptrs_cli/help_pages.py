@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -51,6 +53,18 @@ def write_options(command: Any, context: Any, formatter: Any) -> None:
         _write_note(formatter, "Further options, explained by --help-all", named)
     if shared:
         _write_note(formatter, "Shared options, explained by `gptrs --help`", _named(shared))
+
+
+def write_examples(context: Any, formatter: Any) -> None:
+    """Write the examples of a command below its options; each is a line to copy.
+
+    They are data beside the code: by the words of each command, two whole lines.
+    """
+    table = json.loads((Path(__file__).parent / "examples.json").read_bytes())
+    examples = table.get(context.command_path.removeprefix("gptrs "))
+    if examples:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in examples))
 
 
 def _groups_of(command: Any, context: Any) -> dict[str, list[str]]:

@@ -11,13 +11,22 @@ import re
 from collections.abc import Callable
 from enum import EnumType
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typing_extensions import override
 
-from gptrs_cli.help_pages import write_options
+from gptrs.lazy_module import lazy_module
+from gptrs_cli.help_pages import write_examples, write_options
+
+if TYPE_CHECKING:
+    from gptrs_cli.options import named_model
+else:  # only a model that stands first needs it
+    named_model = lazy_module("gptrs_cli.options.named_model")
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""The base of usage errors, which typer does not export."""
 
 _NUMBERS: dict[object, re.Pattern[str]] = {
     int: re.compile(r"-?[0-9]{1,18}\Z"),
@@ -37,8 +46,17 @@ class PlainCommand(TyperCommand):
         return self._plain.of(super().get_params(ctx))
 
     @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_model(self, ctx, args))
+
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
+
+    @override
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(ctx, formatter)
+        super().format_epilog(ctx, formatter)
 
 
 class PlainGroup(TyperGroup):
@@ -57,12 +75,36 @@ class PlainGroup(TyperGroup):
         write_options(self, ctx, formatter)
 
     @override
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(ctx, formatter)
+        super().format_epilog(ctx, formatter)
+
+    @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show the help of a group that is named alone, as the bare `gptrs` does."""
         if not args and not self.invoke_without_command:
             print(ctx.get_help())
             raise typer.Exit
         return super().parse_args(ctx, args)
+
+
+def _with_model(command: Any, context: Any, args: list[str]) -> list[str]:
+    """Return the arguments with `--model` before the first, if it is a model and one too many.
+
+    So the model may stand first wherever `--model` is an option; a text that stands alone remains
+    a text.
+    """
+    if not args or args[0].startswith("-"):
+        return args
+    if not any("--model" in parameter.opts for parameter in command.get_params(context)):
+        return args
+    try:
+        given, left, _ = command.make_parser(context).parse_args([*args])
+    except _UsageError:  # the command itself reports it
+        return args
+    if not left or given.get("model") is not None or not named_model.is_model(Path(args[0])):
+        return args
+    return ["--model", *args]
 
 
 class Application(typer.Typer):

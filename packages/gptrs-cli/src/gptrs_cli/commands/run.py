@@ -23,9 +23,9 @@ from gptrs.plugins.exporters import import_model, importer_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs_cli.loading import chosen_backend, observed, profile_of
-from gptrs_cli.models.meant import is_model
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.named_model import is_model
 from gptrs_cli.options.settings import PROGRAM, Settings
 from gptrs_cli.plain_commands import Application
 from gptrs_cli.terminal.failures import Waiting
