@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,9 +56,29 @@ def test_the_command_line_is_listed(commands: str, row: str):
     assert row in commands
 
 
+def test_commands_of_all_packages_are_listed(commands: str):
+    found = set()
+    for file in ROOT.glob("packages/*/pyproject.toml"):
+        project = tomllib.loads(file.read_text("utf-8"))["project"]
+        found |= set(project.get("entry-points", {}).get("gptrs.commands", {}))
+    listed = set(re.findall(r"^## gptrs (\S+)", commands, re.MULTILINE))
+    assert {"serve", "new", "batch", "finetune", "train"} <= found == listed
+    assert "comes with the package `gptrs-serve`" in commands
+    assert commands.count("| `--api-key-file FILE` |") == 1
+
+
+def test_a_command_whose_library_is_missing_is_listed(monkeypatch: pytest.MonkeyPatch):
+    for name in ("ray", "gptrs_ray.batch", "gptrs_ray.command"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    section = command_reference.page().partition("## gptrs batch\n")[2].partition("\n## ")[0]
+    assert "`gptrs-ray`, without which this page was built" in section
+
+
 def test_shared_options_stand_once(commands: str):
-    assert commands.count("| `--threads N` |") == 1
-    assert commands.index("## Shared options") < commands.index("| `--threads N` |")
+    row = "| `--threads N` | Use N threads. |"
+    assert commands.count(row) == 1
+    assert commands.index("## Shared options") < commands.index(row)
     assert "[Shared options](#shared-options): `--backend`" in commands
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from typer.core import TyperGroup
@@ -15,13 +19,14 @@ from gptrs.plugins.descriptions import CommandPlugin
 from gptrs_cli.command_group import HELP_ORDER, built_in, command_of
 from gptrs_cli.main import app
 
+_ROOT = Path(__file__).resolve().parents[2]
 _VARIABLE = re.compile(r" *\[env: (?P<name>\w+)\]")
 _HEAD = """\
 # The command line
 
-This page is made from the code of the commands; `gptrs COMMAND --help` says the same. Options that
-several commands share stand at the end, [in a table of their own](#shared-options). Text goes to
-standard output, everything else to standard error. An option wins over its
+This page is generated from the code of the commands; `gptrs COMMAND --help` prints the same.
+Options that several commands share are listed once, [in the last table](#shared-options). Text goes
+to standard output, everything else to standard error. An option overrides its
 [variable](../environment.md).
 
 """
@@ -36,6 +41,8 @@ class _Leaf:
 
     words: tuple[str, ...]
     command: Any
+    package: str = ""
+    """The distribution that brings the command, unless that is gptrs-cli."""
 
     @property
     def context(self) -> Any:
@@ -80,9 +87,10 @@ def _parameter(parameter: Any, context: Any) -> _Parameter:
 
 def page() -> str:
     """Return the page as Markdown."""
-    leaves = list(_leaves())
+    packaged, absent = _of_packages()
+    leaves = [*_leaves(), *packaged]
     shared = _shared(leaves)
-    sections = [_section(leaf, shared) for leaf in leaves]
+    sections = [*(_section(leaf, shared) for leaf in leaves), *absent]
     table = _TABLE + "\n".join(parameter.row for parameter in shared)
     return "\n".join([_HEAD, *sections, f"## Shared options\n\n{table}\n\n{app.info.epilog}\n"])
 
@@ -93,6 +101,37 @@ def _leaves() -> Iterator[_Leaf]:
     known = [name for name in HELP_ORDER if name in names]
     for name in (*known, *sorted(names - {*known})):
         yield from _below((name,), command_of(built_in().factory(CommandPlugin, name), name))
+
+
+def _of_packages() -> tuple[list[_Leaf], list[str]]:
+    """Return the commands of the other packages of the repository, installed or not.
+
+    Those that cannot be imported, since a library is missing, come as sections without options.
+    """
+    leaves, sections = list[_Leaf](), list[str]()
+    for file in sorted(_ROOT.glob("packages/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        commands = project.get("entry-points", {}).get("gptrs.commands", {})
+        if project["name"] == "gptrs-cli" or not commands:
+            continue
+        if (sources := str(file.parent / "src")) not in sys.path:
+            sys.path.append(sources)
+        for name, place in sorted(commands.items()):
+            plugin = _imported(place)
+            try:
+                factory = _imported(plugin.factory)
+            except ModuleNotFoundError:
+                sections.append(_section_without_options(plugin, project["name"]))
+                continue
+            for leaf in _below((name,), command_of(factory, name)):
+                leaves.append(replace(leaf, package=project["name"]))
+    return leaves, sections
+
+
+def _imported(place: str) -> Any:
+    """Return what an entry point, `module:name`, names."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _below(words: tuple[str, ...], command: Any) -> Iterator[_Leaf]:
@@ -116,6 +155,8 @@ def _section(leaf: _Leaf, shared: list[_Parameter]) -> str:
     words = " ".join(("gptrs", *leaf.words))
     usage = " ".join([words, "[OPTIONS]", *(argument.usage for argument in arguments)])
     lines = [f"## {words}\n", f"```text\n{usage}\n```\n", cleandoc(leaf.command.help or "") + "\n"]
+    if leaf.package:
+        lines.append(f"This command comes with the package `{leaf.package}`.\n")
     own = [*arguments, *(option for option in options if option not in shared)]
     if own:
         lines.append(_TABLE + "\n".join(parameter.row for parameter in own) + "\n")
@@ -123,3 +164,11 @@ def _section(leaf: _Leaf, shared: list[_Parameter]) -> str:
     if also:
         lines.append(f"[Shared options](#shared-options): {also}.\n")
     return "\n".join(lines)
+
+
+def _section_without_options(plugin: CommandPlugin, package: str) -> str:
+    return (
+        f"## gptrs {plugin.name}\n\n{plugin.summary}\n\nThis command comes with the package"
+        f" `{package}`, without which this page was built; `gptrs {plugin.name} --help` lists"
+        " its options.\n"
+    )

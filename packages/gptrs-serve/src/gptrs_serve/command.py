@@ -61,7 +61,7 @@ _KeyFile = Annotated[
     typer.Option(
         "--api-key-file",
         metavar="FILE",
-        help=f"Answer those alone who send one of these keys, one a line; also {KEY_VARIABLE}."
+        help=f"Answer only requests with one of these keys, one a line; also {KEY_VARIABLE}."
         " SIGHUP reads it again.",
     ),
 ]
