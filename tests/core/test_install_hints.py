@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +54,25 @@ def test_in_a_clone(monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Pat
     core = tmp_path / "a clone" / "packages" / "gptrs-core"
     core.mkdir(parents=True)
     (core / "pyproject.toml").touch()
+    needed = ["gptrs-core==0.1.0", "gptrs-runtime[chat,images]==0.1.0", "numpy>=2"]
+    (tmp_path / "a clone/pyproject.toml").write_text(f"[project]\ndependencies = {needed}\n")
+    for name in ("gptrs-runtime", "gptrs-torch"):
+        (core.parent / name).mkdir()
+        (core.parent / name / "pyproject.toml").touch()
     recorded(monkeypatch, core)
     assert install_own("gptrs-cli") == f"run `{command} './a clone/packages/gptrs-cli'`"
-    assert install_own("gptrs") == f"run `{command} './a clone/packages'/* './a clone'`"
+    parts = "'./a clone/packages/gptrs-core' './a clone/packages/gptrs-runtime' './a clone'"
+    assert install_own("gptrs") == f"run `{command} {parts}`"
     monkeypatch.chdir(core)
     assert install_own("gptrs-cli") == f"run `{command} '{core.parent / 'gptrs-cli'}'`"
+
+
+def test_no_part_of_gptrs_brings_torch_ray_or_jax(monkeypatch: pytest.MonkeyPatch):
+    recorded(monkeypatch, Path(__file__).parents[2] / "packages/gptrs-core")
+    hint = install_own("gptrs")
+    named = {name for name in re.findall(r"packages/(gptrs-[\w-]+)", hint)}
+    assert {"gptrs-core", "gptrs-cli", "gptrs-serve", "gptrs-train"} <= named
+    assert not named & {"gptrs-torch", "gptrs-ray", "gptrs-backend-jax"}
 
 
 def test_from_wheels(monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Path):

@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -37,7 +38,8 @@ def install_own(distribution: str) -> str:
         return f"run `{_pip_install()} --find-links {_shown(origin.parent)} {distribution}`"
     root = origin.parents[1]
     if distribution == _ALL:
-        return f"run `{_pip_install()} {_shown(root / 'packages')}/* {_shown(root)}`"
+        folders = [*(root / "packages" / name for name in _parts(root)), root]
+        return f"run `{_pip_install()} {' '.join(map(_shown, folders))}`"
     return f"run `{_pip_install()} {_shown(root / 'packages' / distribution)}`"
 
 
@@ -84,9 +86,21 @@ def _origin(distribution: str) -> Path | None:
         return None
     url = urlsplit(cast("dict[str, str]", json.loads(record))["url"])
     origin = Path(unquote(url.path))
-    is_clone = origin.parent.name == "packages" and (origin / "pyproject.toml").is_file()
+    projects = (origin / "pyproject.toml", origin.parent.parent / "pyproject.toml")
+    is_clone = origin.parent.name == "packages" and all(map(Path.is_file, projects))
     is_wheel = origin.suffix == ".whl" and origin.is_file()
     return origin if url.scheme == "file" and (is_clone or is_wheel) else None
+
+
+def _parts(root: Path) -> list[str]:
+    """Return the distributions of a clone that `gptrs` depends on.
+
+    Not every folder in `packages`: gptrs-torch, gptrs-ray and gptrs-backend-jax would bring torch
+    with its CUDA libraries, Ray and JAX.
+    """
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = (re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in project["dependencies"])
+    return [name for name in names if (root / "packages" / name / "pyproject.toml").is_file()]
 
 
 def _libraries(distribution: str, extra: str) -> list[str]:
