@@ -1,4 +1,4 @@
-"""The container file of docs/serving.md: known instructions, and a command that `serve` takes."""
+"""The container file of docs/deployment.md: known instructions, and a command that `serve` takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer import Typer
 
 from gptrs_serve.command import serve
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 PLAIN = {"FROM", "COPY", "RUN", "USER", "ENV", "EXPOSE"}
 LISTS = {"VOLUME", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
 
