@@ -67,6 +67,12 @@ def test_commands_of_all_packages_are_listed(commands: str):
     assert commands.count("| `--api-key-file FILE` |") == 1
 
 
+def test_the_table_of_capabilities_names_every_command(commands: str):
+    page = (ROOT / "docs/capabilities.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"[a-z]+", " ".join(re.findall(r"`(?:gptrs )?([a-z]+)[^`]*`", page)))}
+    assert set(re.findall(r"^## gptrs (\w+)", commands, re.MULTILINE)) <= named
+
+
 def test_a_command_whose_library_is_missing_is_listed(monkeypatch: pytest.MonkeyPatch):
     for name in ("ray", "gptrs_ray.batch", "gptrs_ray.command"):
         monkeypatch.delitem(sys.modules, name, raising=False)

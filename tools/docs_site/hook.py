@@ -15,6 +15,11 @@ from docs_site.markdown_dialect import for_python_markdown
 from docs_site.site_links import PAGES, relinked
 
 ROOT = Path(__file__).resolve().parents[2]
+# Lists of names have every word that people search for many times over: guides come first.
+_LISTS = (
+    *("reference/", "project/", "requests.md", "json.md", "ptir.md"),
+    *("onnx_operators.md", "torch_operators.md", "stablehlo_operations.md"),
+)
 
 
 def on_config(config: Any) -> None:
@@ -38,4 +43,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return the page with links that hold on the site, in the dialect that MkDocs reads."""
+    if page.file.src_uri.startswith(_LISTS):
+        page.meta["search"] = {"boost": 0.3}
     return for_python_markdown(relinked(markdown, page.file.src_uri, ROOT))
