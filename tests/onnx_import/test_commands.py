@@ -165,7 +165,7 @@ def test_validate_compares_with_a_file_a_model_and_a_backend(run):
         (("generate", "hi", "--model", "net.onnx"), "is read by the importer `onnx`"),
         (("forward", "--model", "net.onnx", "--weights", "q8"), "`--weights` is for models of"),
         (("forward", "--symbol", "n=1"), "are for models that an importer reads"),
-        (("validate", "--model", "net.onnx", "--per-layer"), "nothing else"),
+        (("validate", "--model", "net.onnx", "--per-layer"), "only the outputs"),
     ],
 )
 def test_what_an_imported_model_does_not_take_is_said(run, arguments, message):

@@ -116,10 +116,10 @@ def part_of(operation: Operation) -> WantedKernel | None:
 
 @lru_cache(maxsize=1024)
 def _part(op: Op, operands: tuple[DType, ...], result: DType, power: str | None) -> WantedKernel:
-    inputs = [Access(f"x{place}", dtype, 1) for place, dtype in enumerate(operands)]
+    inputs = tuple(Access(f"x{index}", dtype, 1) for index, dtype in enumerate(operands))
     named = tuple((each.name, each.dtype) for each in inputs)
     alone = Operation(op, named, ("y0", result), power)
-    return WantedKernel(elementwise.source(1, inputs, Access("out", result, 1), [alone]))
+    return WantedKernel(elementwise.source(1, inputs, Access("out", result, 1), (alone,)))
 
 
 def all_parts() -> Iterator[WantedKernel]:
