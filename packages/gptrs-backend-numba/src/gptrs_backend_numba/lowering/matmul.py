@@ -50,7 +50,7 @@ from gptrs_backend_numba.lowering.product_calls import (
     tasks_of_thread,
 )
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.schedule import ScheduleBuilder, with_dtype
+from gptrs_backend_numba.schedule import KernelCall, ScheduleBuilder, with_dtype
 from gptrs_backend_numba.views import Matrix, MemorySpace, Product, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
@@ -113,8 +113,15 @@ def multiply_words(builder: ScheduleBuilder, product: Product, out: View) -> Non
     )
     lhs, rhs = sides
     product = replace(product, lhs=lhs, rhs=rhs)
+    first = len(builder.steps)
     right = _right(builder, product, whole=_is_read_often(product))
     _multiply_tiles(builder, product, right, with_dtype(out, dtypes.f32), PLAIN, dtypes.si32)
+    # Profiles show the types of views: those that the words have.
+    for index, step in enumerate(builder.steps[first:], first):
+        if isinstance(step, KernelCall):
+            reads = tuple([with_dtype(view, dtypes.si32) for view in step.reads])
+            write = with_dtype(step.write, dtypes.si32)
+            builder.steps[index] = replace(step, reads=reads, write=write)
 
 
 def suits(product: Product, out: View) -> bool:
