@@ -29,6 +29,7 @@ def _refusal(name: str) -> str:
 def test_only_the_files_that_are_read_are_fetched(hub, tmp_path):
     folder = single(tmp_path / "source")
     write_json(folder / "tokenizer.json", {})
+    write_json(folder / "chat_template.json", {"chat_template": ""})
     (folder / "onnx").mkdir()
     write_json(folder / "onnx" / "config.json", {})
     for name in ("pytorch_model.bin", "README.md", "consolidated.safetensors", "model.py"):
@@ -38,7 +39,8 @@ def test_only_the_files_that_are_read_are_fetched(hub, tmp_path):
     require_the_model(source)
     assert (source.name, source.model_type) == ("org/tiny", "tiny")
     assert source.path.name == commit
-    assert hub.fetched() == {"config.json", "model.safetensors", "tokenizer.json"}
+    settings = {"config.json", "tokenizer.json", "chat_template.json"}
+    assert hub.fetched() == {*settings, "model.safetensors"}
 
 
 def test_shards_are_those_of_the_index(hub, tmp_path):

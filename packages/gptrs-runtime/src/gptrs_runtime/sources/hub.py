@@ -39,6 +39,7 @@ SETTINGS = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
     MODULES,
