@@ -82,7 +82,7 @@ class PlainGroup(TyperGroup):
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show the help of a group that is named alone, as the bare `gptrs` does."""
-        if not args and not self.invoke_without_command:
+        if not (args or self.invoke_without_command or ctx.resilient_parsing):
             print(ctx.get_help())
             raise typer.Exit
         return super().parse_args(ctx, args)
