@@ -18,7 +18,7 @@ COMMANDS = (
     *(("list", each.name) for each in LISTS),
     *(("bench", name) for name in ("generate", "forward")),
     *(("cache", name) for name in ("info", "warm", "clear")),
-    *(("models", name) for name in ("list", "pull", "path", "remove")),
+    *(("models", name) for name in ("recommended", "list", "pull", "path", "remove")),
     ("conformance", "run"),
     ("plugins", "check"),
 )

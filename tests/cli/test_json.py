@@ -49,6 +49,7 @@ CASES = {
     "run": ("run", "p.ptir", "--random-seed", 1),
     "bench": ("bench", "forward", "--tokens", 2, "--rounds", 1),
     "models.list": ("models", "list"),
+    "models.recommended": ("models", "recommended"),
     "models.path": ("models", "path", "demo"),
     "list.backends": ("list", "backends"),
     "list.models": ("list", "models", "--all"),

@@ -175,7 +175,7 @@ def test_one_that_stumbles_is_told_of_nothing_more_and_programs_go_on(seen, capl
     assert seen == [1]
     assert caplog.messages == [
         "trace sink `stumbles` (from some-sinks 1.0) is broken: ZeroDivisionError: oops;"
-        " it is told of nothing more"
+        " it gets no more events"
     ]
     assert state("stumbles") == ("broken", "ZeroDivisionError: oops")
 

@@ -26,6 +26,12 @@ from gptrs_cli.models.hub_cache import (
     freed_bytes,
     remove,
 )
+from gptrs_cli.models.recommended import (
+    RecommendedModel,
+    example,
+    parameters_shown,
+    recommended,
+)
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
@@ -187,6 +193,44 @@ class ModelsRemove(Result, frozen=True, kw_only=True, tag="gptrs.models.remove/1
     nbytes: int
 
 
+class ModelsRecommended(Result, frozen=True, kw_only=True, tag="gptrs.models.recommended/1"):
+    """`gptrs models recommended`."""
+
+    models: list[RecommendedModel]
+
+
+@app.command("recommended")
+@command_options()
+def recommended_models(
+    *,
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="[TASK]", help="Show those for this task.", show_default=False),
+    ] = None,
+    settings: Settings,
+) -> None:
+    """List small open models to begin with.
+
+    Tasks are text, chat, code, embedding, reranking, vision and speech. The size is that of the
+    weights, on disk and in memory. Nothing is fetched.
+    """
+    found = [each for each in recommended() if task in (None, each.task)]
+    if not found:
+        tasks = ", ".join(dict.fromkeys(each.task for each in recommended()))
+        raise UsageError(f"no model is recommended for {quoted(str(task))}", hint=f"tasks: {tasks}")
+    if settings.json:
+        return print_result(ModelsRecommended(models=found))
+    rows = [
+        [
+            *(each.task, each.name, parameters_shown(each.parameters), byte_size(each.nbytes)),
+            *(each.license, each.about),
+        ]
+        for each in found
+    ]
+    print_table(["task", "model", "parameters", "size", "license", "for"], rows)
+    note(f"try one: {example(found[0])}")
+
+
 @app.command("list")
 @command_options()
 def list_models(
@@ -204,7 +248,10 @@ def list_models(
     if settings.json:
         return print_result(ModelsList(models=found))
     if not found:
-        note("there are none; `gptrs models pull ORG/NAME` fetches one, FOLDER names others")
+        note(
+            "there are none; `gptrs models recommended` shows some, `gptrs models pull ORG/NAME`"
+            " fetches one, FOLDER names others"
+        )
         return
     rows = [_row(model) for model in found]
     print_table(["model", "from", "kind", "architecture", "size", "modified", "runs"], rows)
