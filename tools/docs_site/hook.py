@@ -44,5 +44,5 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return the page with links that hold on the site, in the dialect that MkDocs reads."""
     if page.file.src_uri.startswith(_LISTS):
-        page.meta["search"] = {"boost": 0.3}
+        page.meta["search"] = {"boost": 0.01}
     return for_python_markdown(relinked(markdown, page.file.src_uri, ROOT))
