@@ -7,15 +7,15 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gptrs.errors import UsageError
+from gptrs.errors import BackendError, UsageError
 from gptrs_cli.main import main
 from gptrs_runtime.generation.scheduled_text import Client, Turns
 from gptrs_runtime.serving.engine import Engine
@@ -23,15 +23,15 @@ from gptrs_serve.app import Access, new_app
 from gptrs_serve.command import _hosts
 from gptrs_serve.keys import Key, KeyRing, read_keys
 from gptrs_serve.listening import (
+    Opening,
     Wire,
     _config,
-    answering_meanwhile,
     new_listener,
     new_unix_listener,
+    run_opening,
 )
 from gptrs_serve.request_log import json_log
 from gptrs_serve.served import Served
-from runtime.serving_models import eventually
 
 httpx = pytest.importorskip("httpx")
 testclient = pytest.importorskip("starlette.testclient", reason="httpx is not installed")
@@ -314,25 +314,54 @@ def test_keys_are_read_again_on_a_signal(tmp_path):
         server.send_signal(signal.SIGTERM)
 
 
-def test_while_models_load_the_server_lives_and_is_not_ready(served, monkeypatch):
-    monkeypatch.setattr("gptrs_serve.listening._LOADING_S", 0.01)
-    with new_listener("127.0.0.1", 0) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with answering_meanwhile(listener, Wire()):
-            health = httpx.get(f"{address}/health")
-            ready = httpx.get(f"{address}/ready")
-        assert (health.status_code, health.json()) == (200, {"status": "loading"})
-        assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
-        # The listener is still there, for the server that follows.
-        with socket.create_connection(listener.getsockname(), timeout=5):
-            pass
+def _opened(opening):
+    """Run an application that is being made in a thread; its address, and how to end it."""
+    listener = new_listener("127.0.0.1", 0)
+    ended = []
+
+    def run():
+        with pytest.raises(BackendError, match="the test is over"):
+            run_opening(opening, listener, 5, Wire())
+
+    app = threading.Thread(target=run, daemon=True)
+    opening.lost = lambda before=opening.lost: ended[0] if ended else before()
+    app.start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}", app, ended
 
 
-def test_a_short_load_starts_no_thread():
-    before = threading.active_count()
-    with new_listener("127.0.0.1", 0) as listener, answering_meanwhile(listener, Wire()):
-        assert "gptrs-loading" not in {thread.name for thread in threading.enumerate()}
-    eventually(lambda: threading.active_count() <= before)
+def test_while_models_load_the_server_lives_and_is_not_ready(model):
+    go = threading.Event()
+
+    def opened():
+        go.wait(30)
+        served = Served({"tiny": model}, Engine({"tiny": model}), 8)
+        return new_app(served, Access()), served
+
+    address, thread, ended = _opened(Opening(opened))
+    health, ready = httpx.get(f"{address}/health"), httpx.get(f"{address}/ready")
+    assert (health.status_code, health.json()) == (200, {"status": "loading"})
+    assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
+    with ThreadPoolExecutor() as threads:  # what comes meanwhile waits, and is answered
+        waits = threads.submit(httpx.post, f"{address}/v1/completions", json=ASKED, timeout=60)
+        with pytest.raises(TimeoutError):
+            waits.result(0.2)
+        go.set()
+        assert waits.result(60).status_code == 200
+    assert httpx.get(f"{address}/ready").json() == {"status": "ready"}
+    ended.append("the test is over")
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_models_that_cannot_be_loaded_end_the_server():
+    def opened():
+        raise UsageError("no such model")
+
+    with (
+        new_listener("127.0.0.1", 0) as listener,
+        pytest.raises(UsageError, match="no such model"),
+    ):
+        run_opening(Opening(opened), listener, 5, Wire())
 
 
 # Options in a file.
@@ -340,7 +369,10 @@ def test_a_short_load_starts_no_thread():
 
 def test_options_in_a_file(tmp_path, monkeypatch):
     seen = {}
-    monkeypatch.setattr("gptrs_serve.command.run_app", lambda *asked: seen.update(wire=asked[4]))
+    monkeypatch.setattr(
+        "gptrs_serve.command.run_opening",
+        lambda opening, *asked: (opening._make(), seen.update(wire=asked[2])),
+    )
     monkeypatch.setattr(
         "gptrs_serve.command.new_app", lambda served, access: seen.update(s=served, access=access)
     )

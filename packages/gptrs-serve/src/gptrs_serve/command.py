@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from starlette.applications import Starlette
 
 from gptrs.api import UsageError
 from gptrs.api.backends import Backend, ProcessGroup
@@ -27,11 +28,12 @@ from gptrs_runtime.text_batches import parsed_bytes
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.keys import KEY_VARIABLE, KeyRing, read_keys
 from gptrs_serve.listening import (
+    Opening,
     Wire,
-    answering_meanwhile,
     new_listener,
     new_unix_listener,
     run_app,
+    run_opening,
 )
 from gptrs_serve.problems import LOCAL_HOSTS
 from gptrs_serve.request_log import LogFormat, json_log
@@ -306,17 +308,24 @@ def serve(
         json_log() if _log_format(log_format) == "json" else nullcontext(),
         new_listener(host, port) if uds is None else new_unix_listener(uds) as listener,
     ):
-        # Processes that follow connect to the first while it loads: no thread beside that.
-        meanwhile = answering_meanwhile(listener, wire) if group is None else nullcontext()
-        with meanwhile:
+        is_open = uds is None and not _is_local(host) and not ring
+
+        def opened() -> tuple[Starlette, Served]:
             runs_on = made() if group is None else _leading(made)
             loaded = load(runs_on)
             made_engine = partial(Engine, prompt_lookup=prompt_lookup, **limits, **cache)
             engine = _engine(made_engine, loaded, draft or [], runs_on)
-        served = Served(loaded, engine, most_output, most_requests)
-        is_open = uds is None and not _is_local(host) and not ring
-        _tell(listener, loaded, wire, is_open=is_open)
-        run_app(new_app(served, access), listener, drain_seconds, served.lost, wire)
+            served = Served(loaded, engine, most_output, most_requests)
+            app = new_app(served, access)
+            _tell(listener, loaded, wire, is_open=is_open)
+            return app, served
+
+        if group is None:
+            run_opening(Opening(opened), listener, drain_seconds, wire)
+        else:
+            # Processes that follow connect to the first while it loads: in the main thread.
+            app, served = opened()
+            run_app(app, listener, drain_seconds, served.lost, wire)
 
 
 def _limits(most_running: int, most_requests: int, most_wait: float) -> dict[str, Any]:

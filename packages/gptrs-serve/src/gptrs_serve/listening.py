@@ -13,10 +13,11 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import uvicorn
 import uvicorn.config
@@ -40,7 +41,6 @@ _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ABANDON_S: Final = 60
 """Time that the engine has to end after that."""
 _BACKLOG: Final = 2048
-_LOADING_S: Final = 1.0
 _SWITCH_S: Final = 0.0002
 """How long the engine waits at most until the thread of the connections lets it go on."""
 _MOST_HEADER_BYTES: Final = 65_536
@@ -279,42 +279,99 @@ def _logs_as_json() -> bool:
     return bool(logging.getLogger("uvicorn").handlers)
 
 
-@contextmanager
-def answering_meanwhile(listener: socket.socket, wire: Wire) -> Generator[None]:
-    """Answer that models are being loaded, in a thread, while this scope lasts.
+class Closing(Protocol):
+    """What an application answers with, until it is closed."""
 
-    It begins after a second: most loads are shorter. Connections that wait then, and later ones,
-    get a 503 with `Retry-After`; `/health` gets a 200, as the process lives.
+    def lost(self) -> str | None:
+        """Return why nothing can be answered any more, None while it can."""
+        ...
+
+    def close(self) -> None:
+        """End all threads."""
+        ...
+
+
+class Opening:
+    """An application that is still made, in a thread: its models are being loaded.
+
+    Until then `/health` answers 200, as the process lives, and `/ready` 503. Other requests wait.
     """
-    server = uvicorn.Server(_config(_loading, wire, 1, "off"))
-    thread = threading.Thread(
-        target=lambda: server.run(sockets=[listener.dup()]), name="gptrs-loading", daemon=True
-    )
-    started = threading.Event()
 
-    def start() -> None:
-        started.set()
+    def __init__(self, make: Callable[[], tuple[ASGIApp, Closing]]) -> None:
+        self._make = make
+        self._app: ASGIApp | None = None
+        self._models: Closing | None = None
+        self.error: BaseException | None = None
+        """Why it could not be made."""
+        self._waiting: asyncio.Event | None = None
+
+    def lost(self) -> str | None:
+        """Return why nothing can be answered any more, None while it can."""
+        if self.error is not None:
+            return "the models could not be loaded"
+        return None if self._models is None else self._models.lost()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or begin to load."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if self._app is None and scope["type"] == "http":
+            told = _while_loading(route_path(scope))
+            if told is not None:
+                await told(scope, receive, send)
+                return
+            assert self._waiting is not None  # the lifespan begins before any request
+            await self._waiting.wait()
+        if self._app is None:
+            error = RequestError("the server ends", status=503, code="closed")
+            await error.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        loop, self._waiting = asyncio.get_running_loop(), asyncio.Event()
+        context = copy_context()
+        thread = threading.Thread(
+            target=context.run, args=(self._load, loop), name="gptrs loading", daemon=True
+        )
         thread.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if self._models is not None:
+            self._models.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    timer = threading.Timer(_LOADING_S, start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        if started.is_set():
-            server.should_exit = True
-            thread.join()
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._app, self._models = self._make()
+        except BaseException as error:  # `run_opening` raises it again
+            self.error = error
+        finally:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        assert self._waiting is not None
+        self._waiting.set()
 
 
-async def _loading(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] != "http":
-        return
-    if route_path(scope) == "/health":
-        response: Response = JSONResponse({"status": "loading"})
-    else:
+def _while_loading(path: str) -> Response | None:
+    """Return the answer of probes while models are loaded, None for a request that waits."""
+    if path == "/health":
+        return JSONResponse({"status": "loading"})
+    if path == "/ready":
         told = "the models are being loaded: try again later"
-        response = RequestError(told, status=503, code="not_ready").response()
-    await response(scope, receive, send)
+        return RequestError(told, status=503, code="not_ready").response()
+    return None
+
+
+def run_opening(opening: Opening, listener: socket.socket, drain_seconds: int, wire: Wire) -> None:
+    """Answer as `run_app` does, at once; raise the error of loading if there is one."""
+    try:
+        run_app(opening, listener, drain_seconds, opening.lost, wire)
+    except BackendError:
+        if opening.error is not None:
+            raise opening.error from None
+        raise
