@@ -147,6 +147,12 @@ TRIALS = (
         large=True,  # torch of a package index brings the libraries of GPUs
     ),
     Trial(
+        "training",
+        ("gptrs-train", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
+        (gptrs("finetune --help", 0, "--mask-prompt"), script("trains")),
+        ("gptrs-backend-numba", "gptrs-serve", "torch"),
+    ),
+    Trial(
         "a server",
         ("gptrs-serve", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from serve.talkers import HELLO, PARAMETERS, SAID, THOUGHTS
@@ -70,6 +72,11 @@ def test_messages_of_anthropic(talking):
 def test_chats_of_ollama(talking):
     ollama = pytest.importorskip("ollama", reason="the client of Ollama is not installed")
     client = ollama.Client(host=talking[0])
+    with closing(client._client):
+        _chats_of_ollama(ollama, client)
+
+
+def _chats_of_ollama(ollama, client):
     tool = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
     asked = {"model": "agent", "messages": USER, "tools": [tool], "options": {"temperature": 0}}
     whole = client.chat(**asked)

@@ -116,6 +116,7 @@ def test_requests_are_logged_as_json_with_the_cause_of_an_error(served, capsys, 
     def fail(*_, **__):
         raise RuntimeError("outer") from KeyError("inner")
 
+    before = list(logging.getLogger("uvicorn").handlers)
     with json_log():
         asked = client(served, logs=True)
         asked.get("/health")
@@ -130,7 +131,7 @@ def test_requests_are_logged_as_json_with_the_cause_of_an_error(served, capsys, 
     )  # fmt: skip
     assert error["request_id"] == request["request_id"] == "r9"
     assert "in fail" in error["traceback"]
-    assert logging.getLogger("uvicorn").handlers == []
+    assert logging.getLogger("uvicorn").handlers == before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="these tests run operators of torch"
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from gptrs import get_backend  # noqa: E402
-from gptrs_torch.conversion import NotConvertedError  # noqa: E402
 from gptrs_torch.dynamo import table  # noqa: E402
 from gptrs_torch.graph import GraphFunction  # noqa: E402
 
@@ -98,13 +97,15 @@ def test_as_many_matrices_on_both_sides() -> None:
     torch.testing.assert_close(found, x @ y, rtol=1e-2, atol=5e-2)
 
 
-def test_a_free_count_of_elements_is_refused() -> None:
+def test_a_free_count_of_elements_becomes_that_of_each_call() -> None:
     x = torch.randn(6)
     exported = torch.export.export(
         Counting(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("n", min=2, max=99)}}
     )
-    with pytest.raises(NotConvertedError, match="histc"):
-        GraphFunction(exported.graph_module, get_backend("ref"))(x)
+    function = GraphFunction(exported.graph_module, get_backend("ref"))
+    for count in (6, 11):
+        given = torch.randn(count)
+        torch.testing.assert_close(function(given)[0], torch.histc(given, 10, -1, 1))
 
 
 class Counting(torch.nn.Module):
