@@ -9,7 +9,7 @@ from pathlib import Path
 
 with tempfile.TemporaryDirectory() as folder:
     rows = Path(folder, "rows.txt")
-    rows.write_text("".join(f"def f{n}(x):\n    return x + {n}\n\n" for n in range(60)))
+    rows.write_text("".join(f"def f{n}(x):\n    return x + {n}\n\n" for n in range(400)))
     command = [sys.executable, "-m", "gptrs_cli"]
     options = ["--steps", "2", "--length", "64", "--batch", "1"]
     out = f"{folder}/adapter"
