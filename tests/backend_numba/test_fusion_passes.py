@@ -350,6 +350,7 @@ def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):
         self: NumbaBackend, program: Program, roles: Sequence[InputRole], guards: SizeGuards
     ) -> NumbaExecutable:
         executable = compile_(self, program, roles, guards)
+        assert isinstance(executable, NumbaExecutable)
         if InputRole.DONATED in roles:
             compiled.append((program, roles, executable))
         return executable

@@ -43,7 +43,7 @@ def nested_call(x):
 
 class Pair(NamedTuple):
     first: int
-    count: int
+    number: int
 
 
 @kernel_part
@@ -59,19 +59,19 @@ def of_pairs(x, y):
     whole = Pair(x, y)
     first, count = whole
     again = Pair(1, 2)
-    again = Pair(again.count, again.first)
-    return pair.first + 10 * pair.count + 7 * first + count + 100000 * again.first
+    again = Pair(again.number, again.first)
+    return pair.first + 10 * pair.number + 7 * first + count + 100000 * again.first
 
 
 def test_named_tuples_become_variables_where_only_their_fields_are_read() -> None:
     assert compiled(of_pairs)(3, 4) == 7 + 10 * 12 + 7 * 1000 + 4 + 100000 * 2
     tree = ast.parse(
-        "def caller(x):\n a = Pair(x, 2)\n b = Pair(3, x)\n return a.first, b, b.count"
+        "def caller(x):\n a = Pair(x, 2)\n b = Pair(3, x)\n return a.first, b, b.number"
     )
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef)
     scatter_records(definition, {"Pair": Pair})
-    assert ast.unparse(definition.body[-1]) == "return (a__first, b, b.count)"
+    assert ast.unparse(definition.body[-1]) == "return (a__first, b, b.number)"
     assert len(definition.body) == 4
 
 

@@ -11,7 +11,7 @@ import pytest
 from backend_numba.quantized_layers import FORMS, Layer, of_largest_codes
 from fuzzing import tiny_gguf
 from gptrs import get_backend
-from gptrs.backend.contract import InputRole
+from gptrs.backend.contract import Executable, InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs.optimizer.pipeline import Pipeline
@@ -130,7 +130,7 @@ def test_a_model_reads_its_file_as_it_is(
     programs: list[str] = []
     compile_ = NumbaBackend.compile_symbolic
 
-    def spy(self: NumbaBackend, program, roles, guards) -> NumbaExecutable:
+    def spy(self: NumbaBackend, program, roles, guards) -> Executable:
         programs.append(str(program))
         return compile_(self, program, roles, guards)
 

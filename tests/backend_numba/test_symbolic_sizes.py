@@ -218,4 +218,5 @@ def test_values_of_different_lifetimes_share_memory() -> None:
     text += "  %y = transpose %t10 {permutation = [1, 0]} : f32[64, ?0]\n  return %y\n}"
     guards = SizeGuards({0: 9})
     executable = backend().compile_symbolic(parsed(text), [InputRole.ARGUMENT], guards)
+    assert isinstance(executable, NumbaExecutable)
     assert evaluated(executable.schedule.scratch, {0: 100}) == 2 * 100 * 64 * 4

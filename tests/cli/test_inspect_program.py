@@ -50,7 +50,7 @@ def test_the_report_names_inputs_ops_and_memory(gptrs, program):
         "            result1: si32[]",
     ]
     assert "work        at least 8 operations and 6 functions such as exp, on elements" in lines
-    assert "There is more to do than this: the regions of `while` are counted once." in lines
+    assert "These are lower bounds: the regions of `while` are counted once." in lines
     [tanh] = [line.split() for line in lines if line.startswith("tanh")]
     assert tanh == ["tanh", "1", "0", "6", "48", "B"]
 

@@ -198,7 +198,8 @@ def test_operators_take_arrays_on_either_side(operator):
 def test_products_take_arrays_on_either_side():
     x = gptrs.tensor(X)
     np.testing.assert_allclose((x @ Y).numpy(), X @ Y)
-    np.testing.assert_allclose((Y @ x.T).numpy(), Y @ X.T)
+    np.testing.assert_allclose(F.matmul(Y, x.T).numpy(), Y @ X.T)
+    np.testing.assert_allclose(np.asarray(Y @ x.T), Y @ X.T)
     with pytest.raises(UsageError, match="element type"):
         _ = x + X.astype(np.float64)
     with pytest.raises(UsageError, match="`matmul` takes a tensor as `rhs`, got `list`"):

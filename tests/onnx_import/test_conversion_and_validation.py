@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.plugins.exporters import import_model
 from gptrs_cli.main import main
 
 onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
@@ -131,9 +132,7 @@ def test_what_cannot_be_written_is_refused(
 def test_a_graph_becomes_stablehlo(run: Run) -> None:
     pytest.importorskip("jax", reason="its package writes StableHLO")
     assert run("convert", write_graph("free"), "out.mlir", "--symbol", "batch=2")[0] == 0
-    written = gptrs.plugins.exporters.import_model(
-        "out.mlir", "stablehlo", gptrs.get_backend("ref")
-    )
+    written = import_model("out.mlir", "stablehlo", gptrs.get_backend("ref"))
     x = np.random.default_rng(1).standard_normal((2, 3, 70)).astype(np.float32)
     (found,) = written(x).values()
     np.testing.assert_allclose(found, outputs("in.onnx", 2, 3, 70), 1e-5, 1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,13 +101,15 @@ def model_of(text: str, backend: str = "ref") -> tuple[OnnxModel, Any]:
 def arrays_of(model: OnnxModel, sizes: dict[str, int]) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(sum(sizes.values()))
     return {
-        name: rng.normal(size=[sizes.get(str(dim), dim) for dim in each.shape]).astype(np.float32)
+        name: rng.normal(size=[sizes.get(str(dim), dim) for dim in each.shape or ()]).astype(
+            np.float32
+        )
         for name, each in model.inputs.items()
     }
 
 
 @pytest.fixture
-def conversions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+def conversions(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that says how many conversions have begun."""
     count = 0
     begin = Conversion.__init__
