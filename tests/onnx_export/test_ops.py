@@ -251,8 +251,14 @@ def check_free(op: type[Op], step: int) -> None:
                     continue
             results = run_elsewhere(proto, list(named.values()))
             for found, expected in zip(results or (), wanted, strict=results is not None):
+                if op.name == "reduce_window" and not expected.size:
+                    continue  # ONNX Runtime rounds towards 0: a window beyond the end counts as one
                 what = f"{given}:\n{print_program(program)}"
                 assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
+                if op.name == "reduce_window" and found.dtype.kind == "f":
+                    # ONNX says nothing of NaN in `MaxPool`, and ONNX Runtime passes over it.
+                    is_said = ~np.isnan(expected)
+                    found, expected = found[is_said], expected[is_said]
                 if found.dtype.kind == "f" or op.name not in UNSAID:
                     np.testing.assert_allclose(found, expected, 1e-3, 1e-3, err_msg=what)
 

@@ -43,7 +43,10 @@ def learner_of(folder, kind, backend, what):
     [*DIFFERENT, *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in OTHERS)],
 )
 def test_packed_texts_are_learnt_as_alone(kind, reference, tmp_path):
-    save_tiny_model(tmp_path, kind, reference, weight=weight)
+    try:
+        save_tiny_model(tmp_path, kind, reference, weight=weight)
+    except LookupError as error:  # kinds of images that have tests of their own
+        pytest.skip(str(error))
     rng = np.random.default_rng(1)
     tokens, targets = (rng.integers(3, 20, (2, 10)) for _ in range(2))
     weights = rng.integers(0, 2, (2, 10)).astype(np.float32)

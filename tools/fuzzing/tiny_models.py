@@ -117,7 +117,10 @@ def tiny_settings(kind: str) -> dict[str, object]:
         settings = {row.own(name): value for name, value in _DECODER.items()}
         return settings | (_MIXTURE if row.mixture else {})
     family = next(family.kinds for family in KINDS if kind in family.kinds)
-    return next(CONFIGS[each] for each in family if each in CONFIGS)
+    found = [CONFIGS[each] for each in family if each in CONFIGS]
+    if not found:
+        raise LookupError(f"no settings of a tiny `{kind}` are known")
+    return found[0]
 
 
 _THERE = frozenset({"shared.weight", "model.shared.weight"})
