@@ -280,7 +280,7 @@ def _logs_as_json() -> bool:
 
 
 class Closing(Protocol):
-    """What an application answers with, until it is closed."""
+    """An object behind an application, such as its models, until it is closed."""
 
     def lost(self) -> str | None:
         """Return why nothing can be answered any more, None while it can."""
