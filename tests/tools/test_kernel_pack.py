@@ -48,7 +48,8 @@ def test_the_parts_of_a_pack_are_those_of_all_elementwise_ops(
     with kernel_pack.kernels_noted() as noted:
         for op in (each for each in ROWS if issubclass(each, ELEMENTWISE)):
             kernel_needs.OpNeed(op).run(tmp_path)
-    texts = {key for key, wanted in noted.items() if isinstance(wanted.source, str)}
+    # Other kernels are functions, which a process that has compiled them once notes as such.
+    texts = {key for key, each in noted.items() if isinstance(getattr(each, "source", None), str)}
     assert texts <= listed
     assert len(texts) > 150
 
