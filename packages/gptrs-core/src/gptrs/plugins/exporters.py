@@ -190,16 +190,12 @@ def import_model(path: str | os.PathLike[str], importer: str, backend: Backend) 
     """
     plugins = manager()
     factory = plugins.factory(ImporterPlugin, importer)
-    try:
+    with plugins.code_of(ImporterPlugin, importer, GptrsError):
         made = factory(Path(path), backend)
         if not isinstance(made, ImportedModel):
             kind = type(made).__name__
             raise TypeError(f"its factory made a `{kind}`, an `ImportedModel` is needed")
-    except (KeyboardInterrupt, GptrsError):
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise plugins.broken(ImporterPlugin, importer, error) from error
-    return made
+        return made
 
 
 def file_contents(path: str | os.PathLike[str], importer: str) -> FileContents | None:
@@ -212,16 +208,12 @@ def file_contents(path: str | os.PathLike[str], importer: str) -> FileContents |
     if reference is None:
         return None
     look = plugins.imported(ImporterPlugin, importer, reference, require_callable)
-    try:
+    with plugins.code_of(ImporterPlugin, importer, GptrsError):
         found = look(Path(path))
         if not isinstance(found, FileContents):
             kind = type(found).__name__
             raise TypeError(f"`{reference}` returned a `{kind}`, `FileContents` are needed")
-    except (KeyboardInterrupt, GptrsError):
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise plugins.broken(ImporterPlugin, importer, error) from error
-    return found
+        return found
 
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
@@ -241,13 +233,9 @@ def file_reference(
     if reference is None:
         return None
     make = plugins.imported(ImporterPlugin, importer, reference, require_callable)
-    try:
+    with plugins.code_of(ImporterPlugin, importer, GptrsError):
         name, run = cast("tuple[str, Callable[[Arrays], Arrays]]", make(Path(path)))
-    except (KeyboardInterrupt, GptrsError):
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise plugins.broken(ImporterPlugin, importer, error) from error
-    return name, run
+        return name, run
 
 
 @dataclass(frozen=True)
@@ -285,12 +273,8 @@ def export_model(model: OutgoingModel, path: str | os.PathLike[str], exporter: s
     factory = cast(
         "Callable[[OutgoingModel, Path], object]", plugins.factory(ExporterPlugin, exporter)
     )
-    try:
+    with plugins.code_of(ExporterPlugin, exporter, GptrsError):
         made = factory(model, Path(path))
         if not isinstance(made, (list, tuple)):
             raise TypeError(f"it returned a `{type(made).__name__}`, a list of paths is needed")
         return [Path(each) for each in cast("Sequence[str | os.PathLike[str]]", made)]
-    except (KeyboardInterrupt, GptrsError):
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise plugins.broken(ExporterPlugin, exporter, error) from error

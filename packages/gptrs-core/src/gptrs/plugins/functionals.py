@@ -87,9 +87,5 @@ def _answers_to(
 def _declines(plugin: FunctionalPlugin, name: str) -> Function | None:
     if plugin.declines is None:
         return None
-    try:
+    with manager().code_of(FunctionalPlugin, name):
         return require_callable(load_reference(plugin.declines), plugin.declines)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise manager().broken(FunctionalPlugin, name, error) from error

@@ -150,12 +150,8 @@ class PluginManager(PluginRegistry):
             # An unusable one is looked up, too, to raise its reason.
             name = next(usable, names[0])
         plugin = self.find(DemoModelPlugin, name)
-        try:
+        with self.code_of(DemoModelPlugin, name):
             return resource_directory(plugin.path)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit, too: a plugin must not end the program
-            raise self.broken(DemoModelPlugin, name, error) from error
 
     def _is_usable(self, point: type[PluginDescription], name: str) -> bool:
         try:
@@ -173,13 +169,10 @@ class PluginManager(PluginRegistry):
             return self._backends[key]
         with memory_is_there(f"the backend `{name}`"):
             factory = self.factory(BackendPlugin, name)
-            try:
+            # A usage error is one of the user, not of the plugin.
+            with self.code_of(BackendPlugin, name, UsageError):
                 made = factory(settings if takes else settings.threads)
                 backend = _checked_backend(made, plugin.record.name)
-            except (KeyboardInterrupt, UsageError):
-                raise  # an error of the user, not of the plugin
-            except BaseException as error:
-                raise self.broken(BackendPlugin, name, error) from error
         for text in backend.ignored:
             self.warn_once(f"{name}: {text}", f"backend `{name}`: {text}")
         self._backends[key] = backend

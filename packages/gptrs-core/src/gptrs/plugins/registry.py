@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -167,12 +168,24 @@ class PluginRegistry:
         Raises PluginError if either fails; the plugin is then broken.
         """
         plugin = cast("Plugin", self.plugin(point, name))
-        try:
+        with self.code_of(point, name):
             found = foreign_import(plugin.record, lambda: load_reference(reference))
             return checked(found, reference)
-        except KeyboardInterrupt:
+
+    @contextmanager
+    def code_of(
+        self, point: type[PluginDescription], name: str, *passed: type[Exception]
+    ) -> Generator[None]:
+        """Run code of the plugin `name` in this scope: its errors are PluginErrors.
+
+        The plugin is then broken. Ctrl-C and the errors `passed` go through; SystemExit does not:
+        a plugin must not end the program.
+        """
+        try:
+            yield
+        except (KeyboardInterrupt, *passed):
             raise
-        except BaseException as error:  # SystemExit, too: a plugin must not end the program
+        except BaseException as error:
             raise self.broken(point, name, error) from error
 
     def broken(

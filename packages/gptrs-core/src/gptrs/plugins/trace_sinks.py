@@ -37,12 +37,9 @@ def make_trace_sink(name: str) -> ExecutionTraceSink:
     """
     plugins = manager()
     factory = plugins.factory(TraceSinkPlugin, name)
-    try:
+    # A usage error is one of the user, not of the plugin.
+    with plugins.code_of(TraceSinkPlugin, name, UsageError):
         return _Guarded(plugins, name, _checked(factory()))
-    except (KeyboardInterrupt, UsageError):
-        raise  # the user's, not the plugin's
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise plugins.broken(TraceSinkPlugin, name, error) from error
 
 
 def install_from_environment() -> None:
