@@ -97,7 +97,7 @@ class KernelCall:
     origin: str = ""
     """The ops that it computes, for profiles."""
     stand_in: StandIn | None = None
-    """What runs until the kernel is compiled, which then has no address yet."""
+    """Runs until the kernel, which has no address before, is compiled."""
     also_written: int = 0
     """How many of the last `reads` the kernel writes, too."""
 

@@ -35,7 +35,7 @@ class RequestFacts:
     id: str
     client: str
     facts: dict[str, object] = field(default_factory=dict)
-    """What routes add: the model, tokens read and written."""
+    """Facts that routes add: the model, tokens read and written."""
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("gptrs_request", default=None)

@@ -29,7 +29,7 @@ REPORT: Final = "training.json"
 CURVE: Final = "training.svg"
 _PREFIX: Final = "base_model.model."
 _BODIES: Final = {"h": "transformer.", "layers": "model."}
-"""What transformers calls the body of a model whose checkpoint leaves that out."""
+"""The prefix of transformers for the body of a model whose checkpoint lacks it."""
 
 
 def require_new(out: Path, run: str, sources: Sequence[Path], *, resume: bool, force: bool) -> None:

@@ -27,7 +27,7 @@ METRICS: Final = "metrics.jsonl"
 SUFFIX: Final = ".run"
 _LEVEL: Final = "/"
 _NOT_COMPARED: Final = ("save_every", "threads")
-"""What a run that goes on may have otherwise: none of it changes a bit."""
+"""Settings that a resumed run may change: none of them changes a bit."""
 
 
 class SavedRunError(GptrsError):

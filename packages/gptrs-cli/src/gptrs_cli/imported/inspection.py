@@ -127,7 +127,7 @@ class InspectModel(Result, frozen=True, kw_only=True, tag="gptrs.inspect.model/1
     """Why an operator, or a value, is not converted."""
     weights: FileWeights | None
     facts: dict[str, str] | None
-    """What else the file says, such as its writer."""
+    """Further facts that the file states, such as its writer."""
     sizes: dict[str, int] | None
     """Sizes that the program was made for; empty if it has symbols."""
     program: dict[str, Any] | None

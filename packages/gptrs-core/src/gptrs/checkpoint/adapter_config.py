@@ -157,7 +157,7 @@ _PARTS: Final[Mapping[str, Part]] = {
 }
 """The ends of the names of tensors that change a layer."""
 _INSIDE: Final = (".base_layer", ".modules_to_save")
-"""What PEFT puts between the name of a module and those of its tensors."""
+"""Parts that PEFT inserts between the name of a module and those of its tensors."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ HOW: Final = {
     "copy": "`gptrs serve NAME=MODEL OTHER=MODEL` gives a model two names",
     "delete": "the command line says which models are served",
 }
-"""What to do in place of what changes the models of a server."""
+"""Advice for requests that would change the models of a server."""
 _CAPABILITIES: Final = {"text_embedder": "embedding", "image_lm": "vision"}
 
 

@@ -127,7 +127,7 @@ _TAKES: dict[str, tuple[type, ...]] = {
     "Tensor": (Tensor,),
     "Tensor | np.ndarray": (Tensor, np.ndarray),
 }
-"""What a parameter takes, by its annotation."""
+"""The types that a parameter takes, by its annotation."""
 
 
 def _foreign_operand(
