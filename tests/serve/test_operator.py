@@ -297,7 +297,7 @@ def test_tls(tmp_path, served):
         assert httpx.get(f"{address}/health", verify=False).status_code == 200
         server.send_signal(signal.SIGTERM)
     with pytest.raises(UsageError, match="--ssl-certfile and --ssl-keyfile cannot be used"):
-        _config(new_app(served, Access()), Wire(key, key), 1, "off")
+        _config(new_app(served, Access()), Wire(key, key), 1)
 
 
 def test_keys_are_read_again_on_a_signal(tmp_path):

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import uvicorn
 import uvicorn.config
@@ -238,14 +238,14 @@ def run_app(
     wire = wire or Wire()
     sys.setswitchinterval(_SWITCH_S)
     _allow_files()
-    config = _config(app, wire, drain_seconds, "on")
+    config = _config(app, wire, drain_seconds)
     _Server(config, lost, wire).run(sockets=[listener])
     reason = lost()
     if reason is not None:
         raise BackendError(reason, hint="start the server again, and all processes of the model")
 
 
-def _config(app: ASGIApp, wire: Wire, drain_seconds: int, lifespan: Literal["on", "off"]) -> Any:
+def _config(app: ASGIApp, wire: Wire, drain_seconds: int) -> uvicorn.Config:
     """Return the settings of uvicorn; UsageError for files that are no certificate and key."""
     config = uvicorn.Config(
         app,
@@ -257,7 +257,7 @@ def _config(app: ASGIApp, wire: Wire, drain_seconds: int, lifespan: Literal["on"
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         http=http_protocol(),
         ws="none",
-        lifespan=lifespan,
+        lifespan="on",
         root_path=wire.root_path,
         ssl_certfile=wire.certificate,
         ssl_keyfile=wire.private_key,
