@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
+from gptrs_cli.generate.page import WrappedPage
 from runtime.tiny_chat import save_tiny_chat
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
@@ -172,6 +174,63 @@ def test_commands_and_messages_of_several_lines(model, tmp_path):
     messages = json.loads(file.read_text())["messages"]
     assert [each["role"] for each in messages] == ["system", *["user", "assistant"] * 2]
     assert (messages[1]["content"], messages[3]["content"]) == ("the \ncat", "one\n\ntwo")
+
+
+def test_options_answers_and_models_change_within_a_conversation(model, tmp_path):
+    file = tmp_path / "talk.json"
+    other = save_tiny_chat(tmp_path / "other", n_positions=512)
+    with Terminal(model, "--greedy", "--max-tokens", 3, "--ignore-eos") as terminal:
+
+        def said(line: str, answer: str) -> str:
+            terminal.wait_for("> ")
+            terminal.send(line.encode() + b"\r")
+            return terminal.wait_for(answer)
+
+        said("/regenerate", "no message of yours yet")
+        said("/undo", "no message of yours yet")
+        said("the cat", "was cut after 3 tokens: `/set max_tokens N`")
+        said("/set max-tokens 5", "max_tokens 5")
+        said("/set", "ignore_eos True, max_tokens 5, greedy")
+        said("/regenerate", "the same text comes again")
+        terminal.wait_for("was cut after 5 tokens")
+        said("/set temperature 0.7", "temperature 0.7")
+        said("/regenerate", "was cut after 5 tokens")
+        said("/set temperature -1", "temperature must be a finite number >= 0, got -1.0")
+        said("/set temperature warm", "`temperature` must be a number, got `warm`")
+        said("/set temprature 1", "did you mean `temperature`?")
+        said("/set temperature", "temperature is left to the model")
+        said("/model", "tiny")
+        said(f"/model {tmp_path / 'none'}", "error:")
+        said(f"/model {other}", "other answers from here on")
+        said("the dog", "was cut after 5 tokens")
+        said("/undo", "forgot the last message and its answer; 2 messages left")
+        said("the bird", "was cut")
+        said(f"/save {file}", "wrote 4 messages")
+        said("/exit", "/exit")
+        assert terminal.end() == 0
+    asked = [each["content"] for each in json.loads(file.read_text())["messages"][::2]]
+    assert asked == ["the cat", "the bird"]
+
+
+@pytest.mark.parametrize("width", [12, 20])
+def test_a_terminal_shows_whole_words(monkeypatch, capsys, width):
+    text = (
+        "one two  three\n    four-and-five, six\tseven\n\n"
+        + "x" * 25
+        + " \u732b\u304c\u9cf4\u304f " * 3
+    )
+    monkeypatch.setattr("gptrs_cli.generate.page.is_terminal", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    page = WrappedPage()
+    for start in range(0, len(text), 3):  # pieces begin and end within words
+        page.write(text[start : start + 3])
+    page.end_line()
+    shown = capsys.readouterr().out
+    assert "".join(shown.split()) == "".join(text.split())
+    for line in shown.splitlines():
+        assert cell_len(line) <= width or len(line.split()) == 1
+    assert "    four-and-five," in shown if width == 20 else "four-and-five," in shown
 
 
 def test_what_cannot_be_answered_is_said(model):

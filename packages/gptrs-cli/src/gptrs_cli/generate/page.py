@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec import UNSET
+from typing_extensions import override
 
+from gptrs.lazy_module import lazy_module
 from gptrs.quoting import counted
 from gptrs.spans import span
 from gptrs_cli.generate.request import GenerateRequest
@@ -19,6 +24,13 @@ from gptrs_runtime.generation.generate import Generation, TextStream
 from gptrs_runtime.loaded_model import LoadedModel
 from gptrs_runtime.results import GeneratedText, Guesses
 
+if TYPE_CHECKING:
+    from rich import cells
+else:
+    cells = lazy_module("rich.cells")  # only terminals need it
+
+_PIECES = re.compile(r"\n|[^\S\n]+|[\u1100-\U0010ffff]|[^\s\u1100-\U0010ffff]+")
+"""Line breaks, spaces, and words; a character that may be wide is one by itself."""
 _FEWEST_FOR_RATE = 32
 """Least prompt tokens whose speed is shown: fewer take as long as one."""
 _PRECISIONS = {
@@ -65,6 +77,64 @@ class Page:
         if self._last != "\n":
             sys.stdout.write("\n")
             sys.stdout.flush()
+
+
+class WrappedPage(Page):
+    """A page whose lines a terminal breaks between words instead of within one.
+
+    The word that is still growing is held until it is whole: its length is not known before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._column = 0
+        self._spaces, self._word, self._dim = "", "", False
+
+    @override
+    def write(self, text: str, *, dim: bool = False) -> None:
+        """Write the whole words of more text."""
+        if not self.is_terminal:
+            super().write(text, dim=dim)
+            return
+        if dim != self._dim:
+            self._finish_word()
+            self._dim = dim
+        for piece in _PIECES.findall(text):
+            if piece == "\n":
+                self._finish_word()
+                self._put("\n")
+                self._column = 0
+            elif piece.isspace():
+                self._finish_word()
+                self._spaces += piece
+            else:
+                self._word += piece
+                if cells.cell_len(piece) > len(
+                    piece
+                ):  # wide characters: lines may break after each
+                    self._finish_word()
+
+    @override
+    def end_line(self) -> None:
+        self._finish_word()
+        super().end_line()
+        self._column = 0
+
+    def _finish_word(self) -> None:
+        spaces, word, self._spaces, self._word = self._spaces, self._word, "", ""
+        if not word:
+            self._spaces = spaces
+            return
+        before = len((" " * self._column + spaces).expandtabs(8))
+        after = before + cells.cell_len(word)
+        if self._column and after > shutil.get_terminal_size().columns:
+            self._put("\n")
+            spaces, after = "", after - before
+        self._put(spaces + word)
+        self._column = after
+
+    def _put(self, text: str) -> None:
+        super().write(text, dim=self._dim)
 
 
 def write_stream(

@@ -204,11 +204,19 @@ class ChatSession:
     ) -> None:
         self.messages: list[Message] = conversation(system)
         self._model = model
-        asked = generation_options(model, options, fields)
         _ = model.tokenizer  # which must be there, too
         model.chat_template()
-        special = asked.special or answer_form(model).shown
-        self._options = replace(asked, special=special)
+        self.options = generation_options(model, options, fields)
+
+    @property
+    def options(self) -> GenerationOptions:
+        """The options of the next answer; without `special`, the marks of thoughts are shown."""
+        return self._options
+
+    @options.setter
+    def options(self, options: GenerationOptions) -> None:
+        special = options.special or answer_form(self._model).shown
+        self._options = replace(options, special=special)
 
     def ask(self, text: str, images: Sequence[object] = ()) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.
@@ -218,11 +226,31 @@ class ChatSession:
         ChatTemplateError if the template refuses the conversation, ContextLengthError if it does
         not fit; the conversation is then unchanged.
         """
-        messages = [*self.messages, {"role": "user", "content": about_images(text, images)}]
+        message = {"role": "user", "content": about_images(text, images)}
+        return self._answer([*self.messages, message])
+
+    def ask_again(self) -> TextStream:
+        """Return another answer to the last message of the user, in place of the one it has.
+
+        UsageError if there is no such message; further errors as in `ask`.
+        """
+        return self._answer(self.messages[: self._last_question() + 1])
+
+    def undo(self) -> None:
+        """Forget the last message of the user and the answer to it; UsageError if there is none."""
+        self.messages = self.messages[: self._last_question()]
+
+    def _answer(self, messages: list[Message]) -> TextStream:
         prompt = self._model.conversation_tokens(messages)
         answer = TextStream(self._model, prompt, self._options.for_stream())
         self.messages = messages
         return answer
+
+    def _last_question(self) -> int:
+        for index in reversed(range(len(self.messages))):
+            if self.messages[index]["role"] == "user":
+                return index
+        raise UsageError("the conversation has no message of yours yet")
 
     def remember(self, answer: TextStream) -> None:
         """Add `answer`, or its part so far, and end it.
