@@ -37,6 +37,7 @@ CASES = {
     "forward": ("forward", *IDS),
     "trace": ("trace", *IDS, "--logit-lens", 2, "--module", "h.0"),
     "trace.modules": ("trace", "--modules"),
+    "docs": ("docs", "kv_cache"),
     "embed": ("embed", "--text", "a", "--text", "b", "--similarity"),
     "classify": ("classify", "--model", "nli", "--text", "a", "--pair", "the cat"),
     "rank": ("rank", "--model", "ranker", "--query", "a", "--text", "b", "--text", "the cat"),

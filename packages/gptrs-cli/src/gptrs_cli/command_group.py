@@ -31,7 +31,7 @@ HELP_GROUPS = {
         *("embed", "classify", "rank", "match", "tag", "fill", "transcribe", "tokenize"),
     ),
     "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
-    "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
+    "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor", "docs"),
     "Write plugins": ("conformance", "plugins"),
 }
 _OF_PACKAGES = {

@@ -35,5 +35,6 @@ VALIDATE = _command(
 BENCH = _command("bench", "Measure a model on a backend, and the limits of the machine.", "app")
 CACHE = _command("cache", "Show, fill or clear the caches on disk.", "app")
 DOCTOR = _command("doctor", "Check the installation: machine, versions, plugins, caches.", "doctor")
+DOCS = _command("docs", "Show the documentation, or look for words in it.", "docs")
 CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")
 PLUGINS = _command("plugins", "Check a plugin that you write.", "app")

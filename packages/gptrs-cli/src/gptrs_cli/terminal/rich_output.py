@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -14,6 +15,7 @@ from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.spinner import Spinner
@@ -106,6 +108,13 @@ def bar(label: str) -> Generator[StepProgress]:
             )
 
         yield step
+
+
+def page_markdown(text: str) -> None:
+    """Show Markdown in the pager of the system, which keeps colors if it is `less -R`."""
+    console = _console(sys.stdout)
+    with console.pager(styles="r" in os.environ.get("LESS", "").lower()):
+        console.print(Markdown(text, hyperlinks=False))
 
 
 def _grid(widths: Sequence[int], *, wraps: bool = False) -> Table:

@@ -1,0 +1,155 @@
+"""`gptrs docs`: the documentation of the installed version, on a terminal and in pipes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from msgspec import UNSET, Struct, UnsetType
+
+from gptrs.errors import PluginError, UsageError
+from gptrs.install_hints import install_own
+from gptrs.quoting import counted, did_you_mean, quoted
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.streams import is_terminal, note, rich_output
+from gptrs_cli.terminal.tables import print_table
+from gptrs_runtime.results import Result
+
+_FENCE: Final = re.compile(r"^ *```")
+_HEADING: Final = re.compile(r"^(#+) (.*)")
+_FLAGS: Final = re.compile(r"^( *```\w+) no-run$", re.MULTILINE)
+
+
+class DocsPage(Struct, frozen=True):
+    """A page, or a part of one, by the name that `gptrs docs` takes."""
+
+    name: str
+    title: str
+    section: str | UnsetType = UNSET
+
+
+class Docs(Result, frozen=True, kw_only=True, tag="gptrs.docs/1"):
+    """`gptrs docs`: a page with its text, or the pages and sections that were found."""
+
+    pages: list[DocsPage]
+    text: str | UnsetType = UNSET
+
+
+@command_options()
+def docs(
+    *,
+    page: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAGE | WORDS]",
+            help="The name of a page, or words to look for in all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Settings,
+) -> None:
+    """Show the documentation, or look for words in it.
+
+    A terminal shows a page formatted, in the pager of the system; a pipe gets its Markdown.
+    """
+    pages = {path.relative_to(root).with_suffix("").as_posix(): path for root, path in _files()}
+    asked = " ".join(page or ())
+    name = asked.removesuffix(".md").replace("-", "_")
+    if not asked:
+        _list_pages([DocsPage(each, _title(path)) for each, path in pages.items()], settings)
+    elif name in pages:
+        _show(name, pages[name], settings)
+    else:
+        _list_pages(_search(asked, pages), settings, asked=asked)
+
+
+def _files() -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of the pages and each page; those of a clone come before installed ones.
+
+    Raises PluginError if neither is there.
+    """
+    clone = Path(__file__).parents[5]
+    installed = importlib.util.find_spec("gptrs_docs")  # a folder of the distribution `gptrs`
+    folders = list(installed.submodule_search_locations or ()) if installed else []
+    if (clone / "mkdocs.yml").is_file():
+        folders.insert(0, str(clone / "docs"))
+    if not folders:
+        raise PluginError(
+            "the documentation comes with the distribution `gptrs`, which is not installed",
+            hint=install_own("gptrs"),
+        )
+    root = Path(folders[0])
+    for path in sorted(root.rglob("*.md")):
+        yield root, path
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next(lines, "").lstrip("# ").rstrip()
+
+
+def _list_pages(found: list[DocsPage], settings: Settings, asked: str = "") -> None:
+    if settings.json:
+        return print_result(Docs(pages=found))
+    columns = ["page", "title", "section"] if asked else ["page", "title"]
+    rows = [[each.name, each.title, each.section or ""][: len(columns)] for each in found]
+    print_table(columns, rows)
+    if asked:
+        note(
+            f"{counted(len(found), 'section')} with {quoted(asked)}; `gptrs docs PAGE` shows a page"
+        )
+    else:
+        note("`gptrs docs PAGE` shows a page, `gptrs docs WORDS` looks for words")
+
+
+def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
+    """Return the sections with all the words, those first whose headings have most of them."""
+    words = asked.lower().split()
+    found: list[tuple[int, DocsPage]] = []
+    for name, path in pages.items():
+        title = _title(path)
+        for heading, text in _sections(path.read_text(encoding="utf-8")):
+            headings = f"{name} {title} {heading}".lower()
+            whole = f"{headings} {text.lower()}"
+            if all(word in whole for word in words):
+                rank = sum(word in headings for word in words)
+                found.append((-rank, DocsPage(name, title, heading if heading != title else "")))
+    if not found:
+        raise UsageError(
+            f"no page is called {quoted(asked)}, and none has these words",
+            hint=f"{did_you_mean(asked, pages)}`gptrs docs` lists the pages",
+        )
+    return [page for _, page in sorted(found, key=lambda each: each[0])]
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the headings of a page with the text below each, up to the next one."""
+    heading, lines, in_code = "", list[str](), False
+    for line in text.splitlines():
+        in_code ^= bool(_FENCE.match(line))
+        match = None if in_code else _HEADING.match(line)
+        if match is None:
+            lines.append(line)
+            continue
+        if heading:
+            yield heading, "\n".join(lines)
+        heading, lines = match[2], []
+    yield heading, "\n".join(lines)
+
+
+def _show(name: str, path: Path, settings: Settings) -> None:
+    # The mark tells the tests of the pages which examples not to run; readers have no use for it.
+    text = _FLAGS.sub(r"\1", path.read_text(encoding="utf-8"))
+    if settings.json:
+        print_result(Docs(pages=[DocsPage(name, _title(path))], text=text))
+    elif is_terminal(sys.stdout):
+        rich_output().page_markdown(text)
+    else:
+        sys.stdout.write(text)

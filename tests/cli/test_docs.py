@@ -1,0 +1,53 @@
+"""`gptrs docs`: pages by name, words in sections, pages that a wheel installed."""
+
+from __future__ import annotations
+
+import json
+
+from gptrs_cli.commands import docs
+
+
+def test_a_pipe_gets_the_markdown_of_a_page(gptrs):
+    result = gptrs("docs", "kv-cache.md")
+    assert result.code == 0
+    assert result.out.startswith("# The key/value cache")
+    assert "no-run" not in gptrs("docs", "generation").out
+
+
+def test_words_find_sections_those_with_them_in_the_heading_first(gptrs):
+    result = gptrs("docs", "many", "prompts", "--json")
+    found = json.loads(result.out)
+    assert found["schema"] == "gptrs.docs/1"
+    assert (found["pages"][0]["name"], found["pages"][0]["section"]) == (
+        "generation",
+        "Many prompts",
+    )
+    listed = gptrs("docs", "many prompts").out.splitlines()
+    assert len(listed) == 1 + len(found["pages"])
+
+
+def test_unknown_words_and_a_missing_documentation_are_told(gptrs, monkeypatch, tmp_path):
+    result = gptrs("docs", "generaton")
+    assert result.code == 2
+    assert "did you mean `generation`?" in result.err
+    monkeypatch.setattr(docs, "__file__", str(tmp_path / "a/b/c/d/e/f.py"))
+    result = gptrs("docs")
+    assert "comes with the distribution `gptrs`, which is not installed" in result.err
+
+
+def test_pages_of_a_wheel(gptrs, monkeypatch, tmp_path):
+    (tmp_path / "gptrs_docs" / "plugins").mkdir(parents=True)
+    (tmp_path / "gptrs_docs" / "plugins" / "own.md").write_text("# Your own\n\n## Part\n\nzebra\n")
+    monkeypatch.setattr(docs, "__file__", str(tmp_path / "a/b/c/d/e/f.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert gptrs("docs").out.split() == ["PAGE", "TITLE", "plugins/own", "Your", "own"]
+    assert "Part" in gptrs("docs", "zebra").out
+
+
+def test_a_terminal_gets_a_formatted_page(gptrs, monkeypatch):
+    shown = list[str]()
+    monkeypatch.setattr(docs, "is_terminal", lambda _: True)
+    monkeypatch.setattr("pydoc.pager", shown.append)
+    assert gptrs("docs", "kv_cache").code == 0
+    assert "The key/value cache" in shown[0]
+    assert "## " not in shown[0]
