@@ -40,6 +40,7 @@ help: ## list the targets
 demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	@$(BIN)/gptrs generate --max-tokens 120
 	@printf '%s\n' '' 'That was the bundled demo model. To go on:' \
+	  '  $(BIN)/gptrs chat smollm2:135m    (a real model: 270 MB, fetched once)' \
 	  '  $(BIN)/gptrs generate --prompt "def read_directory(path):" --max-tokens 80' \
 	  '  $(BIN)/gptrs list backends' \
 	  '  $(BIN)/gptrs --help'

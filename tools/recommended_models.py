@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from gptrs_cli.inspect.checkpoint import byte_size
-from gptrs_cli.models.recommended import example, parameters_shown, recommended
+from gptrs_cli.models.recommended import example, parameters_shown
+from gptrs_runtime.sources.recommended import recommended
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "which_model.md"
 HEAD: Final = """# Which model to take
 
 Small open models of the Hugging Face hub to begin with, for a laptop without a GPU. `gptrs models
-recommended` prints this list. gptrs reads many more: see [the kinds of models](kinds.md) and, for
+recommended` prints this list. Every command takes the short name: `gptrs run smollm2` fetches the
+model when it is first used. gptrs reads many more: see [the kinds of models](kinds.md) and, for
 GGUF files of the hub, [Formats](formats.md#the-hugging-face-hub).
 
 Parameters and licenses are those of the model cards. The size is that of the weights, on disk and
@@ -32,11 +34,15 @@ def page_text() -> str:
     models = recommended()
     for task in dict.fromkeys(each.task for each in models):
         lines += ["", f"## {task.capitalize()}", ""]
-        lines += ["| model | parameters | size | license | for |", "|---|---|---|---|---|"]
+        lines += [
+            "| short | model | parameters | size | license | for |",
+            "|---|---|---|---|---|---|",
+        ]
         found = [each for each in models if each.task == task]
         for each in found:
             size, memory = parameters_shown(each.parameters), byte_size(each.nbytes)
-            lines.append(f"| `{each.name}` | {size} | {memory} | {each.license} | {each.about} |")
+            cells = (f"`{each.short}`", f"`{each.name}`", size, memory, each.license, each.about)
+            lines.append(f"| {' | '.join(cells)} |")
         lines += ["", "```sh", *map(example, found), "```"]
     return "\n".join(lines) + "\n"
 

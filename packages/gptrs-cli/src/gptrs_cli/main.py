@@ -32,7 +32,7 @@ gptrs {version}: run models and programs on the backends that are installed.
 
   gptrs generate "def read"               continue a text with the bundled model
   gptrs generate --model FOLDER "Once"    the same with a model of yours
-  gptrs chat ORG/NAME                     talk with a model of the Hugging Face hub
+  gptrs chat smollm2:135m                 talk with a small model of the Hugging Face hub
   gptrs models list                       the models on this disk
 """
 

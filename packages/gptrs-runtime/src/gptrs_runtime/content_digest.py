@@ -26,6 +26,7 @@ from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.private_files import private_folder
 from gptrs.quoting import quoted, shown_value
+from gptrs_runtime.sources.recommended import hub_name
 
 FOLDER: Final = "identities"
 SIZE: Final = 32
@@ -122,9 +123,11 @@ def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
 def model_path(name: str | os.PathLike[str] | None) -> Path | str:
     """Return the path of the model that a user names; a name on the hub is returned unchanged.
 
-    What lies at that path comes first, then the bundled model of that name. None means the first
-    bundled model by name. PluginError if that is broken, or missing for None; UsageError for an
-    empty name, which as a path is the current folder, and for values that are not paths.
+    What lies at that path comes first, then the bundled model of that name, then the short names of
+    `gptrs models recommended`. None means the first bundled model by name.
+
+    PluginError if that is broken, or missing for None; UsageError for an empty name, which as a
+    path is the current folder, and for values that are not paths.
     """
     if name is None:
         return manager().demo_model_path()
@@ -136,4 +139,4 @@ def model_path(name: str | os.PathLike[str] | None) -> Path | str:
     if os.path.lexists(given) or os.path.basename(given) != given:
         return given
     bundled = [record.name for record in manager().records(DemoModelPlugin)]
-    return manager().demo_model_path(given) if given in bundled else given
+    return manager().demo_model_path(given) if given in bundled else hub_name(given) or given

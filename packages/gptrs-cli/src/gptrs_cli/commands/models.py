@@ -26,12 +26,7 @@ from gptrs_cli.models.hub_cache import (
     freed_bytes,
     remove,
 )
-from gptrs_cli.models.recommended import (
-    RecommendedModel,
-    example,
-    parameters_shown,
-    recommended,
-)
+from gptrs_cli.models.recommended import example, parameters_shown
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.plain_commands import Application
@@ -44,6 +39,7 @@ from gptrs_runtime.sources.find_model import find_model, is_checkpoint
 from gptrs_runtime.sources.gguf_model import SHARD
 from gptrs_runtime.sources.hub import HubModel, download
 from gptrs_runtime.sources.model_source import CONFIG
+from gptrs_runtime.sources.recommended import RecommendedModel, recommended
 
 _DEEPEST = 3
 """Depth of the search below a given folder."""
@@ -211,8 +207,9 @@ def recommended_models(
 ) -> None:
     """List small open models to begin with.
 
-    Tasks are text, chat, code, embedding, reranking, vision and speech. The size is that of the
-    weights, on disk and in memory. Nothing is fetched.
+    Tasks are text, chat, code, embedding, reranking, vision and speech. Each command takes the
+    short name for the model. The size is that of the weights, on disk and in memory. Nothing is
+    fetched.
     """
     found = [each for each in recommended() if task in (None, each.task)]
     if not found:
@@ -222,12 +219,18 @@ def recommended_models(
         return print_result(ModelsRecommended(models=found))
     rows = [
         [
-            *(each.task, each.name, parameters_shown(each.parameters), byte_size(each.nbytes)),
+            *(
+                each.task,
+                each.short,
+                each.name,
+                parameters_shown(each.parameters),
+                byte_size(each.nbytes),
+            ),
             *(each.license, each.about),
         ]
         for each in found
     ]
-    print_table(["task", "model", "parameters", "size", "license", "for"], rows)
+    print_table(["task", "short", "model", "parameters", "size", "license", "for"], rows)
     note(f"try one: {example(found[0])}")
 
 
@@ -324,7 +327,7 @@ def _confirmed(what: str, *, as_json: bool) -> bool:
 
 
 def _hub_model(name: str) -> HubModel:
-    model = HubModel.parse(name)
+    model = HubModel.parse(str(model_path(name)))
     if model is None:
         raise UsageError(
             f"{quoted(name)} is no name on the Hugging Face hub",
@@ -336,7 +339,7 @@ def _hub_model(name: str) -> HubModel:
 def _path(name: str) -> Path:
     """Return the path of a model; ModelError if it is not on this disk."""
     found = Path(model_path(name))
-    wanted = HubModel.parse(name)
+    wanted = HubModel.parse(str(found))
     if found.exists() or wanted is None:
         return find_model(found).path.absolute()
     revisions: list[CachedRevision] = cached(wanted)

@@ -32,8 +32,13 @@ def excluded_names() -> Iterator[str]:
 
 
 def model_names() -> Iterator[str]:
-    """Yield bundled models and those in the cache of the hub; the shell completes paths itself."""
+    """Yield bundled models, short names, and what the cache of the hub has.
+
+    The shell completes paths itself.
+    """
     yield from (record.name for record in manager().records(DemoModelPlugin))
+    recommended = importlib.import_module("gptrs_runtime.sources.recommended").recommended()
+    yield from (each.short for each in recommended)
     cache = os.environ.get("HF_HUB_CACHE")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     for folder in (Path(cache) if cache else home / "hub").glob("models--*--*"):

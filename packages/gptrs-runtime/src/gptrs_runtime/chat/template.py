@@ -192,8 +192,8 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
         raise ModelError(
             f"`{name}` has no chat template",
             hint="continue a prompt with `gptrs generate`, without --chat; models that were tuned"
-            f" to chat have a template in `{_FILE}` or `{_CONFIG}`; a small one of the Hugging Face"
-            " hub is HuggingFaceTB/SmolLM2-135M-Instruct",
+            f" to chat have a template in `{_FILE}` or `{_CONFIG}`; `smollm2:135m` is a small"
+            " one of the Hugging Face hub, `gptrs models recommended chat` shows more",
         )
     if not isinstance(source, str):
         raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")

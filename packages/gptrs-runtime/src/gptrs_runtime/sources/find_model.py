@@ -12,19 +12,20 @@ from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.errors import ModelError
 from gptrs.lazy_module import lazy_module
-from gptrs.quoting import quoted
+from gptrs.quoting import did_you_mean, quoted
 from gptrs_runtime.sources.hf_directory import HfDirectory
 from gptrs_runtime.sources.model_source import CONFIG, ModelSource
 
 if TYPE_CHECKING:
     from gptrs.checkpoint.formats import tensor_archive
-    from gptrs_runtime.sources import gguf_choice, gguf_model, hub, model_source
+    from gptrs_runtime.sources import gguf_choice, gguf_model, hub, model_source, recommended
 else:
     tensor_archive = lazy_module("gptrs.checkpoint.formats.tensor_archive")
     gguf_choice = lazy_module("gptrs_runtime.sources.gguf_choice")
     gguf_model = lazy_module("gptrs_runtime.sources.gguf_model")
     model_source = lazy_module("gptrs_runtime.sources.model_source")
     hub = lazy_module("gptrs_runtime.sources.hub")
+    recommended = lazy_module("gptrs_runtime.sources.recommended")
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
@@ -52,6 +53,14 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         found = gguf_choice.variants(gguf_choice.files_below(name))
         if found:
             return gguf_model.GgufModel.open(Path(name, _only(found, Path(name))))
+    if not os.path.lexists(name):
+        shorts = [each.short for each in recommended.recommended()]
+        guess = did_you_mean(os.fspath(name).lower(), shorts)
+        if guess:
+            raise ModelError(
+                f"{quoted(str(name), 200)} does not exist",
+                hint=f"{guess}`gptrs models recommended` explains the short names",
+            )
     return HfDirectory.open(name)
 
 

@@ -1,0 +1,51 @@
+"""Small open models to begin with, and the short names that stand for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+Task = Literal["text", "chat", "code", "embedding", "reranking", "vision", "speech"]
+
+
+class RecommendedModel(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"nbytes": "bytes"}
+):
+    """A model of the hub, what it is for, and the `command` that it is tried with.
+
+    `short` is a name that every command takes for it, as Ollama writes them.
+
+    `kind` is its `model_type`, `parameters` the number that its card states, `bits` the width of a
+    stored weight. `bytes` is the memory of the weights, and about that of the files.
+    """
+
+    name: str
+    short: str
+    task: Task
+    command: str
+    kind: str
+    license: str
+    parameters: int
+    bits: int
+    about: str
+    nbytes: int = 0
+
+
+def recommended() -> list[RecommendedModel]:
+    """Return the list, grouped by task, small ones first."""
+    data = (Path(__file__).parent / "recommended.json").read_bytes()
+    found = msgspec.json.decode(data, type=list[RecommendedModel])
+    return [
+        msgspec.structs.replace(each, nbytes=each.bits // 8 * each.parameters) for each in found
+    ]
+
+
+def hub_name(short: str) -> str | None:
+    """Return the name on the hub that a short name of the list means; None for other names."""
+    for each in recommended():
+        if each.short == short.lower():
+            return each.name
+    return None
