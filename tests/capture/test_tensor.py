@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +77,13 @@ def test_values_are_computed_when_read_and_kept():
     assert "not computed yet" in repr(y)
     np.testing.assert_allclose(y.numpy(), np.full(4, np.e), rtol=1e-6)
     assert isinstance(y.source, Stored)
+
+
+def test_ipython_shows_the_values_of_a_lazy_tensor():
+    y = gptrs.tensor([1.0, 2.0]) + np.ones(2, np.float32)
+    shown = list[str]()
+    y._repr_pretty_(SimpleNamespace(text=shown.append), cycle=False)
+    assert shown == ["Tensor(f32[2],\narray([2., 3.], dtype=float32))"]
 
 
 def test_a_computed_intermediate_is_a_leaf_of_later_graphs():

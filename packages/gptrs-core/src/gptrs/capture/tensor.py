@@ -280,6 +280,12 @@ class Tensor(Operators, Methods):
             return f"Tensor({self.type}, donated)"
         return f"Tensor({self.type},\n{self.numpy()!r})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the values in IPython; a plain `repr`, which debuggers call, computes nothing."""
+        if isinstance(self.source, Captured):
+            flush([self])
+        printer.text(repr(self))
+
 
 def flush(tensors: Sequence[Tensor]) -> None:
     """Compute all of these tensors that are not computed yet, as one program."""
