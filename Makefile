@@ -9,6 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 EXHAUSTIVE ?= today
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
+VERSION ?=
+RELEASE_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
 FUZZ_SIZES ?= 5000
@@ -32,7 +34,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check exhaustive paths lint types types-packages types-tests format docs kernels dist fuzz floors lock bench clean
+.PHONY: help demo quick test check exhaustive paths lint types types-packages types-tests format docs kernels dist release fuzz floors lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +108,9 @@ fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for a
 	@$(BIN)/gptrs conformance run --backend numba --level full
 	@$(BIN)/python tools/soak.py
 	@$(BIN)/python tools/soak_server.py
+
+release: .venv/.installed-test ## commit and tag VERSION, cut the changelog; RELEASE_FLAGS=--dry-run shows the changes only
+	@$(BIN)/python tools/release.py $(VERSION) $(RELEASE_FLAGS)
 
 floors: ## try the lowest versions of all dependencies in a throw-away environment
 	@$(PYTHON) tools/floors.py

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+import gptrs
 from gptrs.capture.events import RunEnd
 from gptrs.errors import UsageError
 from gptrs_observe.dump import dumping
@@ -51,7 +52,7 @@ def test_meta_says_what_the_program_is_and_why_it_was_compiled(tmp_path):
         "number": 0,
         "origin": "jit step",
         "backend": "ref",
-        "gptrs": "0.1.0",
+        "gptrs": gptrs.__version__,
         "ptir": "ptir.v0.5",
         "state": "compiled",
         "error": None,
