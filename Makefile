@@ -40,8 +40,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.installed-runtime ## generate text with the bundled demo model
-	@$(BIN)/gptrs generate --max-tokens 120
-	@printf '%s\n' '' 'That was the bundled demo model. To go on:' \
+	@printf '%s\n\n' 'The bundled demo model, 3 million parameters that have read Python, continues a function:'
+	@$(BIN)/gptrs generate "def read_file(path):" --echo --greedy --max-tokens 24
+	@printf '%s\n' '' 'To go on:' \
 	  '  $(BIN)/gptrs chat smollm2:135m    (a real model: 270 MB, fetched once)' \
 	  '  $(BIN)/gptrs generate --prompt "def read_directory(path):" --max-tokens 80' \
 	  '  $(BIN)/gptrs list backends' \
