@@ -4,7 +4,44 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gptrs_cli.commands import docs
+
+FIRST = {
+    "generation": ("temperature", "chat template", "beam search"),
+    "serving": ("gptrs serve", "tool calls"),
+    "deployment": ("docker", "api key", "systemd"),
+    "clients": ("ollama", "openai", "anthropic"),
+    "guessing": ("speculative decoding",),
+    "speech": ("whisper", "transcribe"),
+    "adapters": ("lora",),
+    "training": ("fine-tune", "train"),
+    "quantization": ("gguf", "quantize", "awq"),
+    "import": ("onnx",),
+    "torch": ("torch.compile",),
+    "devices": ("gpu", "tpu"),
+    "embeddings": ("embeddings",),
+    "text_heads": ("rerank", "classify text"),
+    "seq2seq": ("translate",),
+    "images": ("image classification", "vision"),
+    "kv_cache": ("kv cache",),
+    "weight_streaming": ("memory",),
+    "profiles": ("profile",),
+    "validation": ("hidden states", "validate"),
+    "tracing": ("hooks",),
+    "jit": ("jit",),
+    "derivatives": ("gradient",),
+    "environment": ("environment variables",),
+    "recipes/add_a_backend": ("write a backend",),
+    "plugins/extension_points": ("plugin",),
+    "which_model": ("which model",),
+    "install": ("install",),
+    "distributed": ("ray",),
+    "notebooks": ("notebook",),
+    "formats": ("hugging face hub",),
+}
+"""The page that comes first for what people look for."""
 
 
 def test_a_pipe_gets_the_markdown_of_a_page(gptrs):
@@ -15,15 +52,20 @@ def test_a_pipe_gets_the_markdown_of_a_page(gptrs):
 
 
 def test_words_find_sections_those_with_them_in_the_heading_first(gptrs):
-    result = gptrs("docs", "many", "prompts", "--json")
+    result = gptrs("docs", "structured", "output", "--json")
     found = json.loads(result.out)
     assert found["schema"] == "gptrs.docs/1"
-    assert (found["pages"][0]["name"], found["pages"][0]["section"]) == (
-        "generation",
-        "Many prompts",
-    )
-    listed = gptrs("docs", "many prompts").out.splitlines()
+    first = found["pages"][0]
+    assert (first["name"], first["section"]) == ("serving", "Structured output")
+    listed = gptrs("docs", "structured output").out.splitlines()
     assert len(listed) == 1 + len(found["pages"])
+
+
+@pytest.mark.parametrize("page", FIRST)
+def test_the_page_that_people_look_for_comes_first(gptrs, page):
+    for words in FIRST[page]:
+        found = json.loads(gptrs("docs", words, "--json").out)["pages"]
+        assert found[0]["name"] == page, words
 
 
 def test_unknown_words_and_a_missing_documentation_are_told(gptrs, monkeypatch, tmp_path):

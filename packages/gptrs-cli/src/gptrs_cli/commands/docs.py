@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from math import log1p
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from gptrs.errors import PluginError, UsageError
 from gptrs.install_hints import install_own
-from gptrs.quoting import counted, did_you_mean, quoted
+from gptrs.quoting import did_you_mean, quoted
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -24,6 +25,17 @@ from gptrs_runtime.results import Result
 
 _FENCE: Final = re.compile(r"^ *```")
 _HEADING: Final = re.compile(r"^(#+) (.*)")
+_WORD: Final = re.compile(r"[a-z0-9.]*[a-z0-9]")
+_ENDING: Final = re.compile(r"(?:ings?|ed|e?s|e|ers?|ions?)$")
+_SHORT: Final = 4
+"""Words of at most so many letters have no ending that is left out."""
+_MOST_FOUND: Final = 12
+_LISTS: Final = (
+    *("json", "ptir", "requests", "onnx_operators", "torch_operators", "stablehlo_operations"),
+    *("architecture", "how_it_works", "backends/", "kinds", "capabilities", "words"),
+)
+"""Lists of names, and pages about the inside: they have every word, and guides come first."""
+_LESS: Final = -9.0
 _FLAGS: Final = re.compile(r"^( *```\w+) no-run$", re.MULTILINE)
 
 
@@ -101,32 +113,44 @@ def _list_pages(found: list[DocsPage], settings: Settings, asked: str = "") -> N
     columns = ["page", "title", "section"] if asked else ["page", "title"]
     rows = [[each.name, each.title, each.section or ""][: len(columns)] for each in found]
     print_table(columns, rows)
-    if asked:
-        note(
-            f"{counted(len(found), 'section')} with {quoted(asked)}; `gptrs docs PAGE` shows a page"
-        )
-    else:
-        note("`gptrs docs PAGE` shows a page, `gptrs docs WORDS` looks for words")
+    note("`gptrs docs PAGE` shows a page, `gptrs docs WORDS` looks for words")
 
 
 def _search(asked: str, pages: dict[str, Path]) -> list[DocsPage]:
-    """Return the sections with all the words, those first whose headings have most of them."""
-    words = asked.lower().split()
-    found: list[tuple[int, DocsPage]] = []
+    """Return the sections for some words, the best first, of the pages that have all of them."""
+    words = [_stem(word) for word in _WORD.findall(asked.lower())]
+    found: list[tuple[float, DocsPage]] = []
     for name, path in pages.items():
-        title = _title(path)
-        for heading, text in _sections(path.read_text(encoding="utf-8")):
-            headings = f"{name} {title} {heading}".lower()
-            whole = f"{headings} {text.lower()}"
-            if all(word in whole for word in words):
-                rank = sum(word in headings for word in words)
-                found.append((-rank, DocsPage(name, title, heading if heading != title else "")))
+        text = path.read_text(encoding="utf-8")
+        title, whole = _title(path), text.lower()
+        if not words or not all(word in whole for word in words):
+            continue
+        of_page = _LESS if name.startswith(_LISTS) else 0.0
+        of_page += sum(8 * _begins(word, f"{name} {title}") for word in words)
+        of_page += sum(log1p(min(whole.count(word), 50)) for word in words)
+        for heading, below in _sections(text):
+            score = of_page + sum(log1p(below.lower().count(word)) for word in words)
+            if heading == title:
+                score += 4  # the page as a whole
+            else:
+                score += sum(3 * _begins(word, heading) for word in words)
+            if score > of_page:
+                found.append((score, DocsPage(name, title, "" if heading == title else heading)))
     if not found:
         raise UsageError(
             f"no page is called {quoted(asked)}, and none has these words",
             hint=f"{did_you_mean(asked, pages)}`gptrs docs` lists the pages",
         )
-    return [page for _, page in sorted(found, key=lambda each: each[0])]
+    found.sort(key=lambda each: -each[0])
+    return [page for _, page in found[:_MOST_FOUND]]
+
+
+def _stem(word: str) -> str:
+    return _ENDING.sub("", word) if len(word) > _SHORT else word
+
+
+def _begins(stem: str, text: str) -> bool:
+    return any(word.startswith(stem) for word in _WORD.findall(text.lower()))
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:
